@@ -23,7 +23,7 @@ PURE_TESTS := $(addprefix tests/,diagnosis golden house processors same_incident
   $(addprefix tests/commands/notify/,test_pages.py test_receivers.py test_routes.py) \
   $(addprefix tests/commands/respond/,test_desk.py test_hooks.py test_plan.py) \
   $(addprefix tests/agents/,test_evidence_requests.py test_no_secret_leaves.py test_observability_export.py test_outbox.py) \
-  $(addprefix tests/agents/collectors/,test_gpu_bus.py test_gpu_values.py test_network.py test_topology_collector.py) \
+  $(addprefix tests/agents/collectors/,test_gpu_bus.py test_gpu_values.py test_network_collector.py test_topology_collector.py) \
   $(addprefix tests/grafana/,test_annotate.py test_dashboards.py test_paging.py test_rules.py test_runbooks.py test_sync.py)
 # These measure times that two cores' other work would spoil, so they have the machine for themselves.
 TIMED_TESTS := $(addprefix tests/,abuse benchmarks scenarios commands/test_goodput_run.py commands/test_two_instances.py \

@@ -21,9 +21,9 @@ from ..telemetry.otlp import encode_batches
 from ..telemetry.records import Event, Identity
 from ..telemetry.topics import TOPIC_BLOCKS
 from ..telemetry.vocabulary import EventName
-from .agent import Agent
 from .base.priority import Priority
 from .base.settings import AgentSettings
+from .job_agent import Agent
 from .privacy.redaction_filter import PublishRanked, RedactionFilter
 from .rings.job_folders import FoundJob, JobFolder, find_job_folders, identify_job
 

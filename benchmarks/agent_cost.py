@@ -34,7 +34,7 @@ if not __package__:
 from benchmarks.ring_load import Load, RingLoad
 
 if TYPE_CHECKING:
-    from whichrank.agents.agent import Agent
+    from whichrank.agents.job_agent import Agent
 
 ASKED_PERCENT = 2.0
 #: The same with every collector of the node on, on a node with eight played GPUs; and the memory of all its processes.
@@ -95,7 +95,7 @@ def run_agent(
     directory: Path, out: Path, seconds: float, profile: bool, kind: str, memory_every_s: float
 ) -> dict[str, float]:
     """The agent's process: poll for ``seconds``, return what it used and what it read."""
-    from whichrank.agents.agent import Agent
+    from whichrank.agents.job_agent import Agent
     from whichrank.commands.embedded.embedded_watch import TURN_S, agent_settings
     from whichrank.telemetry.records import Identity
     from whichrank.transport.embedded import EmbeddedBus
@@ -162,8 +162,8 @@ class _NodeParts:
 
     def __init__(self, agent: Agent, folder: Path, publish: Callable[[str, str, bytes], None]) -> None:
         from tests.played_gpu.played import PlayedGpus, Profile
+        from whichrank.agents.collectors.collector_plans import node_plans
         from whichrank.agents.collectors.options import NodeOptions
-        from whichrank.agents.collectors.plans import node_plans
         from whichrank.agents.collectors.schedule import NodeTelemetry
         from whichrank.agents.node_reports import NodeReports
         from whichrank.telemetry.records import Identity

@@ -76,14 +76,14 @@ def write_logs(folder: Path, size_bytes: int, mix: str) -> None:
 
 def read_logs(folder: Path) -> None:
     """In the measured process: prints CPU seconds, lines, the share of them that has a word, statements, peak KiB."""
-    from whichrank.diagnosis.job_log.reader import Source, read_job_logs, whose
+    from whichrank.diagnosis.job_log.job_log_reader import LogSource, read_job_logs, whose
 
     paths = sorted(folder.glob("*.log"))
 
-    def sources() -> Iterator[Source]:
+    def sources() -> Iterator[LogSource]:
         for path in paths:
             with path.open("rb") as file:
-                yield Source(name=path.name, file=file, rank=whose(path.name)[0])
+                yield LogSource(name=path.name, file=file, rank=whose(path.name)[0])
 
     began_s = time.process_time()
     found = read_job_logs(sources())
@@ -96,8 +96,8 @@ def read_logs(folder: Path) -> None:
 def share_with_a_word(path: Path) -> float:
     import numpy as np
 
-    from whichrank.diagnosis.job_log.reader import gate
-    from whichrank.diagnosis.job_log.scan import chunks
+    from whichrank.diagnosis.job_log.job_log_reader import gate
+    from whichrank.diagnosis.job_log.log_scan import chunks
 
     count = with_a_word = 0
     with path.open("rb") as file:

@@ -19,8 +19,8 @@ from functools import partial
 from multiprocessing.synchronize import Event as StopEvent
 from pathlib import Path
 
-from whichrank.agents.agent import Agent
 from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.job_agent import Agent
 from whichrank.instrumentation.ring_writer import RankRecorder, open_ring_writer
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity

@@ -21,7 +21,7 @@ from whichrank.commands.bench.malformed_run import malformed_lines
 from whichrank.commands.bench.report import exit_code, in_short, print_lines
 from whichrank.commands.bench.result_cache import kept_lines
 from whichrank.commands.bench.straggler_trace import straggler_trace_lines
-from whichrank.simulator.scoring.summary import Line, not_run
+from whichrank.simulator.scoring.summary import ScoreLine, not_run
 
 from .faultbench_record import RECORD, BadRecord, open_results, record_of, unpack
 
@@ -72,20 +72,20 @@ def _look_for(parser: argparse.ArgumentParser, version: str, results: Path) -> N
         parser.error(f"--code {version}: neither recorded nor in {results}; recorded are {', '.join(known)}")
 
 
-def _trace(folder: Path) -> list[Line]:
+def _trace(folder: Path) -> list[ScoreLine]:
     if not folder.is_dir():
         return [not_run("straggler trace ST", "S = 1.179, M_S = 1.219, last stage, no bad worker", "no such folder")]
     return straggler_trace_lines(folder)
 
 
-def _tie() -> list[Line]:
+def _tie() -> list[ScoreLine]:
     lines = tie_lines()
     if any(line.share not in ("0 of 0", "") for line in lines):
         return lines
     return [not_run("real and simulated: kinds of faults with the same finding", ">= 10", "make tie")]
 
 
-def _not_accounted() -> Line:
+def _not_accounted() -> ScoreLine:
     return not_run("accounting over >= 24 h", "unknown < 1 %, ETTR within 0.1 points", "whichrank bench --accounting")
 
 

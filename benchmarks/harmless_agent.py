@@ -72,7 +72,7 @@ def foreign_rings(run: Run) -> Iterator[None]:
     """Rings that belong to another user and claim to be those of our processes, the agent's among them."""
 
     def strike(run: Run, step: int) -> bool:
-        from whichrank.instrumentation.ring_file import read_process_start_ticks
+        from whichrank.instrumentation.ring_creation import read_process_start_ticks
         from whichrank.telemetry import ring_layout as layout
 
         assert run.process is not None

@@ -33,7 +33,7 @@ from benchmarks.report import Report
 from tests.stack.parts.stores import Prometheus
 from whichrank.grafana.boards import all_dashboards
 from whichrank.grafana.elements.metric_names import prometheus_name
-from whichrank.grafana.elements.recordings import CALL_RATES, RECORDINGS, Recording
+from whichrank.grafana.elements.recordings import CALL_RATES, RECORDINGS, RecordingRule
 from whichrank.grafana.elements.recordings import GROUPS as INTERVALS_S
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.histogram_table import HistogramTable
@@ -267,7 +267,7 @@ class Room:
             raise RuntimeError(f"Prometheus answers {answer.status}: {answer.data[:300]!r}")
 
 
-def _labels(recording: Recording, metric: Mapping[str, str]) -> bytes:
+def _labels(recording: RecordingRule, metric: Mapping[str, str]) -> bytes:
     return number_attributes({k: v for k, v in metric.items() if k != "__name__"} | dict(recording.labels))
 
 

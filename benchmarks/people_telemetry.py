@@ -27,8 +27,8 @@ from benchmarks.metric_series import series_of_ranks
 from benchmarks.reference_load import COLLECTIVES_PER_STEP, STEP_S, write_rank
 from benchmarks.report import Report
 from benchmarks.ring_load import Load, RingLoad
-from whichrank.agents.agent import Agent
 from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.job_agent import Agent
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.histogram_table import HistogramTable
 from whichrank.telemetry.metric_encode import histogram_attributes, metric_entry, number_attributes, number_point

@@ -11,11 +11,11 @@ import time
 
 import numpy as np
 
+from whichrank.simulator.cluster_topology import ClusterShape, Topology
 from whichrank.simulator.jobs import JobSpec
 from whichrank.simulator.mesh import Mesh, mesh_for
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.propagate import StepGiven, propagate
-from whichrank.simulator.topology import ClusterShape, Topology
 from whichrank.simulator.world import World
 
 #: The jobs have begun their second step by then; so long it is measured.

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from whichrank.agents.agent import Agent
 from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.job_agent import Agent
 from whichrank.agents.reduction.reduction import whole_steps_every
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry.records import Identity

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..telemetry.vocabulary import IncidentState
 from .elements.dashboard import TAG
-from .site import Site
+from .site import GrafanaSite
 
 MAX_TEXT = 2000
 
@@ -16,7 +16,7 @@ def tag_of(incident: str) -> str:
     return f"incident:{incident}"
 
 
-def put(site: Site, document: Mapping[str, Any], about: str) -> str:
+def put(site: GrafanaSite, document: Mapping[str, Any], about: str) -> str:
     """Makes the annotation of this incident, or changes it. about: one sentence. Returns what was done, "" nothing.
 
     An incident that merged ends where it merged; its leader's region goes on. Raises GrafanaTrouble.

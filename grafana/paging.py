@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .elements.words import BUCKET_LABEL, INCIDENT_LABEL
+from .elements.dashboard_words import BUCKET_LABEL, INCIDENT_LABEL
 
 PAGES, TICKETS = "whichrank-pages", "whichrank-tickets"
 #: What the files ask for, and what each is.

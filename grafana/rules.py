@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..telemetry import attributes as names
-from .elements.metric_names import prometheus_name
-from .elements.words import (
+from .elements.dashboard_words import (
     ACTIVE,
     BUCKET_LABEL,
     INCIDENT,
@@ -24,6 +23,7 @@ from .elements.words import (
     SUSPECT_NODE_LABEL,
     SUSPECT_RANK_LABEL,
 )
+from .elements.metric_names import prometheus_name
 
 FOLDER, GROUP, SELF_GROUP = "whichrank", "whichrank-incidents", "whichrank-itself"
 _LAG = prometheus_name(names.METRIC_PIPELINE_LAG)
@@ -33,7 +33,7 @@ _SPOOL = prometheus_name(names.METRIC_AGENT_SPOOL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class AlertRule:
     """expr: has a result while it is so. lasts_s: before it is told. absence: whether no answer is the alert itself.
 
     of_incident: one alert for each incident. runbook: a file of docs/runbooks; of an incident its kind has one.
@@ -57,8 +57,8 @@ def _incidents(severity: str) -> str:
     return f'max by ({labels}) ({ACTIVE}{{{SEVERITY_LABEL}="{severity}"}}) > 0'
 
 
-RULES: Sequence[Rule] = (
-    Rule(
+RULES: Sequence[AlertRule] = (
+    AlertRule(
         uid="whichrank-incident-page",
         title="WhichrankIncident",
         expr=_incidents("page"),
@@ -69,7 +69,7 @@ RULES: Sequence[Rule] = (
         dashboard=INCIDENT,
         of_incident=True,
     ),
-    Rule(
+    AlertRule(
         uid="whichrank-incident-ticket",
         title="WhichrankTicket",
         expr=_incidents("ticket"),
@@ -80,7 +80,7 @@ RULES: Sequence[Rule] = (
         dashboard=INCIDENT,
         of_incident=True,
     ),
-    Rule(
+    AlertRule(
         uid="whichrank-silent",
         title="WhichrankSilent",
         # What is pushed has no end that Prometheus is told of: absent() alone would answer five minutes late.
@@ -92,7 +92,7 @@ RULES: Sequence[Rule] = (
         lasts_s=30,
         absence=True,
     ),
-    Rule(
+    AlertRule(
         uid="whichrank-late",
         title="WhichrankLate",
         expr=f"max({_LAG}) > 30",
@@ -102,7 +102,7 @@ RULES: Sequence[Rule] = (
         runbook="pipeline-late",
         lasts_s=60,
     ),
-    Rule(
+    AlertRule(
         uid="whichrank-part-down",
         title="WhichrankPartDown",
         expr="min by (job, instance) (up) == 0",
@@ -112,7 +112,7 @@ RULES: Sequence[Rule] = (
         runbook="pipeline-part-down",
         lasts_s=60,
     ),
-    Rule(
+    AlertRule(
         uid="whichrank-unreadable",
         title="WhichrankUnreadable",
         expr=f"sum(increase({_LETTERS}[10m])) > 0",
@@ -121,7 +121,7 @@ RULES: Sequence[Rule] = (
         severity="ticket",
         runbook="dead-letters",
     ),
-    Rule(
+    AlertRule(
         uid="whichrank-events-lost",
         title="WhichrankEventsLost",
         expr=f"sum(increase({_LOST}[10m])) / sum(increase({_READ}[10m])) > 0.01",
@@ -131,7 +131,7 @@ RULES: Sequence[Rule] = (
         runbook="events-lost",
         lasts_s=60,
     ),
-    Rule(
+    AlertRule(
         uid="whichrank-agents-wait",
         title="WhichrankAgentsWait",
         expr=f"count({_SPOOL} > 64e6) > 0",
@@ -158,7 +158,7 @@ def prometheus_rules() -> dict[str, Any]:
     }
 
 
-def _for_prometheus(rule: Rule) -> dict[str, Any]:
+def _for_prometheus(rule: AlertRule) -> dict[str, Any]:
     made: dict[str, Any] = {"alert": rule.title, "expr": rule.expr}
     if rule.lasts_s:
         made["for"] = f"{rule.lasts_s}s"
@@ -205,7 +205,7 @@ def grafana_rules() -> dict[str, Any]:
     }
 
 
-def _for_grafana(rule: Rule) -> dict[str, Any]:
+def _for_grafana(rule: AlertRule) -> dict[str, Any]:
     """In labels a literal dollar is doubled; annotations only expand the form with braces (shared facts, 3.2)."""
     annotations = {"summary": rule.summary, "description": rule.description, "runbook": _runbook(rule)}
     if rule.of_incident:
@@ -247,5 +247,5 @@ def _for_grafana(rule: Rule) -> dict[str, Any]:
     return made
 
 
-def _runbook(rule: Rule) -> str:
+def _runbook(rule: AlertRule) -> str:
     return f"docs/runbooks/{rule.runbook}.md"

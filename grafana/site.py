@@ -26,7 +26,7 @@ class GrafanaRefusal(GrafanaTrouble):
     """It will not take this, however often it is asked."""
 
 
-class Site:
+class GrafanaSite:
     """url: as in a browser. token: of a service account that may edit."""
 
     def __init__(self, url: str, token: str, *, organization: int | None = None) -> None:

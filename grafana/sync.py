@@ -15,11 +15,11 @@ from typing import Any
 
 from .desired import FOLDER_UID, Desired, holds, lines_of
 from .rules import FOLDER
-from .site import GrafanaTrouble, Site
+from .site import GrafanaSite, GrafanaTrouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class GrafanaChange:
     """what: "dashboard whichrank-job". is_new: it is not there yet. difference: unified, of what we speak of."""
 
     what: str
@@ -28,7 +28,7 @@ class Change:
     make: Callable[[], None]
 
 
-def changes(site: Site, wanted: Desired) -> Iterator[Change]:
+def changes(site: GrafanaSite, wanted: Desired) -> Iterator[GrafanaChange]:
     """What is not as it is wanted, in the order in which it has to be made. Raises GrafanaTrouble."""
     folder = site.folder(FOLDER_UID)
     if folder is None:
@@ -57,7 +57,7 @@ def changes(site: Site, wanted: Desired) -> Iterator[Change]:
             yield _change(f"rules {name}", there, group, partial(site.put_group, FOLDER_UID, name, group))
 
 
-def missing_sources(site: Site, wanted: Desired) -> list[str]:
+def missing_sources(site: GrafanaSite, wanted: Desired) -> list[str]:
     """Uids of data sources that the dashboards ask, and that are neither there nor to be made."""
     asked = {
         target["datasource"]["uid"]
@@ -68,7 +68,9 @@ def missing_sources(site: Site, wanted: Desired) -> list[str]:
     return sorted(uid for uid in asked - set(wanted.sources) if site.source(uid) is None)
 
 
-def _change(what: str, there: Mapping[str, Any] | None, wanted: Mapping[str, Any], make: Callable[[], None]) -> Change:
+def _change(
+    what: str, there: Mapping[str, Any] | None, wanted: Mapping[str, Any], make: Callable[[], None]
+) -> GrafanaChange:
     before, after = lines_of(there, wanted), lines_of(wanted, wanted)
     difference = "\n".join(difflib.unified_diff(before, after, "there", "wanted", lineterm="", n=1))
-    return Change(what=what, is_new=there is None, difference=difference, make=make)
+    return GrafanaChange(what=what, is_new=there is None, difference=difference, make=make)

@@ -1103,7 +1103,7 @@ typedef struct {
     Switch *gate;
     PyObject *dtypes; /* dict: torch.dtype -> code */
     PyObject *define; /* () -> (row, members, on_cpu, cpu_on_host), or None while the members are not known */
-    PyObject *note_site; /* (mark): which line of the user's code issues it; see call_sites.py */
+    PyObject *note_site; /* (mark): which line of the user's code issues it; see call_site_ring.py */
     int64_t row;
     int completes;
     int on_cpu;

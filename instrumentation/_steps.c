@@ -20,7 +20,7 @@
 #include <time.h>
 
 enum {
-    MAX_TURNS = 4,   /* as in steps.py */
+    MAX_TURNS = 4,   /* as in step_counter.py */
     MAX_KNOWN = 64,
     COST_EVERY = 16, /* own cost is measured on one step in this many, never the first */
     MAX_NESTED = 8,  /* optimizers inside optimizers; deeper: ends were not seen because steps raised */

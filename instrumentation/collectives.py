@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import HOST_BACKENDS, EventFlag, EventKind, HookState, Level, Op
-from .call_sites import CallSites
+from .call_site_ring import CallSites
 from .collectives_recorder import Completion
 from .collectives_status import FlightRecorderStatus
 from .completion import CompletionTracker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from .call_sites import CallSites
+from .call_site_ring import CallSites
 from .groups import GroupRegistry
 from .hook_switch import Switch
 from .ring_writer import RankRecorder

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..telemetry.ring_layout import cut_text
 from .levels import checks_inputs
-from .ring_file import IdentityValue, read_process_start_ticks
+from .ring_creation import IdentityValue, read_process_start_ticks
 
 #: pid:rank of the process that owns a rank's ring; inherited by helpers, which thereby know that they are helpers.
 OWNER_VARIABLE = "WHICHRANK_OWNER"

@@ -14,7 +14,7 @@ from time import monotonic_ns
 
 from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import EventFlag, EventKind, Phase
-from .ring_file import RingGeometry
+from .ring_creation import RingGeometry
 from .ring_records import RingRecords
 
 #: Operations remembered per group and sort. One that is still open after so many more is given up: counts as complete.

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import EventKind
-from .ring_file import RingGeometry
+from .ring_creation import RingGeometry
 
 #: Characters of a file's or function's name that a call site keeps; in JSON one may take six bytes.
 _LONGEST_NAME = 200

@@ -23,7 +23,7 @@ from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import EventKind, Level, StepFlag
 from .forked_writers import register_for_fork
 from .ring_collectives import RingCollectives
-from .ring_file import IdentityValue, PreparedRing, RingGeometry, geometry_for, prepare_ring
+from .ring_creation import IdentityValue, PreparedRing, RingGeometry, geometry_for, prepare_ring
 from .ring_records import Frame
 from .run_delay import RunDelay
 from .support.native import native_wanted

@@ -16,7 +16,7 @@ from ..telemetry import ring_layout as layout
 from ..telemetry.vocabulary import Level
 from . import _recorder
 from .forked_writers import register_for_fork
-from .ring_file import IdentityValue, PreparedRing, geometry_for, prepare_ring
+from .ring_creation import IdentityValue, PreparedRing, geometry_for, prepare_ring
 from .ring_records import RingRecords
 
 

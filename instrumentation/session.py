@@ -27,7 +27,7 @@ from .support.guard import Guard, HookHealth
 from .support.import_hooks import PostImportFinder
 from .support.patch import PatchSet
 from .trackers.phases import CROSSING_NS, make_phase_tracker
-from .trackers.steps import make_step_counter
+from .trackers.step_counter import make_step_counter
 
 if TYPE_CHECKING:
     from .collectives import CollectiveHooks
@@ -170,10 +170,10 @@ class Session:
                 forward,
                 frameworks,
                 grad_scaler,
-                joining,
                 optimizer,
                 plain_forward,
                 process_group_end,
+                rendezvous_hook,
             )
             from .hooks.context import HookContext
             from .trackers.loss import make_scalar_reader
@@ -194,7 +194,7 @@ class Session:
             self.health.report("hooks", error)
             return
         try:
-            joining.install(context, self.writer.define)
+            rendezvous_hook.install(context, self.writer.define)
         except Exception as error:  # edge: as below
             self.health.report("joining", error)
         for module in (

@@ -14,7 +14,7 @@ from dataclasses import replace
 from signal import Signals
 from typing import Any
 
-from ..telemetry.evidence_facts import EvidenceFact, How, Sender, read_fact
+from ..telemetry.evidence_facts import EvidenceFact, How, SignalSender, read_fact
 from ..telemetry.ring_layout import parse_ranks
 
 _ENDED = re.compile(
@@ -92,12 +92,12 @@ def _ending(sentence: str) -> EvidenceFact | None:
         fact = replace(fact, how=How.RAISED, type=kind, message=message, in_thread=found["thread"] is not None)
         return fact if found["file"] is None else replace(fact, file=found["file"], line=int(found["line"]))
     if found["signal"] is not None:
-        sender = Sender.LAUNCHER if found["launcher"] else Sender.PROCESS if found["pid"] else None
+        sender = SignalSender.LAUNCHER if found["launcher"] else SignalSender.PROCESS if found["pid"] else None
         pid = int(found["pid"] or 0)
         return replace(fact, how=How.SIGNAL, signal=_number(found["signal"]), sender=sender, sender_pid=pid)
     if found["itself"] is not None:
         how = How.ABORTED if found["itself"] == "aborted" else How.SIGNAL
-        return replace(fact, how=how, signal=_number(found["own"]), sender=Sender.ITSELF)
+        return replace(fact, how=how, signal=_number(found["own"]), sender=SignalSender.ITSELF)
     if found["code"] is not None:
         return replace(fact, how=How.EXIT, exit_code=int(found["code"]))
     return replace(fact, how=How.LEFT if found["left"] else How.VANISHED)
@@ -166,11 +166,11 @@ def _trouble_of_part(part: str) -> str:
         return part
     name = found["signal"] or found["own"] or found["code"]
     name = name or (How.LEFT if found["left"] else How.VANISHED).value
-    sender = Sender.ITSELF.value if found["own"] else _SENDERS.get(found["sender"] or "", "")
+    sender = SignalSender.ITSELF.value if found["own"] else _SENDERS.get(found["sender"] or "", "")
     return name + (f" by {sender}" if sender else "") + (f" in {found['phase']}" if found["phase"] else "")
 
 
-_SENDERS = {"the launcher": Sender.LAUNCHER.value, "pid": Sender.PROCESS.value}
+_SENDERS = {"the launcher": SignalSender.LAUNCHER.value, "pid": SignalSender.PROCESS.value}
 
 
 def hows_of_trouble(error: str) -> list[str]:

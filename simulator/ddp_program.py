@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..telemetry.vocabulary import Op, Phase
 from .mesh import Mesh
-from .program import Does, Operation, Recipe
+from .program import Does, ProgramOperation, Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,23 +30,25 @@ class DdpRecipe(Recipe):
     metrics_groups: tuple[str, ...] = ("world",)
     prefetches: bool = False
 
-    def _stage(self, mesh: Mesh, stage: int, *, saves: bool, evaluates: bool) -> Iterator[Operation]:
+    def _stage(self, mesh: Mesh, stage: int, *, saves: bool, evaluates: bool) -> Iterator[ProgramOperation]:
         if mesh.data != mesh.world_size:
             raise ValueError("this program is data-parallel only")
         # A step ends with its optimizer: the mean loss of the last one is called for in this one.
-        yield Operation(does=Does.HOST, phase=Phase.OTHER, work_s=self.between_s)
+        yield ProgramOperation(does=Does.HOST, phase=Phase.OTHER, work_s=self.between_s)
         last = len(self.metrics_groups) - 1
         for place, group in enumerate(self.metrics_groups):
             yield replace(_all_reduce(4, Phase.OTHER), group=group, may_differ=True, may_swap=place < last)
-        yield Operation(does=Does.SYNC, phase=Phase.OTHER)
+        yield ProgramOperation(does=Does.SYNC, phase=Phase.OTHER)
         yield from self._between_steps(saves=saves, evaluates=evaluates)
-        yield Operation(does=Does.INPUT, phase=Phase.DATA, work_s=self.input_s)
-        yield Operation(does=Does.COMPUTE, phase=Phase.FORWARD, work_s=self.forward_s)
+        yield ProgramOperation(does=Does.INPUT, phase=Phase.DATA, work_s=self.input_s)
+        yield ProgramOperation(does=Does.COMPUTE, phase=Phase.FORWARD, work_s=self.forward_s)
         for nbytes in self.bucket_bytes:
-            yield Operation(does=Does.COMPUTE, phase=Phase.BACKWARD, work_s=self.backward_s / len(self.bucket_bytes))
+            yield ProgramOperation(
+                does=Does.COMPUTE, phase=Phase.BACKWARD, work_s=self.backward_s / len(self.bucket_bytes)
+            )
             yield _all_reduce(nbytes, Phase.BACKWARD)
-        yield Operation(does=Does.COMPUTE, phase=Phase.OPTIMIZER, work_s=self.optimizer_s)
+        yield ProgramOperation(does=Does.COMPUTE, phase=Phase.OPTIMIZER, work_s=self.optimizer_s)
 
 
-def _all_reduce(nbytes: int, phase: Phase) -> Operation:
-    return Operation(does=Does.COLLECTIVE, phase=phase, group="world", op=Op.ALL_REDUCE, nbytes=nbytes)
+def _all_reduce(nbytes: int, phase: Phase) -> ProgramOperation:
+    return ProgramOperation(does=Does.COLLECTIVE, phase=phase, group="world", op=Op.ALL_REDUCE, nbytes=nbytes)

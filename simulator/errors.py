@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..agents.base.user_frames import Frame
+from ..agents.base.user_frames import UserFrame
+from .attempt_steps import AttemptSteps
 from .clock import generator
 from .jobs import JobSpec
-from .processes import Processes
-from .steps import Steps
+from .rank_processes import Processes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,13 +42,13 @@ _WORKERS_ASK_S, _WRITE_FAILS_S = 3.0, 0.4
 
 
 class FailingAttempt(Protocol):
-    """A launch, as far as what goes wrong in its code needs it (``attempt.Attempt``)."""
+    """A launch, as far as what goes wrong in its code needs it (``simulated_attempt.SimulatedAttempt``)."""
 
     spec: JobSpec
     number: int
     steps_before: int
     processes: Processes
-    steps: Steps
+    steps: AttemptSteps
     #: A process's or kernel's word: time, rank, what, details.
     says: Callable[[float, int, str, dict[str, Any]], None]
 
@@ -58,7 +58,7 @@ class FailingAttempt(Protocol):
         at_s: Floats,
         type_name: str,
         message: str,
-        frames: tuple[Frame, ...],
+        frames: tuple[UserFrame, ...],
         *,
         is_victim: bool = False,
     ) -> Ints:
@@ -66,9 +66,9 @@ class FailingAttempt(Protocol):
         ...
 
 
-def user_frames(function: str, line: int) -> tuple[Frame, ...]:
+def user_frames(function: str, line: int) -> tuple[UserFrame, ...]:
     """Of the training script, outermost first."""
-    return (Frame(SCRIPT, 140, "main"), Frame(SCRIPT, line, function))
+    return (UserFrame(SCRIPT, 140, "main"), UserFrame(SCRIPT, line, function))
 
 
 def at_next_device_call(attempt: FailingAttempt, ranks: Ints, after_s: float, type_name: str, message: str) -> None:

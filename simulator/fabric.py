@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from .cluster_topology import Topology
 from .mesh import Mesh
 from .resources import Resources
-from .topology import Topology
 
 PORT_BYTES_PER_S = 50e9
 NVLINK_BYTES_PER_S = 300e9

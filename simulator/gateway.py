@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import floor
 
-from .sent import Sent
+from .sent import SentMessage
 
 
 class Gateway:
@@ -18,12 +18,12 @@ class Gateway:
         """holds_s: what comes within such a time goes on together; 0: each by itself, and at once."""
         self._holds_s = holds_s
 
-    def through(self, arrived: Sequence[Sent], until_s: float) -> list[Sent]:
+    def through(self, arrived: Sequence[SentMessage], until_s: float) -> list[SentMessage]:
         """What comes out of a window's messages by its end, until_s; both in the order of their arrival."""
         if not self._holds_s:
             return list(arrived)
-        together: dict[tuple[int, str, str], list[Sent]] = {}
-        out: list[Sent] = []
+        together: dict[tuple[int, str, str], list[SentMessage]] = {}
+        out: list[SentMessage] = []
         for message in arrived:
             if message.payloads:
                 slot = floor(message.at_s / self._holds_s)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .cluster_topology import Topology
 from .mounts import MOUNTS
-from .resources import Change
-from .topology import Topology
+from .resources import ParameterChange
 
 #: The kernel tells of an NFS server after so long.
 _NFS_TOLD_AFTER_S = 60.0
@@ -40,7 +40,7 @@ class DriverWord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLine:
+class SimulatedKernelLine:
     """of: what it depends on until it is said: whole again by then, there is nothing to say."""
 
     at_s: float
@@ -54,7 +54,7 @@ class Hardware:
     """``changed`` and ``killed`` note what is said; the sensors of the node take it."""
 
     topology: Topology
-    lines: list[KernelLine] = field(default_factory=list)
+    lines: list[SimulatedKernelLine] = field(default_factory=list)
     words: list[DriverWord] = field(default_factory=list)
     #: By GPU: uncorrectable errors since the driver was loaded. By port: times that its link went down.
     memory_errors: dict[int, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Hardware:
     #: By (node, parameter): since when this mount has not answered.
     _unanswered: dict[tuple[int, str], float] = field(default_factory=dict)
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: ParameterChange) -> None:
         tell = self._of_parameters.get((change.family, change.name))
         if tell is not None:
             nodes = change.family == "host"
@@ -73,7 +73,7 @@ class Hardware:
                 tell(change, place)
 
     @property
-    def _of_parameters(self) -> dict[tuple[str, str], Callable[[Change, int], None]]:
+    def _of_parameters(self) -> dict[tuple[str, str], Callable[[ParameterChange, int], None]]:
         """What is said of a change of each at one place."""
         return {
             ("gpu", "on_bus"): self._bus,
@@ -89,35 +89,35 @@ class Hardware:
             ("host", "corrected"): self._host_corrected,
         }
 
-    def _bus(self, change: Change, gpu: int) -> None:
+    def _bus(self, change: ParameterChange, gpu: int) -> None:
         if not change.value:
             self._xid(change.at_s, gpu, 79, "GPU has fallen off the bus.")
         event = "gpu_back" if change.value else "gpu_lost"
         self.words.append(DriverWord(at_s=change.at_s, gpu=gpu, event=event))
 
-    def _memory(self, change: Change, gpu: int) -> None:
+    def _memory(self, change: ParameterChange, gpu: int) -> None:
         if not change.value:
             self.memory_errors[gpu] = self.memory_errors.get(gpu, 0) + 1
             self._xid(change.at_s, gpu, 48, "DBE (double bit error) ECC Error")
 
-    def _corrected(self, change: Change, gpu: int) -> None:
+    def _corrected(self, change: ParameterChange, gpu: int) -> None:
         if change.value:
             what = "Row Remapper: New row (0x000000000003a1c7) marked for remapping, reset gpu to activate."
             self._xid(change.at_s, gpu, 63, what)
 
-    def _tenant(self, change: Change, gpu: int) -> None:
+    def _tenant(self, change: ParameterChange, gpu: int) -> None:
         """What its program did, and the clean-up."""
         if change.value:
             self.bad_access(change.at_s, gpu, TENANT_PID)
 
-    def _nvlink(self, change: Change, gpu: int) -> None:
+    def _nvlink(self, change: ParameterChange, gpu: int) -> None:
         if not change.value:
             what = "NVLink: fatal error detected on link 3(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"
             self._xid(change.at_s, gpu, 74, what)
         event = "nvlink_up" if change.value else "nvlink_down"
         self.words.append(DriverWord(at_s=change.at_s, gpu=gpu, event=event))
 
-    def _firmware(self, change: Change, gpu: int) -> None:
+    def _firmware(self, change: ParameterChange, gpu: int) -> None:
         """The driver gives a question up after a while, asks again, and says so each time."""
         if change.value:
             return
@@ -131,7 +131,7 @@ class Hardware:
             at_s = change.at_s + _GSP_TOLD_AFTER_S + again * _GSP_AGAIN_S
             self._xid(at_s, gpu, 119, what, pid=GSP_ASKED_BY)
 
-    def _carries(self, change: Change, port: int) -> None:
+    def _carries(self, change: ParameterChange, port: int) -> None:
         if change.value:
             self.losing_since_s.pop(port, None)
         else:
@@ -141,7 +141,7 @@ class Hardware:
         """What the port had to send again, for want of an answer."""
         return int(max(0.0, at_s - self.losing_since_s.get(port, at_s)) * _RESENT_PER_S)
 
-    def _mount(self, change: Change, node: int) -> None:
+    def _mount(self, change: ParameterChange, node: int) -> None:
         server = MOUNTS[change.name].server
         if change.value:
             if self._unanswered.pop((node, change.name), change.at_s) + _NFS_TOLD_AFTER_S < change.at_s:
@@ -150,10 +150,10 @@ class Hardware:
             return
         self._unanswered.setdefault((node, change.name), change.at_s)
         text = f"nfs: server {server} not responding, still trying"
-        line = KernelLine(at_s=change.at_s + _NFS_TOLD_AFTER_S, node=node, text=text, of=change.name)
+        line = SimulatedKernelLine(at_s=change.at_s + _NFS_TOLD_AFTER_S, node=node, text=text, of=change.name)
         self.lines.append(line)
 
-    def _host_corrected(self, change: Change, node: int) -> None:
+    def _host_corrected(self, change: ParameterChange, node: int) -> None:
         if change.value:
             where = "CPU_SrcID#0_MC#1_Chan#0_DIMM#0 (channel:0 slot:0 page:0x8f41b offset:0x3c0 grain:32 syndrome:0x0)"
             self._say(change.at_s, node, f"EDAC MC1: {int(change.value)} CE memory read error on {where}")
@@ -169,7 +169,7 @@ class Hardware:
         self._xid(at_s, gpu, 31, MMU_FAULT, pid=pid)
         self._xid(at_s + _CLEANED_UP_AFTER_S, gpu, 45, "Ch 00000008", pid=pid)
 
-    def take_lines(self, until_s: float) -> list[KernelLine]:
+    def take_lines(self, until_s: float) -> list[SimulatedKernelLine]:
         due = [line for line in self.lines if line.at_s < until_s]
         self.lines = [line for line in self.lines if line.at_s >= until_s]
         return sorted(due, key=lambda line: line.at_s)
@@ -180,7 +180,7 @@ class Hardware:
         return sorted(due, key=lambda word: word.at_s)
 
     def _say(self, at_s: float, node: int, text: str) -> None:
-        self.lines.append(KernelLine(at_s=at_s, node=node, text=text))
+        self.lines.append(SimulatedKernelLine(at_s=at_s, node=node, text=text))
 
     def _xid(self, at_s: float, gpu: int, code: int, what: str, *, pid: int = 0) -> None:
         """pid: of the process that it is about, where the driver knows it."""
@@ -189,7 +189,7 @@ class Hardware:
         self._say(at_s, self.topology.node_of_gpu(gpu), f"NVRM: Xid (PCI:{bus}): {code}, {whose}, {what}")
         self.words.append(DriverWord(at_s=at_s, gpu=gpu, event="xid", code=code))
 
-    def _port(self, change: Change, port: int) -> None:
+    def _port(self, change: ParameterChange, port: int) -> None:
         if not change.value:
             self.link_downs[port] = self.link_downs.get(port, 0) + 1
         bus, number = self.topology.pci_bus(port), port % self.topology.shape.gpus_per_node

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .attempt import Attempt
 from .clock import generator
 from .errors import at_next_device_call, user_frames
-from .processes import SIGILL, SIGSEGV
+from .rank_processes import SIGILL, SIGSEGV
 from .resources import Resources
 from .running_job import RunningJob
+from .simulated_attempt import SimulatedAttempt
 
 _KERNEL = ("torch.AcceleratorError", "CUDA error: unspecified launch failure")
 #: What a program says that reads a bad word of its own.
@@ -57,7 +57,7 @@ class Hazards:
                     _spoil(attempt, random.choice(here, 1), at_s, random)
 
 
-def _spoil(attempt: Attempt, rank: NDArray[np.int64], at_s: float, random: np.random.Generator) -> None:
+def _spoil(attempt: SimulatedAttempt, rank: NDArray[np.int64], at_s: float, random: np.random.Generator) -> None:
     """A word under this rank's process is not what was written there."""
     used_for = int(random.integers(0, 2 + len(_UNREADABLE)))
     if used_for < 2:

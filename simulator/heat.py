@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .cluster_topology import Topology
 from .resources import Resources
-from .topology import Topology
 
 POWER_W = 650.0
 IDLE_W = 90.0

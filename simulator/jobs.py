@@ -8,10 +8,10 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from .cluster_topology import Topology
 from .mesh import Mesh
 from .noise import Noise
 from .program import Recipe
-from .topology import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ import numpy as np
 
 from ..agents.collectors.base.collector import NodeEvent, Timestamps
 from ..agents.collectors.storage.mount_table import Mount
-from ..agents.collectors.storage.storage import late_probe, probe_age
+from ..agents.collectors.storage.storage_collector import late_probe, probe_age
 from ..telemetry.records import Point
 from .clock import ns
-from .topology import STORAGE
+from .cluster_topology import STORAGE
 
 _PROBE_EVERY_S, _LATE_S = 10.0, 3.0
 
@@ -28,7 +28,7 @@ MOUNTS = {"mount": _nfs("/data", "0:51", STORAGE), "home_mount": _nfs("/home", "
 
 
 @dataclass(kw_only=True)
-class MountProbe:
+class SimulatedMountProbe:
     """Of one mount of a node. asked_s: when the last one went out; out_s: when the one did that has not come back."""
 
     mount: Mount

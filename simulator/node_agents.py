@@ -21,7 +21,7 @@ from ..telemetry.records import Block, Group, Identity
 from ..telemetry.ring_layout import format_ranks
 from ..telemetry.vocabulary import EventName, HookState, Level
 from .mesh import Mesh
-from .recording import Recording, events_between, stand_at
+from .recording import StepRecording, events_between, stand_at
 
 #: Rings of one reduction: its join key has 12 bits for them.
 MOST_SLOTS = 4095
@@ -114,7 +114,7 @@ class NodeAgents:
 
     def flush(
         self,
-        live: Sequence[Sequence[Recording]],
+        live: Sequence[Sequence[StepRecording]],
         at: Ints,
         *,
         with_progress: NDArray[np.bool_],
@@ -155,7 +155,7 @@ class NodeAgents:
             )
         return found
 
-    def _drain(self, live: Sequence[Sequence[Recording]], at: Ints) -> Drained:
+    def _drain(self, live: Sequence[Sequence[StepRecording]], at: Ints) -> Drained:
         parts = []
         for stage, inside, slots in self._stages():
             for recording in live[stage]:
@@ -173,7 +173,7 @@ class NodeAgents:
         return Drained(events=events, ring=ring)
 
     def _progress(
-        self, live: Sequence[Sequence[Recording]], at: Ints, chosen: Ints, processes: ProcessLook
+        self, live: Sequence[Sequence[StepRecording]], at: Ints, chosen: Ints, processes: ProcessLook
     ) -> list[Table]:
         ranks: NDArray[np.void] = np.zeros(self.count, RANK_STANDS)
         rows = self._numbers.shape[0]
@@ -237,7 +237,7 @@ def _still_since_ns(stands_ns: Ints, ranks: NDArray[np.void], groups: NDArray[np
     return np.asarray(np.where(since_ns > 0, np.maximum(since_ns, moved_ns), 0), np.int64)
 
 
-def _part(recording: Recording, ranks: slice) -> Recording:
+def _part(recording: StepRecording, ranks: slice) -> StepRecording:
     """The same of some of its ranks only; views."""
     if ranks == slice(0, recording.begin.size):
         return recording

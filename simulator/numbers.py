@@ -19,7 +19,7 @@ _FELT = 0.3
 
 
 @dataclass(kw_only=True)
-class Numbers:
+class NumericHealth:
     """harm: logarithm of the gradient norm by a usual one, as it was after the last step; inf: the weights are lost."""
 
     harm: float = 0.0

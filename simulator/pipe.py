@@ -7,19 +7,19 @@ from dataclasses import replace
 
 from .clock import generator
 from .resources import Resources
-from .sent import Sent
+from .sent import SentMessage
 
 #: Of a repeated message, after the first.
 _AGAIN_S = 0.3
 
 
-class Pipe:
+class LossyPipe:
     def __init__(self, resources: Resources, seed: int) -> None:
         self._resources = resources
         self._random = generator(seed, "pipe")
-        self._waiting: list[Sent] = []
+        self._waiting: list[SentMessage] = []
 
-    def through(self, sent: Sequence[Sent], until_s: float) -> list[Sent]:
+    def through(self, sent: Sequence[SentMessage], until_s: float) -> list[SentMessage]:
         """What has arrived by then, in the order of its arrival; the rest is on its way."""
         for message in sent:
             self._waiting += self._carried(message)
@@ -28,7 +28,7 @@ class Pipe:
         self._waiting = self._waiting[len(arrived) :]
         return arrived
 
-    def _carried(self, message: Sent) -> list[Sent]:
+    def _carried(self, message: SentMessage) -> list[SentMessage]:
         node = int(message.node.rpartition("-")[2]) if message.node else -1
         if node < 0:
             return [message]

@@ -27,7 +27,7 @@ class Does(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class ProgramOperation:
     """group: dimension of the mesh. peer: stage of a send or receive. may_differ: another branch of the
     code (process.other_branch) calls it with another size. may_swap: and another one (process.other_order) calls the
     next one first."""
@@ -53,7 +53,7 @@ class StepProgram:
     """stages: the operations of each stage's ranks, in their order."""
 
     mesh: Mesh
-    stages: tuple[tuple[Operation, ...], ...]
+    stages: tuple[tuple[ProgramOperation, ...], ...]
 
     @cached_property
     def order(self) -> tuple[tuple[int, int], ...]:
@@ -65,7 +65,7 @@ class StepProgram:
         return [place for place, operation in enumerate(self.stages[stage]) if operation.is_recorded]
 
 
-def _in_order(stages: Sequence[Sequence[Operation]]) -> Iterator[tuple[int, int]]:
+def _in_order(stages: Sequence[Sequence[ProgramOperation]]) -> Iterator[tuple[int, int]]:
     at = [0] * len(stages)
     sent: dict[tuple[int, int], int] = {}  # (from, to) -> sends that are done
     taken: dict[tuple[int, int], int] = {}
@@ -138,48 +138,48 @@ class Recipe:
         )
         return StepProgram(mesh=mesh, stages=stages)
 
-    def _stage(self, mesh: Mesh, stage: int, *, saves: bool, evaluates: bool) -> Iterator[Operation]:
+    def _stage(self, mesh: Mesh, stage: int, *, saves: bool, evaluates: bool) -> Iterator[ProgramOperation]:
         # A step ends with its optimizer (``trackers/steps.py``): what a script does after it is the next one's.
         yield from self._between_steps(saves=saves, evaluates=evaluates)
-        yield Operation(does=Does.INPUT, phase=Phase.DATA, work_s=self.input_s)
+        yield ProgramOperation(does=Does.INPUT, phase=Phase.DATA, work_s=self.input_s)
         # Exchange and input take their own time; what is left of a step is kernels.
         work_s = 0.75 * self.step_s
         if mesh.pipeline == 1:
             yield from self._plain(mesh, work_s)
         else:
             yield from self._pipelined(mesh, stage, work_s)
-        yield Operation(does=Does.COMPUTE, phase=Phase.OPTIMIZER, work_s=0.04 * work_s)
+        yield ProgramOperation(does=Does.COMPUTE, phase=Phase.OPTIMIZER, work_s=0.04 * work_s)
         # Where no layer is shared, another branch of the code can only show in what all ranks do.
         summed = _collective("world", Op.ALL_REDUCE, 8, Phase.OPTIMIZER, may_differ=mesh.tensor == 1)
         yield replace(summed, may_swap=mesh.data > 1)
         if mesh.data > 1:
             yield _collective("dp", Op.ALL_GATHER, self.data_bytes, Phase.OPTIMIZER)
-        yield Operation(does=Does.SYNC, phase=Phase.OPTIMIZER)
-        yield Operation(does=Does.HOST, phase=Phase.OTHER, work_s=0.005)
+        yield ProgramOperation(does=Does.SYNC, phase=Phase.OPTIMIZER)
+        yield ProgramOperation(does=Does.HOST, phase=Phase.OTHER, work_s=0.005)
 
-    def _between_steps(self, *, saves: bool, evaluates: bool) -> Iterator[Operation]:
+    def _between_steps(self, *, saves: bool, evaluates: bool) -> Iterator[ProgramOperation]:
         if evaluates:
-            yield Operation(does=Does.EVALUATE, phase=Phase.EVAL, work_s=self.evaluation_s)
-            yield Operation(does=Does.SYNC, phase=Phase.EVAL)
+            yield ProgramOperation(does=Does.EVALUATE, phase=Phase.EVAL, work_s=self.evaluation_s)
+            yield ProgramOperation(does=Does.SYNC, phase=Phase.EVAL)
             if self.first_evaluates:
                 yield _collective("world", Op.BARRIER, 0, Phase.OTHER)
         if saves:
-            yield Operation(does=Does.SAVE, phase=Phase.CHECKPOINT, nbytes=self.save_bytes_per_rank)
+            yield ProgramOperation(does=Does.SAVE, phase=Phase.CHECKPOINT, nbytes=self.save_bytes_per_rank)
             yield _collective("world", Op.BARRIER, 0, Phase.CHECKPOINT)
-            yield Operation(does=Does.SYNC, phase=Phase.CHECKPOINT)
+            yield ProgramOperation(does=Does.SYNC, phase=Phase.CHECKPOINT)
 
-    def _plain(self, mesh: Mesh, work_s: float) -> Iterator[Operation]:
+    def _plain(self, mesh: Mesh, work_s: float) -> Iterator[ProgramOperation]:
         """Six layers' worth each way, tensor parallel within, gradients scattered as they come."""
         for _ in range(6):
-            yield Operation(does=Does.COMPUTE, phase=Phase.FORWARD, work_s=0.32 * work_s / 6)
+            yield ProgramOperation(does=Does.COMPUTE, phase=Phase.FORWARD, work_s=0.32 * work_s / 6)
             yield from self._shared(mesh, Phase.FORWARD)
         for _ in range(6):
-            yield Operation(does=Does.COMPUTE, phase=Phase.BACKWARD, work_s=0.64 * work_s / 6)
+            yield ProgramOperation(does=Does.COMPUTE, phase=Phase.BACKWARD, work_s=0.64 * work_s / 6)
             yield from self._shared(mesh, Phase.BACKWARD)
             if mesh.data > 1:
                 yield _collective("dp", Op.REDUCE_SCATTER, self.data_bytes, Phase.BACKWARD)
 
-    def _pipelined(self, mesh: Mesh, stage: int, work_s: float) -> Iterator[Operation]:
+    def _pipelined(self, mesh: Mesh, stage: int, work_s: float) -> Iterator[ProgramOperation]:
         """One forward, one backward (1F1B)."""
         last = mesh.pipeline - 1
         count = self.microbatches or max(2, mesh.pipeline)
@@ -189,14 +189,14 @@ class Recipe:
             if microbatch < count:
                 if stage:
                     yield _p2p(Does.RECV, stage - 1, self.stage_bytes, Phase.FORWARD)
-                yield Operation(does=Does.COMPUTE, phase=Phase.FORWARD, work_s=0.32 * share_s)
+                yield ProgramOperation(does=Does.COMPUTE, phase=Phase.FORWARD, work_s=0.32 * share_s)
                 yield from self._shared(mesh, Phase.FORWARD)
                 if stage < last:
                     yield _p2p(Does.SEND, stage + 1, self.stage_bytes, Phase.FORWARD)
             if microbatch >= ahead:
                 if stage < last:
                     yield _p2p(Does.RECV, stage + 1, self.stage_bytes, Phase.BACKWARD)
-                yield Operation(does=Does.COMPUTE, phase=Phase.BACKWARD, work_s=0.64 * share_s)
+                yield ProgramOperation(does=Does.COMPUTE, phase=Phase.BACKWARD, work_s=0.64 * share_s)
                 yield from self._shared(mesh, Phase.BACKWARD)
                 if stage:
                     yield _p2p(Does.SEND, stage - 1, self.stage_bytes, Phase.BACKWARD)
@@ -204,17 +204,17 @@ class Recipe:
             for _ in range(2):
                 yield _collective("dp", Op.REDUCE_SCATTER, 3 * self.data_bytes, Phase.BACKWARD)
 
-    def _shared(self, mesh: Mesh, phase: Phase) -> Iterator[Operation]:
+    def _shared(self, mesh: Mesh, phase: Phase) -> Iterator[ProgramOperation]:
         if mesh.tensor > 1:
             yield _collective("tp", Op.ALL_REDUCE, self.tensor_bytes, phase, may_differ=phase is Phase.FORWARD)
         if mesh.experts > 1:
             yield _collective("ep", Op.ALL_TO_ALL, self.stage_bytes, phase)
 
 
-def _collective(group: str, op: Op, nbytes: int, phase: Phase, *, may_differ: bool = False) -> Operation:
-    return Operation(does=Does.COLLECTIVE, phase=phase, group=group, op=op, nbytes=nbytes, may_differ=may_differ)
+def _collective(group: str, op: Op, nbytes: int, phase: Phase, *, may_differ: bool = False) -> ProgramOperation:
+    return ProgramOperation(does=Does.COLLECTIVE, phase=phase, group=group, op=op, nbytes=nbytes, may_differ=may_differ)
 
 
-def _p2p(does: Does, peer: int, nbytes: int, phase: Phase) -> Operation:
+def _p2p(does: Does, peer: int, nbytes: int, phase: Phase) -> ProgramOperation:
     op = Op.SEND if does is Does.SEND else Op.RECV
-    return Operation(does=does, phase=phase, group="pp", op=op, nbytes=nbytes, peer=peer)
+    return ProgramOperation(does=does, phase=phase, group="pp", op=op, nbytes=nbytes, peer=peer)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..telemetry.vocabulary import Op
 from .mesh import Mesh
-from .program import Does, Operation, StepProgram
+from .program import Does, ProgramOperation, StepProgram
 
 Floats = NDArray[np.float64]
 #: What it takes a host to call c10d.
@@ -36,7 +36,7 @@ class Stop(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standstill:
+class RankStandstill:
     """By rank, (N,): from when until when; (inf, inf) never."""
 
     since_s: Floats
@@ -71,7 +71,7 @@ class StepGiven:
     latency_s: Mapping[str, float]
     jitter: Sequence[Floats] | None = None
     pauses: Sequence[Pause] = ()
-    stops: Mapping[Stop, Standstill] = field(default_factory=dict)
+    stops: Mapping[Stop, RankStandstill] = field(default_factory=dict)
     differs: NDArray[np.bool_] | None = None
     swaps: NDArray[np.bool_] | None = None
     evaluation: Floats | None = None
@@ -80,7 +80,7 @@ class StepGiven:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StepTimes:
+class StageTimes:
     """By stage, (places, ranks of the stage): when the host called (or began), when the work began, when it ended.
 
     host_s, device_s: (N,) when each is ready for the next step.
@@ -93,7 +93,7 @@ class StepTimes:
     device_s: Floats
 
 
-def through(begin: Floats, seconds: Floats | float, stop: Standstill | None, ranks: slice) -> Floats:
+def through(begin: Floats, seconds: Floats | float, stop: RankStandstill | None, ranks: slice) -> Floats:
     """The end of work of so many seconds that does not get on while it stands still."""
     end = begin + seconds
     if stop is None:
@@ -111,7 +111,7 @@ def share_of_bytes(op: Op, size: int) -> float:
     return 2.0 * share if op is Op.ALL_REDUCE else 0.0 if op is Op.BARRIER else share
 
 
-def transfer_s(operation: Operation, mesh: Mesh, given: StepGiven, ranks: slice) -> Floats:
+def transfer_s(operation: ProgramOperation, mesh: Mesh, given: StepGiven, ranks: slice) -> Floats:
     """What a collective takes once all have come, by rank of the stage."""
     size = mesh.size_of(operation.group)
     hops = np.ceil(np.log2(max(size, 2)))
@@ -119,7 +119,7 @@ def transfer_s(operation: Operation, mesh: Mesh, given: StepGiven, ranks: slice)
     return fixed_s + operation.nbytes * share_of_bytes(operation.op, size) / given.rate[operation.group][ranks]
 
 
-def propagate(program: StepProgram, given: StepGiven) -> StepTimes:
+def propagate(program: StepProgram, given: StepGiven) -> StageTimes:
     """One step of all ranks."""
     mesh = program.mesh
     run = _Run(program, given)
@@ -141,7 +141,7 @@ def propagate(program: StepProgram, given: StepGiven) -> StepTimes:
             run.receive(stage, place, operation)
         else:
             run.work(stage, place, operation)
-    return StepTimes(
+    return StageTimes(
         called=[times[_CALLED] for times in run.times],
         began=[times[_BEGAN] for times in run.times],
         ended=[times[_ENDED] for times in run.times],
@@ -189,7 +189,7 @@ class _Run:
             self.host[ranks] = ended
 
     # --- work of one rank ---------------------------------------------------------------------------------------------
-    def work(self, stage: int, place: int, operation: Operation) -> None:
+    def work(self, stage: int, place: int, operation: ProgramOperation) -> None:
         ranks, given = self._mesh.stage(stage), self._given
         if operation.does in (Does.COMPUTE, Does.EVALUATE):
             work_s: Floats | float = operation.work_s
@@ -249,7 +249,7 @@ class _Run:
         elif place and operations[place - 1].may_swap:
             called[place, who], began[place, who] = self._came[stage]
 
-    def end_collective(self, stage: int, place: int, operation: Operation) -> None:
+    def end_collective(self, stage: int, place: int, operation: ProgramOperation) -> None:
         """All leave a collective together: when the last has come, and what was sent has arrived everywhere."""
         ranks, mesh, given = self._mesh.stage(stage), self._mesh, self._given
         last = mesh.reduce(operation.group, self.times[stage][_BEGAN, place], np.maximum)
@@ -280,7 +280,7 @@ class _Run:
             self.times[stage][_ENDED, place] = ended
             self._does(stage, self.times[stage][_ENDED, place])
 
-    def send(self, stage: int, place: int, operation: Operation) -> None:
+    def send(self, stage: int, place: int, operation: ProgramOperation) -> None:
         """Goes out by itself: the sender does not wait for the receiver."""
         ranks = self._mesh.stage(stage)
         self.arrive(stage, place)
@@ -289,7 +289,7 @@ class _Run:
         self._sent.setdefault((stage, operation.peer), []).append(ended)
         self.times[stage][_ENDED, place] = ended
 
-    def receive(self, stage: int, place: int, operation: Operation) -> None:
+    def receive(self, stage: int, place: int, operation: ProgramOperation) -> None:
         self.arrive(stage, place)
         arrived = self._sent[operation.peer, stage].pop(0)
         ended = np.maximum(self.times[stage][_BEGAN, place], arrived)
@@ -307,13 +307,15 @@ class _Run:
         return ended
 
 
-def _first(stops: Mapping[Stop, Standstill], *kinds: Stop) -> Standstill | None:
+def _first(stops: Mapping[Stop, RankStandstill], *kinds: Stop) -> RankStandstill | None:
     """By rank, the earliest of them: any holds it up."""
-    found: Standstill | None = None
+    found: RankStandstill | None = None
     for stop in (stops[kind] for kind in kinds if kind in stops):
         if found is None:
             found = stop
             continue
         first = found.since_s <= stop.since_s
-        found = Standstill(np.where(first, found.since_s, stop.since_s), np.where(first, found.until_s, stop.until_s))
+        found = RankStandstill(
+            np.where(first, found.since_s, stop.since_s), np.where(first, found.until_s, stop.until_s)
+        )
     return found

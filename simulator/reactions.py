@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import errors
-from .attempt import Attempt
+from .cluster_topology import Topology
 from .fabric import links_down
-from .processes import SIGKILL, oom_at_s
 from .propagate import Stop
-from .resources import Change, Resources
+from .rank_processes import SIGKILL, oom_at_s
+from .resources import ParameterChange, Resources
 from .running_job import RunningJob
-from .topology import Topology
+from .simulated_attempt import SimulatedAttempt
 
 Ints = NDArray[np.int64]
-Reaction = Callable[[RunningJob, Attempt, Ints, Change, Resources], None]
+Reaction = Callable[[RunningJob, SimulatedAttempt, Ints, ParameterChange, Resources], None]
 #: Of a rank's process in its usual state.
 RANK_BYTES = 6e10
 #: Of a GPU's memory, what a job leaves free. Of /dev/shm, from where on nobody gets more.
@@ -30,7 +30,7 @@ _BUS_ERROR = ("torch.AcceleratorError", "CUDA error: unspecified launch failure"
 _ECC_ERROR = ("torch.AcceleratorError", "CUDA error: uncorrectable ECC error encountered")
 
 
-def react(job: RunningJob, change: Change, topology: Topology, resources: Resources) -> None:
+def react(job: RunningJob, change: ParameterChange, topology: Topology, resources: Resources) -> None:
     """To be called once the change is made."""
     if change.family == "program" and change.name == "granted" and change.job == job.spec.name:
         job.grant(bool(change.value), change.at_s)
@@ -74,7 +74,7 @@ def is_usable(node: int, topology: Topology, resources: Resources) -> bool:
     return bool(resources.of("host", "up")[node] and there)
 
 
-def _ranks_of(job: RunningJob, change: Change, topology: Topology) -> Ints:
+def _ranks_of(job: RunningJob, change: ParameterChange, topology: Topology) -> Ints:
     """Of the job, those that use what has changed."""
     if not change.places:
         return np.arange(job.gpus.size)
@@ -90,27 +90,37 @@ def _ranks_of(job: RunningJob, change: Change, topology: Topology) -> Ints:
 def _stands(kind: Stop) -> Reaction:
     """It stands still while the resource is down."""
 
-    def handle(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+    def handle(
+        job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+    ) -> None:
         (attempt.go_on if change.value else attempt.stand)(kind, ranks, change.at_s)
 
     return handle
 
 
-def _mount(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _mount(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     attempt.processes.in_kernel[ranks] = not change.value
     (attempt.go_on if change.value else attempt.stand)(Stop.INPUT, ranks, change.at_s)
 
 
-def _signalled(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _signalled(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     (attempt.resume if change.value else attempt.stop)(ranks, change.at_s)
 
 
-def _killed(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _killed(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     if not change.value:
         attempt.die(ranks, np.full(ranks.size, change.at_s), signal=SIGKILL)
 
 
-def _raises(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _raises(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     if change.value:
         errors.at_next_line(attempt, ranks, change.at_s)
 
@@ -118,7 +128,9 @@ def _raises(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, reso
 def _bad_step(what: str) -> Reaction:
     """The next step is bad at these ranks, whenever it is made."""
 
-    def handle(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+    def handle(
+        job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+    ) -> None:
         if change.value:
             factor = np.nan if change.name == "overflow" else change.value
             for rank in ranks.tolist():
@@ -127,7 +139,9 @@ def _bad_step(what: str) -> Reaction:
     return handle
 
 
-def _firmware(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _firmware(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     """The driver takes the lock of all GPUs while it waits for one of them."""
     if change.value:
         return
@@ -137,35 +151,47 @@ def _firmware(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, re
     attempt.at(locked_s, partial(attempt.wait_in_driver, neighbours))
 
 
-def _shared_memory(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _shared_memory(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     if change.value >= FULL:
         errors.without_shared_memory(attempt, ranks, change.at_s)
 
 
-def _space(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _space(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     attempt.no_space_since_s = np.inf if change.value else change.at_s
 
 
-def _device_grows(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _device_grows(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     at_s = oom_at_s(change.at_s, FREE_DEVICE_BYTES, change.value)
     if np.isfinite(at_s):
         attempt.at(at_s, partial(errors.without_device_memory, attempt, ranks))
 
 
-def _lost(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _lost(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     if not change.value:
         words = _BUS_ERROR if change.name == "on_bus" else _ECC_ERROR
         attempt.stand(Stop.DEVICE, ranks, change.at_s)
         errors.at_next_device_call(attempt, ranks, change.at_s, *words)
 
 
-def _power(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _power(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     if not change.value:
         for node in np.unique(attempt.node_of_rank[ranks]).tolist():
             attempt.lose_node(node, change.at_s)
 
 
-def _grows(job: RunningJob, attempt: Attempt, ranks: Ints, change: Change, resources: Resources) -> None:
+def _grows(
+    job: RunningJob, attempt: SimulatedAttempt, ranks: Ints, change: ParameterChange, resources: Resources
+) -> None:
     """Its node's kernel kills it when the node's memory is gone."""
     growth = resources.of("process", "grows_bytes_per_s", job.spec.name)
     for rank in ranks.tolist():

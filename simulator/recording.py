@@ -16,7 +16,7 @@ from ..agents.rings.ring_events import EVENT
 from ..telemetry.vocabulary import EventFlag, EventKind, StepFlag
 from .clock import NEVER, to_ns
 from .program import Does, StepProgram
-from .propagate import StepTimes
+from .propagate import StageTimes
 
 Ints = NDArray[np.int64]
 LOOK_NS = 100_000_000
@@ -83,7 +83,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Recording:
+class StepRecording:
     """A step of a stage's ranks, in nanoseconds of the simulation; NEVER is never. (…, ranks) each.
 
     before: by (row, sort), how many calls were made before this step. started_before: by row, the newest call that was
@@ -148,7 +148,7 @@ class Recording:
 
 
 def record(
-    times: StepTimes,
+    times: StageTimes,
     stage: int,
     plan: StagePlan,
     *,
@@ -164,7 +164,7 @@ def record(
     loss: NDArray[np.float64],
     norm: NDArray[np.float64],
     nbytes: Ints | None = None,
-) -> Recording:
+) -> StepRecording:
     """Arrays by rank of the stage. look_offset_ns: of its looks at the status; silent_from: its process writes nothing
     from then on. nbytes: (calls, ranks), where they differ from the plan's."""
     places = [call.place for call in plan.calls]
@@ -179,7 +179,7 @@ def record(
     end = to_ns(end_s)
     for values in (called, started, done, phase_at, end):
         values[values >= silent_from] = NEVER
-    return Recording(
+    return StepRecording(
         step=step,
         plan=plan,
         begin=to_ns(begin_s),
@@ -205,7 +205,7 @@ def _looked(time_ns: Ints, offset_ns: Ints) -> Ints:
 
 
 def events_between(
-    recording: Recording, after: Ints, until: Ints, *, clock_ns: Ints, slots: NDArray[np.uint16]
+    recording: StepRecording, after: Ints, until: Ints, *, clock_ns: Ints, slots: NDArray[np.uint16]
 ) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
     """Ring events of (after, until] by rank, per ring contiguous: what the host does in its order, then what is told
     of its calls' starts and ends. clock_ns: to be added for the node's monotonic clock. slots: of the rings."""
@@ -236,7 +236,7 @@ def events_between(
 
 
 def _fill_calls(
-    events: NDArray[np.void], recording: Recording, rank: Ints, number: Ints, kind: Ints, offset: Ints
+    events: NDArray[np.void], recording: StepRecording, rank: Ints, number: Ints, kind: Ints, offset: Ints
 ) -> None:
     calls = recording.plan.calls
     if not calls:
@@ -265,7 +265,7 @@ def _fill_calls(
 
 
 def _fill_phases(
-    events: NDArray[np.void], recording: Recording, rank: Ints, number: Ints, kind: Ints, offset: Ints
+    events: NDArray[np.void], recording: StepRecording, rank: Ints, number: Ints, kind: Ints, offset: Ints
 ) -> None:
     chosen = kind == int(EventKind.PHASE)
     which, who = number[chosen], rank[chosen]
@@ -321,7 +321,7 @@ class _Row:
     started: Ints
 
 
-def stand_at(recordings: Sequence[Recording], at: Ints) -> Stand:
+def stand_at(recordings: Sequence[StepRecording], at: Ints) -> Stand:
     """recordings: of one stage, oldest first, of which the first one's predecessors have all ended. at: by rank."""
     first = recordings[0]
     size = at.size
@@ -348,7 +348,7 @@ def stand_at(recordings: Sequence[Recording], at: Ints) -> Stand:
     )
 
 
-def _count(recordings: Sequence[Recording], at: Ints) -> dict[int, _Row]:
+def _count(recordings: Sequence[StepRecording], at: Ints) -> dict[int, _Row]:
     first, size = recordings[0], at.size
     rows: dict[int, _Row] = {}
 

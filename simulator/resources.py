@@ -1,7 +1,8 @@
 """The parameters of everything that can go wrong: rate, latency, capacity, error probability, up or down.
 
-A fault is a list of ``Change`` and nothing else: it is data, and ``Resources`` refuses what is no parameter. Symptoms
-follow because ``propagate``, ``storage``, ``fabric``, ``heat``, ``devices`` and ``processes`` read these numbers.
+A fault is a list of ``ParameterChange`` and nothing else: it is data, and ``Resources`` refuses what is no parameter.
+Symptoms follow because ``propagate``, ``shared_storage``, ``fabric``, ``heat``, ``devices`` and ``rank_processes`` read
+these numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from .topology import Topology
+from .cluster_topology import Topology
 
 
 class Sort(Enum):
@@ -211,7 +212,7 @@ class NotAParameter(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ParameterChange:
     """From ``at_s`` on the parameter has this value at these places. The only thing that a fault may say.
 
     places: GPU, node, port, leaf, spine, server, supply, service or rank numbers; () all. job: of families OF_JOBS.
@@ -275,7 +276,7 @@ class Resources:
         """A copy of all of them, by (family, name, job)."""
         return {key: values.copy() for key, values in self._values.items()}
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: ParameterChange) -> None:
         """Raises NotAParameter for a job or place that is not there."""
         values = self._values.get((change.family, change.name, change.job))
         if values is None:
@@ -299,13 +300,13 @@ class Resources:
 class Schedule:
     """Changes in the order of their time; each is taken once."""
 
-    def __init__(self, changes: Sequence[Change] = ()) -> None:
+    def __init__(self, changes: Sequence[ParameterChange] = ()) -> None:
         self._changes = sorted(changes, key=lambda change: change.at_s)
 
-    def add(self, changes: Sequence[Change]) -> None:
+    def add(self, changes: Sequence[ParameterChange]) -> None:
         self._changes = sorted([*self._changes, *changes], key=lambda change: change.at_s)
 
-    def take_until(self, until_s: float) -> list[Change]:
+    def take_until(self, until_s: float) -> list[ParameterChange]:
         taken = [change for change in self._changes if change.at_s <= until_s]
         del self._changes[: len(taken)]
         return taken

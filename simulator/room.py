@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .attempt import Attempt
+from .attempt_steps import saves_of
 from .errors import user_frames
-from .resources import Change, Resources
-from .steps import saves_of
+from .resources import ParameterChange, Resources
+from .simulated_attempt import SimulatedAttempt
 
 Floats = NDArray[np.float64]
 #: Until a write that finds no room at all has come back with its error.
@@ -32,7 +32,7 @@ class Room:
         self._kept: dict[str, float] = {}  # by job, the bytes of its newest whole checkpoint
         self._seen: set[tuple[str, int, int]] = set()
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: ParameterChange) -> None:
         if change.family == "filesystem":
             self._taken[change.name] = 0.0
 
@@ -40,7 +40,7 @@ class Room:
         """Bytes. name: of the parameter."""
         return max(0.0, float(self._resources.of("filesystem", name)[0]) - self._taken[name])
 
-    def serve(self, job: str, attempt: Attempt, bytes_per_rank: float, until_s: float) -> None:
+    def serve(self, job: str, attempt: SimulatedAttempt, bytes_per_rank: float, until_s: float) -> None:
         """The checkpoints that the attempt has begun to write by then. Who finds no room hears so from the system."""
         for live in attempt.steps.live:
             key = (job, attempt.number, live.step)

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from ..telemetry.vocabulary import Phase
 from . import errors
-from .attempt import Attempt, Ships
+from .attempt_steps import Conditions, Finished, idle_from_s, length_s, saved_steps, stands_since_s
+from .cluster_topology import Topology
 from .fabric import Flows
+from .ground_truth import GroundTruth, TimeUse
 from .jobs import JobSpec, State
-from .ledger import Bucket, Ledger
 from .node_agents import NodeClocks
-from .steps import Conditions, Finished, idle_from_s, length_s, saved_steps, stands_since_s
-from .topology import Topology
+from .simulated_attempt import Ships, SimulatedAttempt
 
 Says = Callable[[float, int, str, dict[str, Any]], None]
 
@@ -45,7 +45,7 @@ class RunningJob:
         clocks: NodeClocks,
         conditions: Callable[[int], Conditions],
         says: Says,
-        ledger: Ledger,
+        ledger: GroundTruth,
         is_usable: Callable[[int], bool],
         begins: Callable[[RunningJob], None],
         joins: Callable[[], NDArray[np.float64]],
@@ -58,7 +58,7 @@ class RunningJob:
         finds the others. moves: whether its next launch brings its ranks to its nodes in another order.
         """
         self.state = State.QUEUED
-        self.attempt: Attempt | None = None
+        self.attempt: SimulatedAttempt | None = None
         self.granted = True
         self._seed, self._topology, self._conditions, self._says = seed, topology, conditions, says
         self._clocks, self._is_usable, self._begins, self._ledger = clocks, is_usable, begins, ledger
@@ -156,15 +156,15 @@ class RunningJob:
             goes_on = any(live.times.host_s.max() < np.inf for live in self.attempt.steps.live[-1:])
             goes_on = goes_on or np.isinf(self.attempt.first_step_s)
             if goes_on and first_end_s > until_s:  # in the middle of a step
-                bucket = Bucket.PRODUCTIVE if self.attempt.first_step_s < until_s else self._start
+                bucket = TimeUse.PRODUCTIVE if self.attempt.first_step_s < until_s else self._start
                 step = self.attempt.steps_before + self.attempt.steps.live[-1].step
                 self._ledger.add(name, number, bucket, until_s, step)
-            self._ledger.add(name, number, Bucket.STALLED, min(first_end_s, until_s))
-            self._ledger.add(name, number, Bucket.SHUTDOWN, min(self.attempt.ended_s, until_s))
-        waits = Bucket.RESTARTING if self.state is State.RESTARTING else Bucket.QUEUED
+            self._ledger.add(name, number, TimeUse.STALLED, min(first_end_s, until_s))
+            self._ledger.add(name, number, TimeUse.SHUTDOWN, min(self.attempt.ended_s, until_s))
+        waits = TimeUse.RESTARTING if self.state is State.RESTARTING else TimeUse.QUEUED
         if self.state is not State.ENDED:
             is_planned = bool(self._launches) and (self._was_taken or not self.granted)
-            self._ledger.add(name, number, Bucket.PLANNED if is_planned else waits, until_s)
+            self._ledger.add(name, number, TimeUse.PLANNED if is_planned else waits, until_s)
 
     def grant(self, granted: bool, at_s: float) -> None:
         """The scheduler takes its nodes away, or gives them back."""
@@ -206,10 +206,10 @@ class RunningJob:
 
     # --- attempts -----------------------------------------------------------------------------------------------------
     def _launch(self) -> None:
-        waited = Bucket.QUEUED if not self._launches else Bucket.PLANNED if self._was_taken else Bucket.RESTARTING
+        waited = TimeUse.QUEUED if not self._launches else TimeUse.PLANNED if self._was_taken else TimeUse.RESTARTING
         self._was_taken = self._was_pushed = False
         self._ledger.add(self.spec.name, max(self._launches - 1, 0), waited, self.starts_s)
-        self.attempt = Attempt(
+        self.attempt = SimulatedAttempt(
             self.spec,
             number=self._launches,
             began_s=self.starts_s,
@@ -243,8 +243,8 @@ class RunningJob:
         self._book_unfinished(first_end_s)
         if saved:
             self._saved = attempt.steps_before + saved
-        self._ledger.add(name, number, Bucket.STALLED, first_end_s)
-        self._ledger.add(name, number, Bucket.SHUTDOWN, ended_s)
+        self._ledger.add(name, number, TimeUse.STALLED, first_end_s)
+        self._ledger.add(name, number, TimeUse.SHUTDOWN, ended_s)
         self.attempt = None
         if self._is_done or (self._launches > self.spec.launcher.most_restarts and not self._was_taken):
             self.state = State.ENDED
@@ -276,21 +276,21 @@ class RunningJob:
             self._book_start(each.begin_s)
         at_s = each.begin_s
         for bucket, spent_s in (
-            (Bucket.EVALUATION, each.evaluation_s),
-            (Bucket.SAVE, each.save_s),
-            (Bucket.DATA_STALL, each.data_s),
+            (TimeUse.EVALUATION, each.evaluation_s),
+            (TimeUse.SAVE, each.save_s),
+            (TimeUse.DATA_STALL, each.data_s),
             (self._start, each.starting_s),
-            (Bucket.STALLED, each.stalled_s),
-            (Bucket.STRAGGLER, each.straggler_s),
+            (TimeUse.STALLED, each.stalled_s),
+            (TimeUse.STRAGGLER, each.straggler_s),
         ):
             at_s = min(at_s + spent_s, each.end_s)
             self._ledger.add(self.spec.name, attempt.number, bucket, at_s)
         total = attempt.steps_before + each.step
-        self._ledger.add(self.spec.name, attempt.number, Bucket.PRODUCTIVE, each.end_s, total)
+        self._ledger.add(self.spec.name, attempt.number, TimeUse.PRODUCTIVE, each.end_s, total)
 
     @property
-    def _start(self) -> Bucket:
-        return Bucket.RESTARTING if self._launches > 1 else Bucket.STARTING
+    def _start(self) -> TimeUse:
+        return TimeUse.RESTARTING if self._launches > 1 else TimeUse.STARTING
 
     def _book_start(self, until_s: float) -> None:
         """From the launch until the first step begins, or nothing more comes."""
@@ -299,7 +299,7 @@ class RunningJob:
         name, number = self.spec.name, attempt.number
         if attempt.restored:
             self._ledger.add(name, number, self._start, min(attempt.restores_s, until_s))
-            self._ledger.add(name, number, Bucket.RESTORE, until_s)
+            self._ledger.add(name, number, TimeUse.RESTORE, until_s)
         else:
             self._ledger.add(name, number, self._start, until_s)
 
@@ -320,10 +320,10 @@ class RunningJob:
             self._book_start(float(live.begin_s.max()))
         stands_s = min(stands_since_s(live, attempt.processes), first_end_s)
         at_s = float(live.begin_s.max())
-        for bucket, phase in ((Bucket.EVALUATION, Phase.EVAL), (Bucket.SAVE, Phase.CHECKPOINT)):
+        for bucket, phase in ((TimeUse.EVALUATION, Phase.EVAL), (TimeUse.SAVE, Phase.CHECKPOINT)):
             at_s += length_s(live.program, live.times, phase, stands_s)
             self._ledger.add(name, number, bucket, at_s)
-        self._ledger.add(name, number, Bucket.SHUTDOWN if self._is_done else Bucket.REWORK, stands_s)
+        self._ledger.add(name, number, TimeUse.SHUTDOWN if self._is_done else TimeUse.REWORK, stands_s)
 
     @property
     def _is_done(self) -> bool:

@@ -14,12 +14,12 @@ import numpy as np
 from ..agents.base.priority import Priority
 from ..agents.collectors.base.collector import Collected, NodeEvent, Timestamps
 from ..agents.collectors.gpu.driver import Gpu
-from ..agents.collectors.gpu.gathering import Gathered, labels_of
-from ..agents.collectors.gpu.gpu import status_values
-from ..agents.collectors.gpu.readings import THROTTLE_REASONS, Value, throttle_values
-from ..agents.collectors.host.host import clock_step
+from ..agents.collectors.gpu.gathering import GpuCollection, labels_of
+from ..agents.collectors.gpu.gpu_collector import status_values
+from ..agents.collectors.gpu.gpu_readings import THROTTLE_REASONS, Value, throttle_values
+from ..agents.collectors.host.host_collector import clock_step
 from ..agents.collectors.logs.kernel_events import KernelEvents
-from ..agents.collectors.network.network import NetworkCollector
+from ..agents.collectors.network.network_collector import NetworkCollector
 from ..agents.collectors.network.sysfs_ports import Port
 from ..agents.collectors.processes.blocked_ranks import CONFIRM_LOOKS, REPEAT_NS, disk_wait
 from ..agents.collectors.schedule import Seen, own_points
@@ -28,14 +28,14 @@ from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Identity, Point
 from ..telemetry.vocabulary import EventName
 from .clock import generator, ns
+from .cluster_topology import Topology
 from .encoded_points import RepeatedGate, RepeatedPoints
 from .fabric import PORT_BYTES_PER_S
-from .hardware import DriverWord, Hardware, KernelLine
+from .hardware import DriverWord, Hardware, SimulatedKernelLine
 from .heat import Heat
-from .mounts import MOUNTS, MountProbe
+from .mounts import MOUNTS, SimulatedMountProbe
 from .resources import Resources
-from .storage import LIMIT_BYTES
-from .topology import Topology
+from .shared_storage import LIMIT_BYTES
 
 #: Seconds between two looks, as the collectors have them.
 PERIODS_S: Mapping[str, float] = {
@@ -152,7 +152,7 @@ class NodeSensors:
         self._slow_due_s = self._looked_s = self._waited_for_cores_s = 0.0
         #: Until then nothing is due, as long as nothing changes: of the resources, and whose ranks are here.
         self._idle_until_s, self._version = 0.0, -1
-        self._probes = {name: MountProbe(mount=mount) for name, mount in MOUNTS.items()}
+        self._probes = {name: SimulatedMountProbe(mount=mount) for name, mount in MOUNTS.items()}
 
     def ranks_are(self, ranks: Mapping[int, RankHere]) -> None:
         """The ranks of this node now, by pid; another object where they are others."""
@@ -168,7 +168,7 @@ class NodeSensors:
         """Somebody sets the node's wall clock; wall_ns: what it shows at the run's begin, as it goes from now on."""
         self._wall_ns = wall_ns
 
-    def tick(self, until_s: float, lines: list[KernelLine], words: list[DriverWord], publish: Publish) -> None:
+    def tick(self, until_s: float, lines: list[SimulatedKernelLine], words: list[DriverWord], publish: Publish) -> None:
         """All looks that are due by then. lines, words: what kernel and driver of this node have said since."""
         is_quiet = not lines and not words and self._version == self._resources.version
         if is_quiet and until_s <= self._idle_until_s:
@@ -213,7 +213,7 @@ class NodeSensors:
 
     # --- looks --------------------------------------------------------------------------------------------------------
     def _look_gpu(self, at_s: float) -> Collected:
-        out, resources = Gathered(self._moment(at_s)), self._resources
+        out, resources = GpuCollection(self._moment(at_s)), self._resources
         slow = at_s >= self._slow_due_s
         if slow:
             self._slow_due_s = at_s + _SLOW_S
@@ -358,7 +358,7 @@ class NodeSensors:
             )
         return Collected(happenings=happenings)
 
-    def _read(self, lines: list[KernelLine], at_s: float) -> list[KernelLine]:
+    def _read(self, lines: list[SimulatedKernelLine], at_s: float) -> list[SimulatedKernelLine]:
         """The kernel log, up to then. Returns the lines that are not written yet."""
         happenings: list[NodeEvent] = []
         lost = float(self._resources.of("agent", "lines_lost")[self.node])
@@ -374,7 +374,7 @@ class NodeSensors:
         if not self._sees("gpu"):
             return
         known = self._known[word.gpu - self._gpus.start]
-        out = Gathered(self._moment(word.at_s))
+        out = GpuCollection(self._moment(word.at_s))
         if word.event in ("nvlink_down", "nvlink_up"):
             out.tell_device(word.event, known, {"link": 3, "remote": "gpu", "remote_pci_bus": ""})
         elif word.event == "gpu_lost":
@@ -418,7 +418,7 @@ class NodeSensors:
         """Whose process is on which GPU: told once of each."""
         if not self._sees("gpu"):
             return
-        out = Gathered(self._moment(at_s))
+        out = GpuCollection(self._moment(at_s))
         for pid, rank in self._ranks.items():
             known = self._known[rank.gpu - self._gpus.start]
             if (pid, rank.identity.attempt) in self._placed or rank.gpu in self._lost:

@@ -8,7 +8,7 @@ from ..telemetry.records import Block, Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class SentMessage:
     """A message on its way to the bus: arrival, topic, key, and what is in it (or its bytes)."""
 
     at_s: float

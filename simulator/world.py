@@ -16,29 +16,29 @@ from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Block, Event
 from ..telemetry.topics import TOPIC_BLOCKS
 from .allocation import Allocation
-from .attempt import FLUSH_S
+from .attempt_steps import Conditions, saves_of, saving_ranks
 from .clock import START_UNIX_NS, generator
-from .conditions import conditions_of
+from .cluster_topology import Topology
 from .fabric import group_rates
 from .gateway import Gateway
+from .ground_truth import GroundTruth, Truth
 from .hardware import Hardware
 from .hazards import Hazards
 from .heat import Heat
 from .jobs import JobSpec
-from .ledger import Ledger, Truth
 from .node_agents import NodeClocks
-from .pipe import Pipe
+from .pipe import LossyPipe
 from .reactions import RANK_BYTES, begin, is_usable, react
-from .resources import Change, Resources, Schedule
+from .resources import ParameterChange, Resources, Schedule
 from .room import Room
 from .running_job import RunningJob
 from .sensors import NodeSensors, RankHere
-from .sent import Sent
-from .services import ask_services
-from .steps import Conditions, saves_of, saving_ranks
-from .storage import TRANSFER_BYTES, Demand, StorageState, read_s, storage_state
-from .telling import TOLD_AFTER_S
-from .topology import Topology
+from .sent import SentMessage
+from .shared_storage import TRANSFER_BYTES, Demand, StorageState, read_s, storage_state
+from .simulated_attempt import FLUSH_S
+from .startup_services import ask_services
+from .step_conditions import conditions_of
+from .unsent_events import TOLD_AFTER_S
 
 #: Of the shared file system, that a node's client counts.
 OPERATIONS = ("metadata", "read", "write")
@@ -57,7 +57,7 @@ class World:
         *,
         seed: int,
         scenario: str = "",
-        changes: Sequence[Change] = (),
+        changes: Sequence[ParameterChange] = (),
         truths: Sequence[Truth] = (),
         start_unix_ns: int = START_UNIX_NS,
         senses: bool | Collection[int] = True,
@@ -72,7 +72,7 @@ class World:
         self.topology, self.seed, self._window_s = topology, seed, window_s
         self.resources = Resources(topology)
         self.heat = Heat(topology, self.resources)
-        self.ledger = Ledger(seed=seed, scenario=scenario, start_unix_ns=start_unix_ns, faults=list(truths))
+        self.ledger = GroundTruth(seed=seed, scenario=scenario, start_unix_ns=start_unix_ns, faults=list(truths))
         random = generator(seed, "clocks")
         nodes = topology.nodes
         up_s = random.uniform(1e5, 1e6, nodes)
@@ -109,7 +109,7 @@ class World:
         ]
         self._is_sensed = np.zeros(nodes, bool)
         self._is_sensed[[sensors.node for sensors in self._sensors]] = True
-        self.pipe, self._gateway = Pipe(self.resources, seed), Gateway(gateway_s)
+        self.pipe, self._gateway = LossyPipe(self.resources, seed), Gateway(gateway_s)
         for spec in jobs:
             self.resources.add_job(spec.name, spec.mesh.world_size)
         self.jobs = [
@@ -137,7 +137,7 @@ class World:
         self._rates: tuple[object, dict[str, dict[str, NDArray[np.float64]]]] = (None, {})
         self.start_unix_ns, self.now_s = start_unix_ns, 0.0
 
-    def expect(self, changes: Sequence[Change], truths: Sequence[Truth], *, scenario: str) -> None:
+    def expect(self, changes: Sequence[ParameterChange], truths: Sequence[Truth], *, scenario: str) -> None:
         """What will happen, besides what was known before. Raises ValueError for what should have happened by now."""
         if late := [change for change in changes if change.at_s <= self.now_s > 0]:
             raise ValueError(f"it is {self.now_s:g} s, too late for a change at {late[0].at_s:g} s")
@@ -147,7 +147,7 @@ class World:
         self.ledger.scenario = scenario
 
     # --- time ---------------------------------------------------------------------------------------------------------
-    def run(self, until_s: float) -> Iterator[tuple[float, list[Sent]]]:
+    def run(self, until_s: float) -> Iterator[tuple[float, list[SentMessage]]]:
         """(end of a window, what arrives in it, in order), window by window."""
         while self.now_s < until_s:
             begin_s, end_s = self.now_s, self.now_s + self._window_s
@@ -168,20 +168,20 @@ class World:
             self._serve_writes(end_s)
             self.heat.advance(self._window_s, self._busy())
             self._ask_storage(self._window_s)
-            sent: list[Sent] = []
+            sent: list[SentMessage] = []
             for job in self.jobs:
                 job.ship(begin_s, end_s, partial(_add, sent, job.spec.name), self._heard_until_s(job))
             self._sense(end_s, sent)
             self.now_s = end_s
             yield end_s, self._gateway.through(self.pipe.through(sent, end_s), end_s)
 
-    def settle(self) -> Ledger:
+    def settle(self) -> GroundTruth:
         """The truth, complete up to now."""
         for job in self.jobs:
             job.settle(self.now_s)
         return self.ledger
 
-    def _end_agents(self, change: Change) -> None:
+    def _end_agents(self, change: ParameterChange) -> None:
         """An agent that is told to end says so before it does, behind all that it has seen."""
         if (change.family, change.name, change.value) != ("agent", "wanted", 0.0):
             return
@@ -192,7 +192,7 @@ class World:
                 for job in self.jobs:
                     job.tell_of_agent(node, change.at_s)
 
-    def _set_clocks(self, change: Change) -> None:
+    def _set_clocks(self, change: ParameterChange) -> None:
         """Nodes whose wall clock is set: whatever is told from then on has the new time."""
         if (change.family, change.name) != ("agent", "clock_s"):
             return
@@ -243,7 +243,7 @@ class World:
             saving = running & saving_ranks(job.attempt.steps.live, self.now_s)
             np.add.at(self._operations["write"], nodes[saving], storage.save_bytes_per_s / TRANSFER_BYTES * seconds)
 
-    def _sense(self, until_s: float, sent: list[Sent]) -> None:
+    def _sense(self, until_s: float, sent: list[SentMessage]) -> None:
         """The collectors of all nodes."""
         lines, words = self.hardware.take_lines(until_s), self.hardware.take_words(until_s)
         ranks, works = self._ranks_by_node(until_s), self._works("host", "agent")
@@ -354,9 +354,9 @@ def _savers(job: RunningJob, now_s: float) -> int:
     return int(saving_ranks(job.attempt.steps.live, now_s).sum()) if job.attempt is not None else 0
 
 
-def _add(sent: list[Sent], job: str, at_s: float, node: str, payloads: list[Block | Event]) -> None:
-    sent.append(Sent(at_s=at_s, topic=TOPIC_BLOCKS, key=job, node=node, payloads=tuple(payloads)))
+def _add(sent: list[SentMessage], job: str, at_s: float, node: str, payloads: list[Block | Event]) -> None:
+    sent.append(SentMessage(at_s=at_s, topic=TOPIC_BLOCKS, key=job, node=node, payloads=tuple(payloads)))
 
 
-def _add_bytes(sent: list[Sent], node: str, at_s: float, topic: str, key: str, value: bytes) -> None:
-    sent.append(Sent(at_s=at_s, topic=topic, key=key, node=node, value=value))
+def _add_bytes(sent: list[SentMessage], node: str, at_s: float, topic: str, key: str, value: bytes) -> None:
+    sent.append(SentMessage(at_s=at_s, topic=topic, key=key, node=node, value=value))

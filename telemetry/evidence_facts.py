@@ -55,7 +55,7 @@ class How(Enum):
     CLOSED = "closed"
 
 
-class Sender(Enum):
+class SignalSender(Enum):
     """Who sent a signal."""
 
     ITSELF = "itself"
@@ -79,7 +79,7 @@ class EvidenceFact:
     message: str = ""
     in_thread: bool = False
     signal: int = 0
-    sender: Sender | None = None
+    sender: SignalSender | None = None
     sender_pid: int = 0
     exit_code: int | None = None
     file: str = ""
@@ -113,7 +113,7 @@ def signal_word(signal: int) -> str:
 _PLAIN = EvidenceFact()
 _TEXTS = ("ranks", "node", "type", "message", "file", "function", "phase")
 _COUNTS = ("rank", "signal", "sender_pid", "exit_code", "line", "step")
-_ENUMS: tuple[tuple[str, type[Enum]], ...] = (("how", How), ("sender", Sender))
+_ENUMS: tuple[tuple[str, type[Enum]], ...] = (("how", How), ("sender", SignalSender))
 #: Endings of endings are not told.
 _DEPTH = 2
 

@@ -19,7 +19,7 @@ from . import attributes as names
 from .metric_encode import Instrument as WireInstrument
 from .metric_encode import number_attributes, number_entry, number_point
 from .metric_layouts import Layouts
-from .node_metrics import Instrument, node_metrics
+from .node_metrics import NodeMetricInstrument, node_metrics
 from .otlp import read_identity, value_of
 from .otlp_wire import RequestBuilder, resource
 from .records import Broken, Identity, Point, Samples
@@ -28,9 +28,9 @@ from .records import Broken, Identity, Point, Samples
 MAX_POINTS = 200_000
 _NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _WIRE = {
-    Instrument.GAUGE: WireInstrument.GAUGE,
-    Instrument.COUNTER: WireInstrument.COUNTER,
-    Instrument.UP_DOWN_COUNTER: WireInstrument.UP_DOWN_COUNTER,
+    NodeMetricInstrument.GAUGE: WireInstrument.GAUGE,
+    NodeMetricInstrument.COUNTER: WireInstrument.COUNTER,
+    NodeMetricInstrument.UP_DOWN_COUNTER: WireInstrument.UP_DOWN_COUNTER,
 }
 
 

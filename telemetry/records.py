@@ -110,7 +110,7 @@ class Event:
       AGENT_STOPPED    (none: the node's agent was told to end; ranks of this launch go on unseen)
       EVIDENCE_REQUEST id*, rank*, node, action ("stack"; "calls": those of this group, point_to_point, up to this seq;
                        answered by files: "ring", "history" (its last minutes), "log_tail")
-      EVIDENCE         a piece of such a file (``evidence``)
+      EVIDENCE         a piece of such a file (``evidence_pieces``)
       PEER_CONNECTED   role* ("follower": the identity's node sends its records here; "judge": that node judges from now
                        on), offset_ns (from that node's monotonic clock to the wall clock of this bus)
       PEER_CLOCK       offset_ns*: the same, newer

@@ -28,7 +28,7 @@ from tests.stack.parts.whole_stack import assemble
 from tests.stack.test_process_command import WAIT_S, WHICHRANK, Bench
 from whichrank.commands.bench.report import exit_code, in_short, print_lines
 from whichrank.commands.run.command import BOOTSTRAP
-from whichrank.simulator.scoring.summary import Line
+from whichrank.simulator.scoring.summary import ScoreLine
 
 DASHBOARDS = REPOSITORY / "grafana" / "dashboards"
 REAL_JOB = "real-4711"
@@ -196,12 +196,12 @@ class Asked:
         return [base]
 
 
-def rule_lines(room: Room) -> list[Line]:
+def rule_lines(room: Room) -> list[ScoreLine]:
     rules = [rule for group in room.prometheus("rules")["groups"] for rule in group["rules"]]
     healthy = [rule["health"] == "ok" and not rule.get("lastError") for rule in rules]
     wrong = [rule["name"] for rule, is_healthy in zip(rules, healthy, strict=True) if not is_healthy]
     return [
-        Line(
+        ScoreLine(
             name="rules that Prometheus evaluates",
             asked="all, without an error",
             measured=", ".join(wrong) or "no error",
@@ -211,7 +211,7 @@ def rule_lines(room: Room) -> list[Line]:
     ]
 
 
-def panel_lines(asked: Asked) -> list[Line]:
+def panel_lines(asked: Asked) -> list[ScoreLine]:
     empty = asked.empty()
     unexpected = [key for key in empty if key not in EMPTY_WHERE_ALL_IS_WELL]
     for uid, title in empty:
@@ -221,14 +221,14 @@ def panel_lines(asked: Asked) -> list[Line]:
         print(f"  fails: {uid}, {title!r}: {error}", file=sys.stderr)
     count = len(asked.panels)
     return [
-        Line(
+        ScoreLine(
             name="panels whose queries fail",
             asked="0",
             measured=str(len(asked.errors)),
             share=f"{len(asked.errors)} of {count}",
             ok=not asked.errors,
         ),
-        Line(
+        ScoreLine(
             name="panels with data, or empty for a reason",
             asked="all",
             measured=f"{len(empty)} empty, {len(unexpected)} of them without a reason",
@@ -261,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(lines)
 
 
-def measure(room: Room) -> list[Line]:
+def measure(room: Room) -> list[ScoreLine]:
     room.process()
     room.wait_until_ready()
     room.train()
@@ -299,7 +299,7 @@ def measure(room: Room) -> list[Line]:
     ]
 
 
-def _ended(room: Room, told: Mapping[str, Mapping[str, Any]], alerted: set[str]) -> list[Line]:
+def _ended(room: Room, told: Mapping[str, Mapping[str, Any]], alerted: set[str]) -> list[ScoreLine]:
     over = {key for key in alerted if told.get(key, {}).get("state") == "resolved"}
     until_s = time.monotonic() + ENDED_S
     while fired(room) & over and time.monotonic() < until_s:
@@ -307,9 +307,9 @@ def _ended(room: Room, told: Mapping[str, Mapping[str, Any]], alerted: set[str])
     return [_alert_line("alerts that have ended with their incident", over - fired(room), over)]
 
 
-def _alert_line(name: str, right: set[str], of: set[str]) -> Line:
+def _alert_line(name: str, right: set[str], of: set[str]) -> ScoreLine:
     missing = sorted(of - right)
-    return Line(
+    return ScoreLine(
         name=name,
         asked="all",
         measured=f"missing: {', '.join(missing)}" if missing else "none is missing",

@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.docs_commands.blocks import Block, blocks
 from whichrank.commands.bench.report import exit_code, in_short, print_lines
-from whichrank.simulator.scoring.summary import Line
+from whichrank.simulator.scoring.summary import ScoreLine
 
 ROOT = Path(__file__).parents[1]
 COMMANDS, SCRIPT = "Two commands", "Your own script"
@@ -116,7 +116,7 @@ def last_incident(folder: Path) -> Mapping[str, Any]:
     return document
 
 
-def measure(folder: Path, source: Path) -> tuple[Sequence[Line], str]:
+def measure(folder: Path, source: Path) -> tuple[Sequence[ScoreLine], str]:
     """The lines, and what was said where something went wrong."""
     home, clone = folder / "home", folder / "whichrank"
     (home / "tmp").mkdir(parents=True)
@@ -138,21 +138,21 @@ def measure(folder: Path, source: Path) -> tuple[Sequence[Line], str]:
     at_line = str(where.get("file", "")).endswith("train.py") and where.get("line") == line
     right = demo.status == 0 and demo.named >= 0
     lines = [
-        Line(
+        ScoreLine(
             name="from git clone to a named rank (everything installed, caches empty)",
             asked=f"< {ASKED_S:.0f} s",
             measured=f"{until_named_s:.0f} s" if right else f"nobody named, exit status {demo.status}",
             share=f"{int(right)} of 1",
             ok=right and until_named_s < ASKED_S,
         ),
-        Line(
+        ScoreLine(
             name="`make demo` names rank, fault and line of a fault drawn at random",
             asked="exit status 0",
             measured=f"exit status {demo.status}, rank {demo.named}",
             share=f"{int(right)} of 1",
             ok=right,
         ),
-        Line(
+        ScoreLine(
             name="the README's own train.py: rank and line are named",
             asked=f"rank {rank}, train.py:{line}",
             measured=f"rank {', '.join(str(each.get('rank')) for each in suspects) or 'none'}, "

@@ -27,7 +27,7 @@ from tests.stack.parts.service import eventually
 from tests.stack.test_notify import NotifyRoad
 from tests.stack.test_process_command import WAIT_S, WHICHRANK
 from whichrank.commands.bench.report import exit_code, print_lines
-from whichrank.simulator.scoring.summary import Line
+from whichrank.simulator.scoring.summary import ScoreLine
 from whichrank.telemetry.incident import Document
 from whichrank.telemetry.otlp import encode_payloads
 from whichrank.telemetry.records import Incident
@@ -197,12 +197,12 @@ def _wait(room: Room, causes: Sequence[Sequence[str]]) -> None:
     eventually(all_are_there, what=room.road.said("notify")[-2000:], timeout_s=WAIT_S)
 
 
-def _delay_line(name: str, taken: Sequence[float]) -> Line:
+def _delay_line(name: str, taken: Sequence[float]) -> ScoreLine:
     ordered = sorted(taken)
     p95 = ordered[min(len(ordered) - 1, math.ceil(0.95 * len(ordered)) - 1)]
     within = sum(seconds <= ASKED_S for seconds in ordered)
     measured = f"{p95:.2f} s, longest {ordered[-1]:.2f} s"
-    return Line(
+    return ScoreLine(
         name=name,
         asked=f"p95 <= {ASKED_S:.0f} s",
         measured=measured,
@@ -217,7 +217,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=10, help="whose rank is killed")
     parser.add_argument("--rounds", type=int, default=6, help="of ten causes each, under trouble")
     given = parser.parse_args()
-    lines: list[Line] = []
+    lines: list[ScoreLine] = []
     with tempfile.TemporaryDirectory(prefix="whichrank-pages-") as folder:
         room = Room(Path(folder), given.seed)
         try:
@@ -230,7 +230,7 @@ def main() -> int:
                 counts = [room.pages_of(api, keys) for keys in causes]
                 right, more, none = counts.count(1), sum(count > 1 for count in counts), counts.count(0)
                 lines.append(
-                    Line(
+                    ScoreLine(
                         name=f"{name}: pages per cause",
                         asked="exactly 1",
                         measured=f"{more} twice or more, {none} never",
@@ -241,7 +241,7 @@ def main() -> int:
             wrong = {name: len(api.wrong) for name, api in room.apis.items()}
             share = f"{sum(wrong.values())} of {sum(len(api.requests) for api in room.apis.values())}"
             lines.append(
-                Line(
+                ScoreLine(
                     name="requests that an API would refuse",
                     asked="none",
                     measured=", ".join(f"{name} {count}" for name, count in wrong.items()),

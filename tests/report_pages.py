@@ -25,7 +25,7 @@ from tests.commands.report.large_run import make_large_run
 from tests.commands.report.test_in_a_browser import MOST_BYTES, SEEN
 from whichrank.commands.bench.report import exit_code, print_lines
 from whichrank.commands.report.heat_map import MOST_ROWS
-from whichrank.simulator.scoring.summary import Line
+from whichrank.simulator.scoring.summary import ScoreLine
 
 SMALL, LARGE = 4, 16_384
 #: Faults of the demo after which one rank is where the others are not.
@@ -46,38 +46,38 @@ class Count:
     requests: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
 
-    def lines(self) -> Sequence[Line]:
+    def lines(self) -> Sequence[ScoreLine]:
         of, opened_count = f"{self.ranks} ranks: ", len(self.found)
         return [
-            Line(
+            ScoreLine(
                 name=f"{of}the guilty row is the one that differs",
                 asked=f"all, by {SEEN:.0f} of 441",
                 measured=f"least {min(self.colours):.0f}" + "".join(f"; missed {each}" for each in self.missed),
                 share=f"{sum(self.found)} of {opened_count}",
                 ok=all(self.found),
             ),
-            Line(
+            ScoreLine(
                 name=f"{of}errors on the console",
                 asked="none",
                 measured=f"{len(self.errors)}" + "".join(f"; {line}" for line in self.errors[:3]),
                 share=f"{opened_count} opened",
                 ok=not self.errors,
             ),
-            Line(
+            ScoreLine(
                 name=f"{of}requests",
                 asked="none",
                 measured=f"{len(self.requests)}" + "".join(f"; {line}" for line in self.requests[:3]),
                 share=f"{opened_count} opened",
                 ok=not self.requests,
             ),
-            Line(
+            ScoreLine(
                 name=f"{of}size of the page",
                 asked=f"<= {MOST_BYTES / 1e6:.0f} MB",
                 measured=f"largest {max(self.sizes) / 1e6:.2f} MB",
                 share=f"{sum(size <= MOST_BYTES for size in self.sizes)} of {len(self.sizes)}",
                 ok=max(self.sizes) <= MOST_BYTES,
             ),
-            Line(
+            ScoreLine(
                 name=f"{of}whichrank report takes",
                 asked="",
                 measured=f"longest {max(self.seconds):.1f} s",

@@ -129,5 +129,5 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
     assert upward_imports("instrumentation", tmp_path) == [
         "instrumentation/a.py:1 imports numpy",
         "instrumentation/a.py:2 imports whichrank.telemetry.tables",
-        "instrumentation/deep/b.py:2 imports whichrank.agents.agent",
+        "instrumentation/deep/b.py:2 imports whichrank.agents.job_agent",
     ]

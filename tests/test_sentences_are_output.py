@@ -27,11 +27,11 @@ NO_SENTENCE = {
 }
 #: Who reads a field with a sentence without taking it apart: to put it into another one, or a rule's template.
 PUTS_IT_ON = {
-    "diagnosis/counters/conditions.py": "copies it to and from JSON",
+    "diagnosis/counters/port_conditions.py": "copies it to and from JSON",
     "diagnosis/counters/rules.py": "a template of rules.toml",
-    "diagnosis/counters/watch.py": "a template of rules.toml",
+    "diagnosis/counters/port_watch.py": "a template of rules.toml",
     "diagnosis/flight_recorder/analysis.py": "the summary says it again",
-    "diagnosis/flight_recorder/suspects.py": "one reason after another",
+    "diagnosis/flight_recorder/dump_suspects.py": "one reason after another",
     "diagnosis/health_checks/expectations.py": "a name from expectations.toml",
     "diagnosis/health_checks/point_limits.py": "a name from node_limits",
     "processors/cluster/case.py": "a revision is news where it says something else of somebody",

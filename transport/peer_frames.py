@@ -27,7 +27,7 @@ _MESSAGE = struct.Struct("!QBH")
 _PING = struct.Struct("!qQ")
 
 
-class Frame(IntEnum):
+class PeerFrame(IntEnum):
     CHALLENGE = 1
     HELLO = 2
     WELCOME = 3
@@ -57,7 +57,7 @@ class PeerMessage:
     value: bytes
 
 
-def pack_frame(kind: Frame, body: bytes = b"") -> bytes:
+def pack_frame(kind: PeerFrame, body: bytes = b"") -> bytes:
     return _HEADER.pack(len(body), kind) + body
 
 
@@ -72,7 +72,7 @@ class Unframer:
     def feed(self, data: bytes) -> None:
         self._bytes += data
 
-    def next(self) -> tuple[Frame, bytes] | None:
+    def next(self) -> tuple[PeerFrame, bytes] | None:
         """The next whole frame, None until there is one. Raises BrokenPeer."""
         if len(self._bytes) < _HEADER.size:
             return None
@@ -85,7 +85,7 @@ class Unframer:
         body = bytes(self._bytes[_HEADER.size : end])
         del self._bytes[:end]
         try:
-            return Frame(kind), body
+            return PeerFrame(kind), body
         except ValueError:
             raise BrokenPeer(f"a frame of kind {kind}") from None
 

@@ -23,7 +23,7 @@ from .peer_frames import (
     NONCE_BYTES,
     VERSION,
     BrokenPeer,
-    Frame,
+    PeerFrame,
     PeerMessage,
     Unframer,
     pack_frame,
@@ -125,11 +125,11 @@ class PeerHub:
             self._wake()
         return news
 
-    def send(self, node: str, kind: Frame, body: bytes) -> None:
+    def send(self, node: str, kind: PeerFrame, body: bytes) -> None:
         """To one follower, if it is there."""
         self._queue(node, pack_frame(kind, body))
 
-    def broadcast(self, kind: Frame, body: bytes) -> None:
+    def broadcast(self, kind: PeerFrame, body: bytes) -> None:
         self._queue(None, pack_frame(kind, body))
 
     @property
@@ -141,7 +141,7 @@ class PeerHub:
         """Without a goodbye the followers know that they are on their own from here on."""
         self._goodbye = goodbye
         if goodbye:
-            self.broadcast(Frame.BYE, b"")
+            self.broadcast(PeerFrame.BYE, b"")
         self._closing = True
         self._wake()
         self._thread.join(2 * GOODBYE_S)
@@ -213,7 +213,7 @@ class PeerHub:
         connection = _Connection(accepted, since=now, heard=now, nonce=os.urandom(NONCE_BYTES))
         self._connections[accepted] = connection
         self._selector.register(accepted, selectors.EVENT_READ)
-        self._put(connection, pack_frame(Frame.CHALLENGE, bytes([VERSION]) + connection.nonce))
+        self._put(connection, pack_frame(PeerFrame.CHALLENGE, bytes([VERSION]) + connection.nonce))
 
     def _read(self, connection: _Connection) -> None:
         if self._news_bytes >= HELD_BYTES and connection.instance:
@@ -231,9 +231,9 @@ class PeerHub:
         while connection.socket in self._connections and (frame := connection.unframer.next()) is not None:
             self._take_frame(connection, *frame)
 
-    def _take_frame(self, connection: _Connection, kind: Frame, body: bytes) -> None:
+    def _take_frame(self, connection: _Connection, kind: PeerFrame, body: bytes) -> None:
         if not connection.instance:
-            if kind is not Frame.HELLO:
+            if kind is not PeerFrame.HELLO:
                 raise BrokenPeer("no hello")
             self._greet(connection, body)
             return
@@ -241,17 +241,17 @@ class PeerHub:
         if connection.silent:
             connection.silent = False
             self._tell(PeerJoined(node=known.node, offset_ns=connection.clock.told_ns))
-        if kind is Frame.MESSAGE:
+        if kind is PeerFrame.MESSAGE:
             message = unpack_message(body)
             if known.takes(message.number):
                 self._tell(message, len(body))
-        elif kind is Frame.PING:
+        elif kind is PeerFrame.PING:
             mono_ns, _ = unpack_ping(body)
             if connection.clock.compare(self._now_ns() - mono_ns):
                 self._tell(PeerClock(node=known.node, offset_ns=connection.clock.told_ns))
-        elif kind is Frame.BYE:
+        elif kind is PeerFrame.BYE:
             connection.bye = True
-            self._put(connection, pack_frame(Frame.PING, pack_ping(time.monotonic_ns(), known.received)))
+            self._put(connection, pack_frame(PeerFrame.PING, pack_ping(time.monotonic_ns(), known.received)))
         else:
             raise BrokenPeer(f"a {kind.name} from a follower")
 
@@ -272,12 +272,12 @@ class PeerHub:
         connection.unframer.limit = MAX_BODY_BYTES
         connection.clock.start(self._now_ns() - hello.mono_ns)
         fields = {"node": known.node, "judge": self._node, "received": known.received}
-        self._put(connection, pack_frame(Frame.WELCOME, pack_proof(self._secret, "judge", hello.nonce, fields)))
+        self._put(connection, pack_frame(PeerFrame.WELCOME, pack_proof(self._secret, "judge", hello.nonce, fields)))
         self._tell(PeerJoined(node=known.node, offset_ns=connection.clock.told_ns))
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         with contextlib.suppress(OSError):
-            connection.socket.send(pack_frame(Frame.REFUSED, reason.encode()[:512]))
+            connection.socket.send(pack_frame(PeerFrame.REFUSED, reason.encode()[:512]))
         self._forget(connection)
 
     def _now_ns(self) -> int:
@@ -298,7 +298,7 @@ class PeerHub:
             if silent_s > SILENT_S and not connection.silent and not connection.bye:
                 connection.silent = True
                 self._tell(PeerLost(node=known.node, why="silent", silent_ns=int(silent_s * 1e9)))
-            self._put(connection, pack_frame(Frame.PING, pack_ping(time.monotonic_ns(), known.received)))
+            self._put(connection, pack_frame(PeerFrame.PING, pack_ping(time.monotonic_ns(), known.received)))
             self._watch(connection)
 
     def _pass_on(self) -> None:

@@ -23,7 +23,7 @@ from .peer_frames import (
     NONCE_BYTES,
     VERSION,
     BrokenPeer,
-    Frame,
+    PeerFrame,
     PeerMessage,
     Unframer,
     pack_frame,
@@ -62,7 +62,7 @@ class JudgeLost:
 class JudgeSaid:
     """An incident's document or a request for evidence, as it came."""
 
-    kind: Frame
+    kind: PeerFrame
     body: bytes
 
 
@@ -113,7 +113,7 @@ class PeerLink:
         with self._lock:
             self._number += 1
             message = PeerMessage(number=self._number, topic=topic, key=key, value=value)
-            frame = pack_frame(Frame.MESSAGE, pack_message(message))
+            frame = pack_frame(PeerFrame.MESSAGE, pack_message(message))
             self._kept.append((self._number, frame))
             self._bytes += len(frame)
             while self._bytes > self._kept_bytes and len(self._kept) > 1:
@@ -192,13 +192,13 @@ class PeerLink:
     def _introduce(self, connection: socket.socket) -> Unframer:
         """Prove to each other who we are. Raises BrokenPeer, OSError, or what wrong fields raise."""
         unframer = Unframer()
-        body = self._expect(connection, unframer, Frame.CHALLENGE)
+        body = self._expect(connection, unframer, PeerFrame.CHALLENGE)
         if len(body) != 1 + NONCE_BYTES or body[0] != VERSION:
             raise BrokenPeer("another release judges there" if body else "no judge there")
         nonce = os.urandom(NONCE_BYTES)
         hello = {**self._hello, "nonce": nonce.hex(), "mono_ns": time.monotonic_ns()}
-        connection.sendall(pack_frame(Frame.HELLO, pack_proof(self._secret, "follower", body[1:], hello)))
-        answer = unpack_proof(self._secret, "judge", nonce, self._expect(connection, unframer, Frame.WELCOME))
+        connection.sendall(pack_frame(PeerFrame.HELLO, pack_proof(self._secret, "follower", body[1:], hello)))
+        answer = unpack_proof(self._secret, "judge", nonce, self._expect(connection, unframer, PeerFrame.WELCOME))
         received, node, judge = int(answer["received"]), str(answer["node"]), str(answer["judge"])
         unframer.limit = MAX_BODY_BYTES
         with self._lock:
@@ -209,7 +209,7 @@ class PeerLink:
         self._tell(JudgeReached(node=node, judge=judge, dropped=dropped))
         return unframer
 
-    def _expect(self, connection: socket.socket, unframer: Unframer, kind: Frame) -> bytes:
+    def _expect(self, connection: socket.socket, unframer: Unframer, kind: PeerFrame) -> bytes:
         deadline = time.monotonic() + CONNECT_S
         while (frame := unframer.next()) is None:
             connection.settimeout(max(0.01, deadline - time.monotonic()))
@@ -217,7 +217,7 @@ class PeerLink:
             if not data:
                 raise BrokenPeer("it closed the connection")
             unframer.feed(data)
-        if frame[0] is Frame.REFUSED:
+        if frame[0] is PeerFrame.REFUSED:
             raise BrokenPeer(f"the judge there refuses: {frame[1][:200].decode(errors='replace')}")
         if frame[0] is not kind:
             raise BrokenPeer("no judge there")
@@ -238,7 +238,7 @@ class PeerLink:
                     return "silent"
                 if now >= next_ping:
                     next_ping = now + PING_S
-                    out += pack_frame(Frame.PING, pack_ping(time.monotonic_ns(), 0))
+                    out += pack_frame(PeerFrame.PING, pack_ping(time.monotonic_ns(), 0))
                 if not out:
                     out += self._next_frames()
                 if self._abandoned:
@@ -246,7 +246,7 @@ class PeerLink:
                 if self._finishing.is_set() and not out:
                     if not said_bye:
                         said_bye = True
-                        out += pack_frame(Frame.BYE)
+                        out += pack_frame(PeerFrame.BYE)
                     elif not self.unacknowledged:
                         return "left"
                 reading: list[socket.socket | int] = [connection, self._wake_read]
@@ -264,7 +264,7 @@ class PeerLink:
                     heard = time.monotonic()
                     unframer.feed(data)
                     while (frame := unframer.next()) is not None:
-                        if frame[0] is Frame.BYE:
+                        if frame[0] is PeerFrame.BYE:
                             return "left"
                         self._take_frame(*frame)
         except (OSError, BrokenPeer, ValueError):
@@ -272,12 +272,12 @@ class PeerLink:
         finally:
             connection.close()
 
-    def _take_frame(self, kind: Frame, body: bytes) -> None:
-        if kind is Frame.PING:
+    def _take_frame(self, kind: PeerFrame, body: bytes) -> None:
+        if kind is PeerFrame.PING:
             _, received = unpack_ping(body)
             with self._lock:
                 self._acknowledge(received)
-        elif kind in (Frame.INCIDENT, Frame.REQUEST):
+        elif kind in (PeerFrame.INCIDENT, PeerFrame.REQUEST):
             self._tell(JudgeSaid(kind=kind, body=body))
         else:
             raise BrokenPeer(f"a {kind.name} from the judge")

@@ -13,28 +13,28 @@ MAX_FRAMES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class UserFrame:
     file: str
     line: int
     function: str
 
 
-def parse_stack(text: str) -> tuple[Frame, ...]:
+def parse_stack(text: str) -> tuple[UserFrame, ...]:
     """Frames of a stack in the ring's text form; lines that are none are skipped."""
-    frames: list[Frame] = []
+    frames: list[UserFrame] = []
     for line in text.splitlines()[:MAX_FRAMES]:
         parts = line.split("\t")
         if len(parts) >= 2 and parts[0]:
             number = int(parts[1]) if parts[1].isascii() and parts[1].isdigit() and len(parts[1]) < 10 else 0
-            frames.append(Frame(parts[0], number, parts[2] if len(parts) > 2 else ""))
+            frames.append(UserFrame(parts[0], number, parts[2] if len(parts) > 2 else ""))
     return tuple(frames)
 
 
-def format_stack(frames: tuple[Frame, ...] | list[Frame]) -> str:
+def format_stack(frames: tuple[UserFrame, ...] | list[UserFrame]) -> str:
     return "".join(f"{frame.file}\t{frame.line}\t{frame.function}\n" for frame in frames)
 
 
-def innermost_user_frame(frames: tuple[Frame, ...]) -> Frame | None:
+def innermost_user_frame(frames: tuple[UserFrame, ...]) -> UserFrame | None:
     """The last frame of the user's code, else of the framework that runs it; None rather than a line of torch."""
     for frame in reversed(frames):
         if is_user_file(frame.file):

@@ -42,7 +42,7 @@ _SELF_REPORT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CollectorPlan:
     """How a collector is made: ``factory`` (".module:function" of this package) is called with ``options``.
 
     Where it runs in a process of its own, the options must be plain data.
@@ -72,7 +72,7 @@ class NodeTelemetry:
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[CollectorPlan],
         *,
         report: Callable[[str], None],
         wall_ns: Callable[[], int] = time.time_ns,
@@ -174,7 +174,7 @@ def own_points(collector: str, now: Timestamps, *, late_s: float, failures: int,
 class _Look:
     """One collector at work. ``busy_since_ns``: monotonic, 0 while it pauses. ``sees``: its last look did."""
 
-    def __init__(self, plan: Plan, owner: NodeTelemetry) -> None:
+    def __init__(self, plan: CollectorPlan, owner: NodeTelemetry) -> None:
         self.name = plan.name
         self.plan = plan
         self.owner = owner
@@ -205,7 +205,7 @@ class _Look:
 
 
 class _ThreadLook(_Look):
-    def __init__(self, plan: Plan, owner: NodeTelemetry) -> None:
+    def __init__(self, plan: CollectorPlan, owner: NodeTelemetry) -> None:
         super().__init__(plan, owner)
         self._last_is_over = threading.Event()
         self._last_is_over.set()
@@ -250,9 +250,9 @@ class _ThreadLook(_Look):
 
 
 class _ProcessLook(_Look):
-    """The parent's end: reads frames of ``child``."""
+    """The parent's end: reads frames of ``collector_child``."""
 
-    def __init__(self, plan: Plan, owner: NodeTelemetry) -> None:
+    def __init__(self, plan: CollectorPlan, owner: NodeTelemetry) -> None:
         super().__init__(plan, owner)
         self._child: subprocess.Popen[bytes] | None = None
         self._killed = False
@@ -263,7 +263,7 @@ class _ProcessLook(_Look):
             self._killed = False
             self.busy_since_ns = time.monotonic_ns()
             child = self._child = subprocess.Popen(
-                [sys.executable, "-m", "whichrank.agents.collectors.child"],
+                [sys.executable, "-m", "whichrank.agents.collectors.collector_child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for the agent

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ...telemetry.evidence import EvidencePiece
+from ...telemetry.evidence_pieces import EvidencePiece
 from ...telemetry.records import Event, Identity
 from ...telemetry.redaction import redact
 from ...telemetry.ring_layout import RING_SUFFIX

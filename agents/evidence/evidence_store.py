@@ -12,7 +12,7 @@ import re
 from collections import deque
 from pathlib import Path
 
-from ...telemetry.evidence import EvidencePiece
+from ...telemetry.evidence_pieces import EvidencePiece
 from ..base.health import AgentHealth
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

@@ -21,7 +21,7 @@ from ..ranks.rank_events import (
 from ..ranks.watched_rank import WatchedRank
 from ..rings.crash_area import read_exception, read_signal, read_stack
 from ..rings.ring_file import exception_version
-from .call_sites import failing_calls
+from .call_site_desk import failing_calls
 from .evidence_store import EvidenceStore
 from .stack_desk import StackReport
 

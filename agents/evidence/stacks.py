@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...telemetry.ring_layout import cut_text
-from ..base.user_frames import MAX_FRAMES, Frame
+from ..base.user_frames import MAX_FRAMES, UserFrame
 
 _QUEUE = 64
 
@@ -35,7 +35,7 @@ class StackRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackAnswer:
     request: StackRequest
-    frames: tuple[Frame, ...]  # main thread, innermost last; empty if it failed
+    frames: tuple[UserFrame, ...]  # main thread, innermost last; empty if it failed
     text: str  # all threads, for the evidence file
     error: str
 
@@ -49,16 +49,16 @@ def find_py_spy() -> str | None:
     return shutil.which("py-spy")
 
 
-def parse_dump(raw: str, pid: int) -> tuple[tuple[Frame, ...], str]:
+def parse_dump(raw: str, pid: int) -> tuple[tuple[UserFrame, ...], str]:
     """(main thread's frames, readable text of all threads) of ``py-spy dump --json``. Raises ValueError."""
     threads = json.loads(raw)
     if not isinstance(threads, list) or not threads:
         raise ValueError("no threads in the dump")
-    main: tuple[Frame, ...] = ()
+    main: tuple[UserFrame, ...] = ()
     lines: list[str] = []
     for place, thread in enumerate(threads):
         frames = tuple(
-            Frame(str(frame.get("filename", "")), int(frame.get("line") or 0), str(frame.get("name", "")))
+            UserFrame(str(frame.get("filename", "")), int(frame.get("line") or 0), str(frame.get("name", "")))
             for frame in reversed(thread.get("frames", [])[:MAX_FRAMES])
         )
         is_main = thread.get("os_thread_id") == pid or thread.get("thread_name") == "MainThread"

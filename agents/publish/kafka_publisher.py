@@ -18,7 +18,7 @@ from ...telemetry.topics import TOPIC_BLOCKS
 from ...transport.kafka_client import KafkaTrouble, Producer, QueueFull, Sent, TooLarge
 from ..base.priority import Priority
 from .broker_clock import BrokerClock
-from .outbox import Outbox, OutboxSettings, Waiting
+from .outbox import Outbox, OutboxSettings, WaitingMessages
 from .spool import Outgoing, Spool
 
 logger = logging.getLogger("whichrank.agents")
@@ -62,7 +62,7 @@ class KafkaPublisher:
         self._clock = clock
         self._monotonic_ns, self._wall_ns = monotonic_ns, wall_ns
         self._lock = threading.Lock()
-        self._inbox = Waiting()
+        self._inbox = WaitingMessages()
         self._inbox_dropped: Counter[tuple[Priority, str]] = Counter()
         self._number = 0
         self._wake = threading.Event()
@@ -157,7 +157,7 @@ class KafkaPublisher:
 
     def _take_in(self, now_ns: int) -> None:
         with self._lock:
-            taken, self._inbox = self._inbox, Waiting()
+            taken, self._inbox = self._inbox, WaitingMessages()
         while (message := taken.first()) is not None:
             taken.take(message)
             self._outbox.put(message, now_ns)

@@ -38,7 +38,7 @@ class OutboxSettings:
             raise ValueError("windows and memory must have room for something")
 
 
-class Waiting:
+class WaitingMessages:
     """Messages in memory by priority, each in order; the first of all, or the least worth keeping."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Held:
 @dataclass(slots=True, kw_only=True)
 class _Lane:
     topic: str
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: WaitingMessages = field(default_factory=WaitingMessages)
     in_flight: dict[int, _Held] = field(default_factory=dict)  # ascending
     in_flight_bytes: int = 0
     back: deque[_Held] = field(default_factory=deque)  # failed, ascending

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...telemetry.user_code import is_user_file
-from ..base.user_frames import Frame
+from ..base.user_frames import UserFrame
 from ..processes.processes import read_stat
 from ..processes.socket_bytes import inodes_of
 from ..rings.crash_area import RingStack
@@ -27,7 +27,8 @@ from ..rings.crash_area import RingStack
 #: Time between two looks at one rank, and how long its ring has to stand still before the first.
 LOOK_NS = 500_000_000
 #: CPU that the main thread uses without doing anything (ten polls a second: 0.02 ms each on bare metal, up to 1 ms on a
-#: virtual machine), and that other threads and children do: heartbeats and watchdogs are among those. Shares of one core.
+#: virtual machine), and that other threads and children do: heartbeats and watchdogs are among those.
+#: Shares of one core.
 _IDLE_SHARE, _OTHERS_IDLE_SHARE = 0.02, 0.2
 #: Bytes between two looks that are no motion: a line of a log, a watchdog that asks its store.
 _IDLE_BYTES = 4096
@@ -64,7 +65,7 @@ class _Look:
 
 
 @dataclass(slots=True)
-class Motion:
+class RankMotion:
     """Of one rank, from the moment its ring stands still. Monotonic ns of this node; 0: not yet."""
 
     #: Since when nothing of it has moved; 0: it moves, or cannot be looked at.
@@ -76,7 +77,7 @@ class Motion:
     #: When it last moved otherwise than by CPU time, and when it last used that.
     _moved_ns: int = 0
     _busy_ns: int = 0
-    _place: Frame | None = None
+    _place: UserFrame | None = None
     #: Functions on the main thread's stack, and when they were last others: a loop that calls much is at work.
     _functions: tuple[tuple[str, str], ...] = ()
     _varied_ns: int = 0

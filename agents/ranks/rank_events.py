@@ -13,7 +13,7 @@ import numpy as np
 
 from ...telemetry import ring_layout as L
 from ...telemetry.vocabulary import EventKind, ExitState, Phase
-from ..base.user_frames import Frame, format_stack, innermost_user_frame
+from ..base.user_frames import UserFrame, format_stack, innermost_user_frame
 from ..privacy.privacy_options import STACK_ATTRIBUTES
 from ..processes.processes import ExitStatus
 from ..rings.crash_area import FatalSignal, RingException, RingStack
@@ -42,7 +42,7 @@ def where_attributes(rank: WatchedRank) -> Attributes:
     return {"step": step, "phase": Phase(phase).name.lower(), "pid": rank.pid}
 
 
-def frame_attributes(frames: tuple[Frame, ...]) -> Attributes:
+def frame_attributes(frames: tuple[UserFrame, ...]) -> Attributes:
     """File, line and function of the innermost frame of user code; nothing if there is none."""
     frame = innermost_user_frame(frames)
     return {} if frame is None else {"file": frame.file, "line": frame.line, "function": frame.function}

@@ -23,7 +23,7 @@ from ..rings.progress_page import (
 )
 from ..rings.ring_file import NOTHING_HOT, HotWords, RingFile
 from ..rings.ring_history import RingHistory
-from .motion import Motion
+from .motion import RankMotion
 
 #: Plain numbers: operators of enum flags cost ten times as much, and these are asked at every look.
 #: A thread that holds the GIL and computes gets at least this share of a core, unless the machine is overloaded.
@@ -74,7 +74,7 @@ class WatchedRank:
     moved_ns: int = 0  # when the head or the rank row was last seen to change
     inferred_step: int = -1  # of a loop without steps of its own, and since when; -1: none
     inferred_since_ns: int = 0
-    motion: Motion = field(default_factory=Motion)  # what its process does while they do not
+    motion: RankMotion = field(default_factory=RankMotion)  # what its process does while they do not
     process: processes.ProcessStat | None = None
     process_read_ns: int = 0
     cpu_samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=8))  # (read_ns, cpu_ns)

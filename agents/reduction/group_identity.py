@@ -63,7 +63,7 @@ def group_from_definition(payload: Mapping[str, Any]) -> Group:
 _SHORT_COLUMN_BYTES, _MOST_COLUMNS = 512, 4096
 
 
-class GroupRegistry:
+class AgentGroupRegistry:
     """Numbers groups agent-wide, so that rows of many rings can be handled in one array."""
 
     def __init__(self) -> None:

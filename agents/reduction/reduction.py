@@ -19,7 +19,7 @@ from ..base.health import AgentHealth
 from .collect_collectives import CollectedRows, CollectiveJoiner
 from .collect_device import DeviceSums
 from .collect_steps import CollectedSteps, StepCollector
-from .group_identity import GroupRegistry
+from .group_identity import AgentGroupRegistry
 
 #: Up to this many ranks every step's collectives are shipped whole; beyond, every k-th step.
 WHOLE_UP_TO_RANKS = 64
@@ -44,7 +44,7 @@ class Reduction:
         self._joiner = CollectiveJoiner(health, max_open_rows)
         self._steps = StepCollector(single_phases=single_phases, withheld=withheld)
         self._device_sums = DeviceSums()
-        self._registry = GroupRegistry()
+        self._registry = AgentGroupRegistry()
         self._on_device = np.zeros(_FIRST_GROUP_ROWS, bool)  # by agent-wide group number
         self._group_of = np.full((_FIRST_SLOTS, _FIRST_GROUP_ROWS), NO_GROUP, np.uint16)
         self._rank_of = np.zeros(_FIRST_SLOTS, np.uint32)

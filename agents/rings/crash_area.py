@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 
 from ...telemetry import ring_layout as L
-from ..base.user_frames import Frame, parse_stack
+from ..base.user_frames import UserFrame, parse_stack
 from .progress_page import clamp_i64
 from .ring_file import RingFile
 from .ring_texts import is_cut
@@ -29,7 +29,7 @@ class RingException:
     step: int
     type_name: str
     message: str
-    frames: tuple[Frame, ...]
+    frames: tuple[UserFrame, ...]
     in_main: bool
     complete: bool
 
@@ -45,7 +45,7 @@ class FatalSignal:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingStack:
     time_ns: int
-    frames: tuple[Frame, ...]
+    frames: tuple[UserFrame, ...]
 
 
 def split_exception(text: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from ...simulator.scoring.summary import (
     ASKED_TOP_1,
     ENOUGH_TOLD,
     MOST_OF_BASELINE,
-    Line,
+    ScoreLine,
     calibration_lines,
     not_run,
     summarize,
@@ -41,7 +41,7 @@ FEWEST_HARMLESS, FEWEST_BLIND = 2, 0.30
 _MOST_RUNS = 1000
 
 
-def must_show(kept: KeptRuns, *, small_ranks: int = 64) -> list[tuple[str, list[Line]]]:
+def must_show(kept: KeptRuns, *, small_ranks: int = 64) -> list[tuple[str, list[ScoreLine]]]:
     """(heading, its lines). small_ranks: of the matrix that is looked at besides the two that are asked for."""
     found = {ranks: held_out_runs(kept, ranks) for ranks in (small_ranks, *(ranks for ranks, _ in MATRICES))}
     everything = [run for runs in found.values() for run in runs]
@@ -74,7 +74,7 @@ def held_out_runs(kept: KeptRuns, ranks: int) -> list[Scored]:
     return kept_runs(Matrix(names=tuple(SCENARIOS), ranks=ranks, runs=max(held_out) - first + 1, seed=first), kept)
 
 
-def _catalogue() -> Iterator[Line]:
+def _catalogue() -> Iterator[ScoreLine]:
     known = {_number(kind.number) for kind in CATALOGUE.values()}
     for name, asked in (
         ("faults within a job", _OF_JOBS),
@@ -82,7 +82,7 @@ def _catalogue() -> Iterator[Line]:
         ("faults of observers", _OF_OBSERVERS),
     ):
         missing = sorted(asked - known, key=lambda number: (number[:1].isalpha(), int(re.sub(r"\D", "", number))))
-        yield Line(
+        yield ScoreLine(
             name=f"{name}: kinds of the catalogue",
             asked=str(len(asked)),
             measured=str(len(asked) - len(missing)),
@@ -97,11 +97,11 @@ def _number(number: str) -> str:
     return found[0] if found else number
 
 
-def _runs_of(found: dict[int, list[Scored]]) -> Iterator[Line]:
+def _runs_of(found: dict[int, list[Scored]]) -> Iterator[ScoreLine]:
     for ranks, asked in MATRICES:
         runs = Counter(run.asked.scenario for run in found[ranks] if run.score is not None)
         enough = sum(runs[name] >= asked for name in SCENARIOS)
-        yield Line(
+        yield ScoreLine(
             name=f"runs of each scenario at {ranks:,} ranks",
             asked=f">= {asked}",
             measured=f"at least {min(runs[name] for name in SCENARIOS)}",
@@ -111,10 +111,10 @@ def _runs_of(found: dict[int, list[Scored]]) -> Iterator[Line]:
         )
 
 
-def _between_jobs(runs: Sequence[Scored]) -> Iterator[Line]:
+def _between_jobs(runs: Sequence[Scored]) -> Iterator[ScoreLine]:
     counts = Counter(run.asked.scenario for run in runs if run.score is not None)
     enough = sum(counts[name] >= RUNS_BETWEEN_JOBS for name in BETWEEN_JOBS)
-    yield Line(
+    yield ScoreLine(
         name="runs of each scenario between jobs",
         asked=f">= {RUNS_BETWEEN_JOBS}",
         measured=f"at least {min(counts[name] for name in BETWEEN_JOBS)}",
@@ -124,7 +124,7 @@ def _between_jobs(runs: Sequence[Scored]) -> Iterator[Line]:
     )
 
 
-def _conditions(runs: Sequence[Scored]) -> Iterator[Line]:
+def _conditions(runs: Sequence[Scored]) -> Iterator[ScoreLine]:
     """Under which the runs stood: anomalies beside the fault, sensors that were missing, grounds, pairs."""
     struck = [run for run in runs if run.truth and any(fault["kinds"] for fault in run.truth)]
     if not struck:
@@ -133,7 +133,7 @@ def _conditions(runs: Sequence[Scored]) -> Iterator[Line]:
         return
     harmless = [sum(not fault["kinds"] for fault in run.truth) for run in struck]
     enough = sum(count >= FEWEST_HARMLESS for count in harmless)
-    yield Line(
+    yield ScoreLine(
         name="harmless anomalies beside each fault",
         asked=f">= {FEWEST_HARMLESS}",
         measured=f"at least {min(harmless)}",
@@ -143,7 +143,7 @@ def _conditions(runs: Sequence[Scored]) -> Iterator[Line]:
     telling = [run for run in struck if any(fault.get("told_by") for fault in run.truth if fault["kinds"])]
     blind = sum(any(fault.get("blind") for fault in run.truth) for run in telling)
     share = blind / len(telling) if telling else 0.0
-    yield Line(
+    yield ScoreLine(
         name="runs in which the telling sensor is missing",
         asked=f">= {FEWEST_BLIND:.0%} of those that have one",
         measured=f"{share:.0%}",
@@ -152,14 +152,18 @@ def _conditions(runs: Sequence[Scored]) -> Iterator[Line]:
     )
     met = Counter(ground_of(run.asked.scenario, run.asked.seed).name for run in runs)
     for ground in HELD_OUT:
-        yield Line(name=f"ground {ground.in_words()}", asked="", measured=f"{met[ground.name]} runs", share="held out")
+        yield ScoreLine(
+            name=f"ground {ground.in_words()}", asked="", measured=f"{met[ground.name]} runs", share="held out"
+        )
     for ground in (TUNING, *SEEN):
-        yield Line(name=f"ground {ground.in_words()}", asked="", measured="0 runs", share=f"seeds < {HELD_OUT_SEED:,}")
+        yield ScoreLine(
+            name=f"ground {ground.in_words()}", asked="", measured="0 runs", share=f"seeds < {HELD_OUT_SEED:,}"
+        )
     pairs = [run for run in struck if sum(bool(fault["kinds"]) for fault in run.truth) > 1]
-    yield Line(name="runs with two faults at once", asked="", measured=str(len(pairs)), share="")
+    yield ScoreLine(name="runs with two faults at once", asked="", measured=str(len(pairs)), share="")
 
 
-def _nothing_of() -> Iterator[Line]:
+def _nothing_of() -> Iterator[ScoreLine]:
     for group in ("intra-job", "inter-job", "observer"):
         yield not_run(f"{group}: top-1", f">= {ASKED_TOP_1[group]:.0%}")
     yield not_run("wrong nodes blamed", "0")
@@ -167,7 +171,7 @@ def _nothing_of() -> Iterator[Line]:
     yield not_run("simple detector: top-1", f"< {MOST_OF_BASELINE:.0%}")
 
 
-def _calibration(runs: Sequence[Scored]) -> Iterator[Line]:
+def _calibration(runs: Sequence[Scored]) -> Iterator[ScoreLine]:
     """It is asked over incidents, of whatever size their jobs are: one size alone may have too few."""
     lines = list(calibration_lines([run.score for run in runs if run.score is not None]))
     yield from lines

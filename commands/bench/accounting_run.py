@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...diagnosis.goodput.account import RunAccount, account_of
-from ...diagnosis.goodput.history import runs_of
 from ...diagnosis.goodput.interval import Interval
+from ...diagnosis.goodput.run_intervals import runs_of
 from ...simulator.clock import generator
+from ...simulator.cluster_topology import ClusterShape, Topology
+from ...simulator.ground_truth import GroundTruth, TimeUse
 from ...simulator.jobs import JobSpec, Launcher
-from ...simulator.ledger import Bucket, Ledger
 from ...simulator.mesh import Mesh
 from ...simulator.program import Recipe
-from ...simulator.resources import Change
-from ...simulator.scoring.summary import Line
-from ...simulator.topology import ClusterShape, Topology
+from ...simulator.resources import ParameterChange
+from ...simulator.scoring.summary import ScoreLine
 from ...simulator.world import World
 from ...telemetry.vocabulary import TimeBucket as B
 from ..simulate.judge import Judge
@@ -29,19 +29,19 @@ LIMIT, UNKNOWN_LIMIT = 0.001, 0.01
 #: Of all runs together, and of each: fewer say nothing.
 FEWEST_HOURS, FEWEST_INTERRUPTIONS = 24.0, 3
 #: What the ledger calls by its mechanism, and what the accounting makes of it: the same seconds.
-SAME: Mapping[str, tuple[tuple[Bucket, ...], tuple[B, ...]]] = {
-    "queued": ((Bucket.QUEUED,), (B.QUEUED,)),
-    "starting": ((Bucket.STARTING,), (B.STARTING,)),
-    "productive": ((Bucket.PRODUCTIVE,), (B.PRODUCTIVE,)),
-    "rework": ((Bucket.REWORK,), (B.REWORK,)),
-    "checkpoint_save": ((Bucket.SAVE,), (B.CHECKPOINT_SAVE,)),
-    "checkpoint_restore": ((Bucket.RESTORE,), (B.CHECKPOINT_RESTORE,)),
-    "data_stall": ((Bucket.DATA_STALL,), (B.DATA_STALL,)),
-    "straggler_loss": ((Bucket.STRAGGLER,), (B.STRAGGLER_LOSS,)),
-    "fault": ((Bucket.STALLED,), (B.FAULT_BEFORE_DETECTION, B.FAULT_AFTER_DETECTION)),
-    "shutdown": ((Bucket.SHUTDOWN,), (B.SHUTDOWN,)),
-    "restarting": ((Bucket.RESTARTING,), (B.RESTARTING,)),
-    "planned": ((Bucket.PLANNED, Bucket.EVALUATION), (B.PLANNED,)),
+SAME: Mapping[str, tuple[tuple[TimeUse, ...], tuple[B, ...]]] = {
+    "queued": ((TimeUse.QUEUED,), (B.QUEUED,)),
+    "starting": ((TimeUse.STARTING,), (B.STARTING,)),
+    "productive": ((TimeUse.PRODUCTIVE,), (B.PRODUCTIVE,)),
+    "rework": ((TimeUse.REWORK,), (B.REWORK,)),
+    "checkpoint_save": ((TimeUse.SAVE,), (B.CHECKPOINT_SAVE,)),
+    "checkpoint_restore": ((TimeUse.RESTORE,), (B.CHECKPOINT_RESTORE,)),
+    "data_stall": ((TimeUse.DATA_STALL,), (B.DATA_STALL,)),
+    "straggler_loss": ((TimeUse.STRAGGLER,), (B.STRAGGLER_LOSS,)),
+    "fault": ((TimeUse.STALLED,), (B.FAULT_BEFORE_DETECTION, B.FAULT_AFTER_DETECTION)),
+    "shutdown": ((TimeUse.SHUTDOWN,), (B.SHUTDOWN,)),
+    "restarting": ((TimeUse.RESTARTING,), (B.RESTARTING,)),
+    "planned": ((TimeUse.PLANNED, TimeUse.EVALUATION), (B.PLANNED,)),
     "spare": ((), (B.SPARE,)),
 }
 
@@ -56,7 +56,7 @@ class Row:
     is_ok: bool
 
 
-def compare(truth_ns: Mapping[Bucket, int], wall_ns: int, found: RunAccount) -> list[Row]:
+def compare(truth_ns: Mapping[TimeUse, int], wall_ns: int, found: RunAccount) -> list[Row]:
     """One run. truth_ns: the ledger's sums; wall_ns: from the job's begin to its end, as the ledger has them."""
     rows = [
         Row(
@@ -86,7 +86,7 @@ def compare(truth_ns: Mapping[Bucket, int], wall_ns: int, found: RunAccount) -> 
     rows.append(
         Row(name="unknown", asked=f"< {UNKNOWN_LIMIT:.0%}", measured=f"{unknown:.3%}", is_ok=unknown < UNKNOWN_LIMIT)
     )
-    true_ettr = truth_ns.get(Bucket.PRODUCTIVE, 0) / (wall_ns - truth_ns.get(Bucket.QUEUED, 0))
+    true_ettr = truth_ns.get(TimeUse.PRODUCTIVE, 0) / (wall_ns - truth_ns.get(TimeUse.QUEUED, 0))
     ettr = found.ettr or 0.0
     rows.append(
         Row(
@@ -101,14 +101,14 @@ def compare(truth_ns: Mapping[Bucket, int], wall_ns: int, found: RunAccount) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongRun:
-    ledger: Ledger
+    ledger: GroundTruth
     intervals: tuple[Interval, ...]
     start_unix_ns: int
     found: RunAccount
     rows: tuple[Row, ...]
 
 
-def happenings(seed: int, end_s: float) -> tuple[Change, ...]:
+def happenings(seed: int, end_s: float) -> tuple[ParameterChange, ...]:
     """By share of the time: a death, a slow GPU, a standstill, a stop as planned, a death after which the new start is
     not heard of, lost records, and loaders that starve. They differ by up to some steps from seed to seed."""
     random = generator(seed, "happenings")
@@ -119,11 +119,11 @@ def happenings(seed: int, end_s: float) -> tuple[Change, ...]:
     def rank() -> int:
         return int(random.integers(0, NODES * RANKS_PER_NODE))
 
-    changes: list[Change] = []
+    changes: list[ParameterChange] = []
 
     def change(at_s: float, family: str, name: str, value: float, *places: int) -> None:
         job = JOB if family in ("process", "program") else ""
-        changes.append(Change(at_s=at_s, family=family, name=name, value=value, places=places, job=job))
+        changes.append(ParameterChange(at_s=at_s, family=family, name=name, value=value, places=places, job=job))
 
     change(at(0.10), "process", "alive", 0.0, rank())
     slow, since_s = rank(), at(0.18)
@@ -183,7 +183,7 @@ def long_run(seed: int, hours: float) -> LongRun:
     return compared(world.settle(), judge.intervals)
 
 
-def compared(ledger: Ledger, intervals: Sequence[Interval]) -> LongRun:
+def compared(ledger: GroundTruth, intervals: Sequence[Interval]) -> LongRun:
     """intervals: as they were told, those that came again included."""
     ((run, whole),) = runs_of(intervals).items()
     found = account_of(run, whole)
@@ -197,7 +197,7 @@ def compared(ledger: Ledger, intervals: Sequence[Interval]) -> LongRun:
     )
 
 
-def accounting_lines(seeds: Sequence[int], hours: float) -> list[Line]:
+def accounting_lines(seeds: Sequence[int], hours: float) -> list[ScoreLine]:
     """How much was looked at, and a line for each of ``compare``'s rows, over a run of each seed.
 
     hours: of each, of which the job takes nine tenths; 8 take two to three minutes of CPU. Raises RuntimeError where a
@@ -206,20 +206,20 @@ def accounting_lines(seeds: Sequence[int], hours: float) -> list[Line]:
     return lines_of([long_run(seed, hours) for seed in seeds])
 
 
-def lines_of(runs: Sequence[LongRun]) -> list[Line]:
+def lines_of(runs: Sequence[LongRun]) -> list[ScoreLine]:
     """All must be within their limits, and enough of them."""
     wall_h = sum(run.found.wall_ns for run in runs) / 3600e9
     fewest = min((len(run.found.interruptions) for run in runs), default=0)
     enough = sum(len(run.found.interruptions) >= FEWEST_INTERRUPTIONS for run in runs)
     return [
-        Line(
+        ScoreLine(
             name="accounting: hours of jobs",
             asked=f">= {FEWEST_HOURS:g}",
             measured=f"{wall_h:.1f}",
             share=f"{len(runs)} runs",
             ok=wall_h >= FEWEST_HOURS,
         ),
-        Line(
+        ScoreLine(
             name="accounting: interruptions in each run",
             asked=f">= {FEWEST_INTERRUPTIONS}, one without its start, one with lost records",
             measured=str(fewest),
@@ -227,7 +227,7 @@ def lines_of(runs: Sequence[LongRun]) -> list[Line]:
             ok=fewest >= FEWEST_INTERRUPTIONS,
         ),
         *(
-            Line(
+            ScoreLine(
                 name=f"accounting: {same[0].name}",
                 asked=same[0].asked,
                 measured="; ".join(row.measured for row in same),

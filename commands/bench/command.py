@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...simulator.scenarios.grounds import HELD_OUT_SEED
 from ...simulator.scenarios.scenarios import SCENARIOS
-from ...simulator.scoring.summary import Line, summarize
+from ...simulator.scoring.summary import ScoreLine, summarize
 from .kept_runs import KeptRuns, code_version, score_as_json
 from .matrix import Matrix, Scored, run_all
 from .report import EXIT_USAGE, exit_code, in_short, line_as_json, print_lines
@@ -75,19 +75,19 @@ def bench(wanted: Wanted, *, as_json: bool = False) -> int:
     return exit_code(lines)
 
 
-def matrix_lines(runs: Sequence[Scored], *, own: bool = True) -> list[Line]:
+def matrix_lines(runs: Sequence[Scored], *, own: bool = True) -> list[ScoreLine]:
     """own: the operators were run, and no foreign detector."""
     scores = [run.score for run in runs if run.score is not None]
     simple = [run.simple for run in runs if run.simple is not None]
     return [*summarize(scores, simple), *_of_the_bench(runs, own=own)]
 
 
-def _of_the_bench(runs: Sequence[Scored], *, own: bool) -> list[Line]:
+def _of_the_bench(runs: Sequence[Scored], *, own: bool) -> list[ScoreLine]:
     lines = []
     rank_hours, cpu_s = (math.fsum(getattr(run, name) for run in runs) for name in ("rank_hours", "cpu_s"))
     if own and rank_hours:
         lines.append(
-            Line(
+            ScoreLine(
                 name="CPU seconds of the operators per rank-hour",
                 asked="",
                 measured=f"{cpu_s / rank_hours:.2f}",
@@ -97,13 +97,15 @@ def _of_the_bench(runs: Sequence[Scored], *, own: bool) -> list[Line]:
     if memory := max((run.memory_bytes for run in runs), default=0):
         most = max(run.asked.most_memory_bytes for run in runs)
         told = f"{memory / 2**20:,.0f} MiB"
-        lines.append(Line(name="most memory of a run", asked=f"<= {most >> 20:,} MiB", measured=told, share=""))
+        lines.append(ScoreLine(name="most memory of a run", asked=f"<= {most >> 20:,} MiB", measured=told, share=""))
     count = sum(bool(run.problem) for run in runs)
-    lines.append(Line(name="runs that could not be scored", asked="0", measured=str(count), share="", ok=not count))
+    lines.append(
+        ScoreLine(name="runs that could not be scored", asked="0", measured=str(count), share="", ok=not count)
+    )
     return lines
 
 
-def _as_json(runs: Sequence[Scored], lines: Sequence[Line], summary: str, wanted: Wanted) -> dict[str, object]:
+def _as_json(runs: Sequence[Scored], lines: Sequence[ScoreLine], summary: str, wanted: Wanted) -> dict[str, object]:
     problems = [f"{run.asked.scenario}, seed {run.asked.seed}: {run.problem}" for run in runs if run.problem]
     return {
         "schema": SCHEMA,

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ...simulator.cluster_topology import ClusterShape, Topology
 from ...simulator.jobs import JobSpec
 from ...simulator.mesh import mesh_for
-from ...simulator.scoring.summary import Line, not_run
-from ...simulator.sent import Sent
-from ...simulator.topology import ClusterShape, Topology
+from ...simulator.scoring.summary import ScoreLine, not_run
+from ...simulator.sent import SentMessage
 from ...simulator.world import World
 from ..simulate.judge import Judge, encoded
 from ..support.gc_tuning import search_seldom
@@ -84,7 +84,7 @@ def kept_cost(ranks: int, kept: KeptRuns) -> Cost | None:
         return None
 
 
-def cost_lines(costs: Mapping[int, Cost]) -> list[Line]:
+def cost_lines(costs: Mapping[int, Cost]) -> list[ScoreLine]:
     """costs: what was measured, by ranks."""
     lines = [*_live(costs.get(LIVE_RANKS)), _replayed(costs.get(REPLAYED_RANKS))]
     asked = f"exponent <= {FLAT:g} from {RANKS[0]:,} to {RANKS[-1]:,}"
@@ -95,7 +95,7 @@ def cost_lines(costs: Mapping[int, Cost]) -> list[Line]:
     curve = ", ".join(f"{ranks:,}: {1e6 * costs[ranks].cores / ranks:.0f}" for ranks in known)
     whole = known[0] <= RANKS[0] and known[-1] >= RANKS[-1]
     lines.append(
-        Line(
+        ScoreLine(
             name="cost per rank is flat",
             asked=asked,
             measured=f"{slope:+.3f}; CPU us per rank and second: {curve}",
@@ -112,27 +112,27 @@ def exponent(cost_per_rank: Mapping[int, float]) -> float:
     return float(np.polyfit(ranks, np.log(list(cost_per_rank.values())), 1)[0])
 
 
-def _live(cost: Cost | None) -> Iterator[Line]:
+def _live(cost: Cost | None) -> Iterator[ScoreLine]:
     cores, memory = f"{LIVE_RANKS:,} ranks live: cores of the operators", f"{LIVE_RANKS:,} ranks live: memory"
     if cost is None:
         yield not_run(cores, "<= 1")
         yield not_run(memory, "<= 4 GiB")
         return
     seen = f"{cost.load_s:g} s of load"
-    yield Line(name=cores, asked="<= 1", measured=f"{cost.cores:.2f}", share=seen, ok=cost.cores <= 1.0)
+    yield ScoreLine(name=cores, asked="<= 1", measured=f"{cost.cores:.2f}", share=seen, ok=cost.cores <= 1.0)
     gibibytes = f"{cost.memory_bytes / 2**30:.2f} GiB"
     is_small = cost.memory_bytes <= ASKED_MEMORY_BYTES
-    yield Line(name=memory, asked="<= 4 GiB", measured=gibibytes, share=seen, ok=is_small)
+    yield ScoreLine(name=memory, asked="<= 4 GiB", measured=gibibytes, share=seen, ok=is_small)
 
 
-def _replayed(cost: Cost | None) -> Line:
+def _replayed(cost: Cost | None) -> ScoreLine:
     """One process judges all jobs; it has one of the two cores for the operators."""
     name = f"{REPLAYED_RANKS:,} ranks ({REPLAYED_RANKS // LARGEST_JOB} jobs) replayed, times real time"
     if cost is None:
         return not_run(name, ">= 1 on 2 cores")
     pace = 1.0 / cost.cores
     seen = f"{cost.load_s:g} s of load, without collectors"
-    return Line(name=name, asked=">= 1 on 2 cores", measured=f"{pace:.2f}", share=seen, ok=pace >= 1.0)
+    return ScoreLine(name=name, asked=">= 1 on 2 cores", measured=f"{pace:.2f}", share=seen, ok=pace >= 1.0)
 
 
 def _measure(ranks: int) -> Cost:
@@ -198,9 +198,9 @@ def _judge(told: Connection, ranks: int) -> None:
     told.close()
 
 
-def _as_bytes(sent: Sequence[Sent]) -> list[Sent]:
+def _as_bytes(sent: Sequence[SentMessage]) -> list[SentMessage]:
     return [
-        Sent(at_s=message.at_s, topic=message.topic, key=message.key, node=message.node, value=value)
+        SentMessage(at_s=message.at_s, topic=message.topic, key=message.key, node=message.node, value=value)
         for message in sent
         for value in encoded(message)
     ]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ...simulator.scenarios.grounds import HELD_OUT_SEED
-from ...simulator.scenarios.sound_days import REDUCED, REFERENCE, Mode, sound_world
+from ...simulator.scenarios.sound_days import REDUCED, REFERENCE, SoundDayMode, sound_world
 from ...simulator.scoring.run_score import score_run
 from ...simulator.scoring.statistics import poisson_upper, share_of
-from ...simulator.scoring.summary import Line, not_run
+from ...simulator.scoring.summary import ScoreLine, not_run
 from ...simulator.world import World
 from .kept_runs import KeptRuns
 from .one_run import most_memory_bytes, run_apart
@@ -28,7 +28,7 @@ _MOST_CHUNKS = 100_000
 class Load:
     """ranks, hours: of a chunk. asked_gpu_days: what issue 7 wants to see."""
 
-    mode: Mode
+    mode: SoundDayMode
     ranks: int
     hours: float
     asked_gpu_days: float
@@ -138,7 +138,7 @@ def kept_sound_seeds(load: Load, kept: KeptRuns) -> list[int]:
     return [int(name.removeprefix(prefix)) for name in kept.names(f"{prefix}*")]
 
 
-def sound_lines(load: Load, found: Sequence[Sound]) -> list[Line]:
+def sound_lines(load: Load, found: Sequence[Sound]) -> list[ScoreLine]:
     """Pages, and how long nobody was woken; SHORT where a page came, or the time is less than what is asked."""
     name = f"pages without a fault, {load.mode.name} load ({load.words})"
     asked = f"0 in >= {load.asked_gpu_days:,.0f} GPU-days"
@@ -150,14 +150,14 @@ def sound_lines(load: Load, found: Sequence[Sound]) -> list[Line]:
     bound = poisson_upper(pages) / days * 1000.0
     silent = share_of([not sound.pages for sound in scored])
     lines = [
-        Line(
+        ScoreLine(
             name=name,
             asked=asked,
             measured=f"{pages} in {days:,.1f} GPU-days; at most {bound:,.3g} per 1,000 GPU-days (95 %)",
             share=f"{silent.k} of {silent.n} chunks silent",
             ok=not pages and days >= load.asked_gpu_days,
         ),
-        Line(
+        ScoreLine(
             name=f"{load.mode.name} load: ranks x steps per second of a process",
             asked="",
             measured=f"{steps / wall_s:,.0f}",
@@ -167,7 +167,7 @@ def sound_lines(load: Load, found: Sequence[Sound]) -> list[Line]:
     if problems := [sound.problem for sound in found if sound.problem]:
         words = f"{len(problems)}: {problems[0]}"
         lines.append(
-            Line(name=f"{load.mode.name} load: chunks that failed", asked="0", measured=words, share="", ok=False)
+            ScoreLine(name=f"{load.mode.name} load: chunks that failed", asked="0", measured=words, share="", ok=False)
         )
     return lines
 

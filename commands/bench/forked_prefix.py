@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from ...simulator.attempt import FLUSH_S
 from ...simulator.scenarios.scenarios import Setting
+from ...simulator.simulated_attempt import FLUSH_S
 from ...simulator.world import World
 from ..support.gc_tuning import search_seldom
 from .one_run import Asked, Measured, UnderWay, truth_before

@@ -14,8 +14,8 @@ from ...simulator.faults.catalogue import CATALOGUE
 from ...simulator.program import Recipe
 from ...simulator.scenarios.scenarios import Scenario, four_jobs
 from ...simulator.scoring.run_score import score_run
-from ...simulator.scoring.summary import Line
-from ...simulator.sent import Sent
+from ...simulator.scoring.summary import ScoreLine
+from ...simulator.sent import SentMessage
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Block, Event
 from ...telemetry.topics import TOPIC_BLOCKS
@@ -48,7 +48,7 @@ class Malformed:
     broken: int
 
 
-def malformed_lines() -> list[Line]:
+def malformed_lines() -> list[ScoreLine]:
     """As ``make faultbench`` prints them."""
     result = run()
     lines = []
@@ -56,11 +56,11 @@ def malformed_lines() -> list[Line]:
         is_told = what in result.reported
         share = f"{int(is_told)} of 1"
         words = "a telemetry incident" if is_told else "nothing"
-        lines.append(Line(name=f"{what}: reported", asked="yes", measured=words, share=share, ok=is_told))
+        lines.append(ScoreLine(name=f"{what}: reported", asked="yes", measured=words, share=share, ok=is_told))
     works = result.is_found and len(result.pages) == 1 and not result.broken
     measured = "found, nothing else paged" if works else f"found: {result.is_found}, pages {', '.join(result.pages)}"
     name = "malformed surroundings: the rest works"
-    lines.append(Line(name=name, asked="yes", measured=measured, share=f"{int(works)} of 1", ok=works))
+    lines.append(ScoreLine(name=name, asked="yes", measured=measured, share=f"{int(works)} of 1", ok=works))
     return lines
 
 
@@ -94,7 +94,7 @@ def _is_page(document: Mapping[str, Any]) -> bool:
     return is_out and document["severity"] == Severity.PAGE.value
 
 
-def _spoiled(message: Sent) -> Iterator[Sent]:
+def _spoiled(message: SentMessage) -> Iterator[SentMessage]:
     if message.node == VANISHED and message.at_s > VANISHES_S:
         return
     known = message.payloads

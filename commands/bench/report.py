@@ -11,21 +11,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ...simulator.scoring.summary import Line
+from ...simulator.scoring.summary import ScoreLine
 
 EXIT_SHORT, EXIT_USAGE = 1, 2
 #: In a file or a pipe.
 _WIDTH = 180
 
 
-def print_lines(lines: Sequence[Line], heading: str = "") -> None:
+def print_lines(lines: Sequence[ScoreLine], heading: str = "") -> None:
     table = Table(heading, "asked", "measured", "k of n", "", box=None, pad_edge=False)
     for line in lines:
         table.add_row(line.name, line.asked or "-", line.measured, line.share, line.verdict)
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
 
 
-def in_short(lines: Sequence[Line]) -> str:
+def in_short(lines: Sequence[ScoreLine]) -> str:
     """How many of those that ask for something are ok."""
     count = Counter(line.verdict for line in lines)
     asked = count["ok"] + count["SHORT"] + count["not run"]
@@ -33,16 +33,16 @@ def in_short(lines: Sequence[Line]) -> str:
     return ", ".join([f"{count['ok']} of {asked} ok", *others])
 
 
-def exit_code(lines: Sequence[Line], *, whole: bool = False) -> int:
+def exit_code(lines: Sequence[ScoreLine], *, whole: bool = False) -> int:
     """whole: everything has to have been run; a single bench may leave lines to others."""
     bad = ("SHORT", "not run") if whole else ("SHORT",)
     return EXIT_SHORT if any(line.verdict in bad for line in lines) else 0
 
 
-def line_as_json(line: Line) -> Mapping[str, Any]:
+def line_as_json(line: ScoreLine) -> Mapping[str, Any]:
     return asdict(line)
 
 
-def line_of_json(kept: Mapping[str, Any]) -> Line:
+def line_of_json(kept: Mapping[str, Any]) -> ScoreLine:
     """Raises KeyError or TypeError for something else than a line."""
-    return Line(**{name: kept[name] for name in ("name", "asked", "measured", "share", "ok", "is_run")})
+    return ScoreLine(**{name: kept[name] for name in ("name", "asked", "measured", "share", "ok", "is_run")})

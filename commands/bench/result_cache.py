@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...simulator.scoring.summary import Line
+from ...simulator.scoring.summary import ScoreLine
 from .kept_runs import KeptRuns
 from .report import line_as_json, line_of_json
 
 
-def kept_lines(kept: KeptRuns, name: str) -> list[Line]:
+def kept_lines(kept: KeptRuns, name: str) -> list[ScoreLine]:
     """Empty: they were not measured by this code."""
     found = kept.read(f"lines-{name}")
     try:
@@ -18,7 +18,7 @@ def kept_lines(kept: KeptRuns, name: str) -> list[Line]:
         return []
 
 
-def measured_lines(kept: KeptRuns, name: str, measure: Callable[[], Sequence[Line]]) -> list[Line]:
+def measured_lines(kept: KeptRuns, name: str, measure: Callable[[], Sequence[ScoreLine]]) -> list[ScoreLine]:
     """As kept, or measured now. Raises OSError where nothing can be kept, and whatever ``measure`` raises."""
     lines = kept_lines(kept, name)
     if not lines:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...simulator.sent import Sent
+from ...simulator.sent import SentMessage
 from ...telemetry.records import Block, Event, Identity
 from ...telemetry.vocabulary import EventName
 
@@ -45,7 +45,7 @@ class SimpleDetector:
         self._attempts: dict[tuple[str, str], _Attempt] = {}
         self.revisions: list[dict[str, Any]] = []
 
-    def take(self, until_s: float, sent: Sequence[Sent]) -> None:
+    def take(self, until_s: float, sent: Sequence[SentMessage]) -> None:
         for message in sent:
             for payload in message.payloads:
                 if isinstance(payload, Block):

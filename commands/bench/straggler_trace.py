@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...diagnosis.phase_times.operations import Operation
-from ...diagnosis.phase_times.replay import Slowdown, what_if
-from ...simulator.scoring.summary import Line, not_run
+from ...diagnosis.phase_times.pipeline_operations import PipelineOperation
+from ...diagnosis.phase_times.what_if_replay import Slowdown, what_if
+from ...simulator.scoring.summary import ScoreLine, not_run
 
 TRACE = "trace-ST.parquet"
 #: Theirs, and how far off ours may be.
@@ -18,7 +18,7 @@ LAST_STAGE, LAST_STAGE_OFF = 1.219, 0.05
 VERDICT, MOST_OF_WORKERS = "last_stage", 0.5
 
 
-def straggler_trace_lines(folder: Path) -> list[Line]:
+def straggler_trace_lines(folder: Path) -> list[ScoreLine]:
     """folder: with ``trace-ST.parquet``. One line where there is none (not run), or it cannot be read (SHORT)."""
     path = folder / TRACE
     try:
@@ -27,11 +27,11 @@ def straggler_trace_lines(folder: Path) -> list[Line]:
         return [not_run("straggler trace ST", f"S {SLOWDOWN}, {VERDICT}", f"{type(missing).__name__}: {missing}")]
     except (OSError, ValueError, KeyError, TypeError) as trouble:
         reason = f"{type(trouble).__name__}: {trouble}"
-        return [Line(name="straggler trace ST", asked="can be read", measured=reason, share="0 of 1", ok=False)]
+        return [ScoreLine(name="straggler trace ST", asked="can be read", measured=reason, share="0 of 1", ok=False)]
     return lines_of(found)
 
 
-def lines_of(found: Slowdown) -> list[Line]:
+def lines_of(found: Slowdown) -> list[ScoreLine]:
     return [
         _near("slowdown S", found.slowdown, SLOWDOWN, SLOWDOWN_OFF),
         _near("share of the last stage M_S", found.removal_last_stage, LAST_STAGE, LAST_STAGE_OFF),
@@ -45,12 +45,12 @@ def lines_of(found: Slowdown) -> list[Line]:
     ]
 
 
-def read_operations(path: Path) -> list[Operation]:
+def read_operations(path: Path) -> list[PipelineOperation]:
     """Raises ImportError without pyarrow, OSError, and ValueError (of pyarrow) for what is no parquet file."""
     from pyarrow import parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     return [
-        Operation(
+        PipelineOperation(
             worker=row["rank"],
             data_rank=row["dp_rank"],
             stage=row["stage"],
@@ -64,9 +64,9 @@ def read_operations(path: Path) -> list[Operation]:
     ]
 
 
-def _near(name: str, value: float, asked: float, off: float) -> Line:
+def _near(name: str, value: float, asked: float, off: float) -> ScoreLine:
     return _line(name, f"{asked:.3f} +- {off:g}", f"{value:.3f}", abs(value - asked) <= off)
 
 
-def _line(name: str, asked: str, measured: str, ok: bool) -> Line:
-    return Line(name=f"straggler trace ST: {name}", asked=asked, measured=measured, share=f"{int(ok)} of 1", ok=ok)
+def _line(name: str, asked: str, measured: str, ok: bool) -> ScoreLine:
+    return ScoreLine(name=f"straggler trace ST: {name}", asked=asked, measured=measured, share=f"{int(ok)} of 1", ok=ok)

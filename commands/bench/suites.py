@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ...simulator.scoring.summary import Line
+from ...simulator.scoring.summary import ScoreLine
 from .accounting_run import accounting_lines
 from .cost import cost_lines, measure_cost
 from .false_pages import LOADS, sound_lines, watch_sound_days
@@ -24,7 +24,7 @@ def sound_days(load: str, *, gpu_days: float, seed: int, jobs: int, results: Pat
         print(f"whichrank: --sound {load}: there are {', '.join(LOADS)}", file=sys.stderr)
         return EXIT_USAGE
 
-    def measure(kept: KeptRuns) -> list[Line]:
+    def measure(kept: KeptRuns) -> list[ScoreLine]:
         found = watch_sound_days(LOADS[load], kept, gpu_days=gpu_days, seed=seed, jobs=jobs, limit_s=limit_s)
         return sound_lines(LOADS[load], found)
 
@@ -36,13 +36,13 @@ def cost(ranks: Sequence[int], *, results: Path | None) -> int:
 
 
 def accounting(*, results: Path | None) -> int:
-    def measure(kept: KeptRuns) -> list[Line]:
+    def measure(kept: KeptRuns) -> list[ScoreLine]:
         return measured_lines(kept, "accounting", lambda: accounting_lines(ACCOUNTING_SEEDS, ACCOUNTING_HOURS))
 
     return _measured(measure, results)
 
 
-def _measured(measure: Callable[[KeptRuns], list[Line]], results: Path | None) -> int:
+def _measured(measure: Callable[[KeptRuns], list[ScoreLine]], results: Path | None) -> int:
     try:
         lines = measure(KeptRuns(results, code_version()))
     except (OSError, RuntimeError) as error:

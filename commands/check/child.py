@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import IO, Any
 
-from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.outcome import CheckStatus
 from ...telemetry.missing_packages import missing_package
 from .finding import Finding
 from .setup import setup_of
@@ -24,7 +24,7 @@ class Pipe:
         for finding in findings:
             self.write(finding.plain())
 
-    def begins(self, what: str, stuck: Status = Status.UNKNOWN) -> None:
+    def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:
         self.write({"begins": what, "stuck": stuck.value})
 
     def write(self, said: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ def main(module: str) -> None:
                 Finding(
                     family=family,
                     check="answer",
-                    status=Status.UNKNOWN,
+                    status=CheckStatus.UNKNOWN,
                     reason=reason,
                     remedy=remedy,
                 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.outcome import CheckStatus
 from .expected import ExpectedCompute
 from .finding import Family, Finding
 from .gpu_inventory import expected_gpus, inventory
@@ -36,21 +36,21 @@ def check(setup: Setup, tell: Tell) -> None:
     wanted = setup.expected.gpu.count
     is_expected = wanted if wanted is not None else expected_gpus(inventory(setup.root))
     if wanted == 0:
-        tell.found(_finding("present", Status.OK, "no GPU here"))
+        tell.found(_finding("present", CheckStatus.OK, "no GPU here"))
         return
     tell.begins("torch was imported")
     try:
         import torch
     except ImportError as error:
         reason = f"torch cannot be imported, so nothing was measured ({error})"
-        tell.found(_finding("present", Status.UNKNOWN if is_expected else Status.OK, reason))
+        tell.found(_finding("present", CheckStatus.UNKNOWN if is_expected else CheckStatus.OK, reason))
         return
-    tell.begins("CUDA was started", Status.CRITICAL if is_expected else Status.UNKNOWN)
+    tell.begins("CUDA was started", CheckStatus.CRITICAL if is_expected else CheckStatus.UNKNOWN)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
         reason = "no GPU here" if not is_expected else f"torch {torch.__version__} sees none of {is_expected} GPUs"
         remedy = "compare the driver with torch.version.cuda; look at nvidia-smi" if is_expected else ""
-        status = Status.CRITICAL if is_expected else Status.OK
+        status = CheckStatus.CRITICAL if is_expected else CheckStatus.OK
         tell.found(_finding("present", status, reason, remedy=remedy))
         return
     until_s = time.monotonic() + max(setup.limit_s - 5.0, 2.0)
@@ -59,7 +59,7 @@ def check(setup: Setup, tell: Tell) -> None:
     for index in range(count):
         if time.monotonic() > until_s:
             reason = f"no time was left for GPUs {index} to {count - 1}"
-            tell.found(_finding("time", Status.UNKNOWN, reason, remedy="give --timeout more"))
+            tell.found(_finding("time", CheckStatus.UNKNOWN, reason, remedy="give --timeout more"))
             break
         tell.found(*_measure(torch, index, measured, checksums, tell))
     tell.found(*_compare(torch, measured, checksums, setup.expected.compute))
@@ -67,34 +67,34 @@ def check(setup: Setup, tell: Tell) -> None:
 
 def _measure(torch: Any, index: int, measured: Measured, checksums: dict[str, int], tell: Tell) -> Iterator[Finding]:
     name = f"GPU {index}"
-    tell.begins(f"{name} was started", Status.CRITICAL)
+    tell.begins(f"{name} was started", CheckStatus.CRITICAL)
     try:
         free, _ = torch.cuda.mem_get_info(index)
         if free < _LEAST_FREE_BYTES:
             reason = f"only {free / 2**30:.1f} GiB are free: it is in use and was not measured"
-            yield _finding("in_use", Status.WARN, reason, device=name, remedy="end what runs on it (nvidia-smi)")
+            yield _finding("in_use", CheckStatus.WARN, reason, device=name, remedy="end what runs on it (nvidia-smi)")
             return
         with torch.cuda.device(index), torch.no_grad():
             found = measured.setdefault(name, {})
-            tell.begins(f"{name} multiplied matrices", Status.CRITICAL)
+            tell.begins(f"{name} multiplied matrices", CheckStatus.CRITICAL)
             found["gemm"], checksum, is_equal = _gemm(torch)
             checksums[name] = checksum
             if not is_equal:
                 reason = "the same matrix product gave two results"
-                yield _finding("repeatable", Status.CRITICAL, reason, device=name, remedy=_WRONG)
-            tell.begins(f"{name} copied within its memory", Status.CRITICAL)
+                yield _finding("repeatable", CheckStatus.CRITICAL, reason, device=name, remedy=_WRONG)
+            tell.begins(f"{name} copied within its memory", CheckStatus.CRITICAL)
             found["memory"] = _copy_within(torch)
-            tell.begins(f"{name} copied from the host", Status.CRITICAL)
+            tell.begins(f"{name} copied from the host", CheckStatus.CRITICAL)
             found["host_to_gpu"] = _copy_from_host(torch)
             following = (index + 1) % torch.cuda.device_count()
             if following != index and torch.cuda.can_device_access_peer(index, following):
-                tell.begins(f"{name} copied to GPU {following}", Status.CRITICAL)
+                tell.begins(f"{name} copied to GPU {following}", CheckStatus.CRITICAL)
                 found["peer"] = _copy_to_peer(torch, following)
             torch.cuda.empty_cache()
     except RuntimeError as error:  # CUDA's own words: the GPU, its driver or its memory
         reason = f"CUDA failed: {str(error).splitlines()[0][:200]}"
         remedy = "look into the kernel log for an Xid of this GPU; reset it (nvidia-smi -r)"
-        yield _finding("cuda", Status.CRITICAL, reason, device=name, remedy=remedy)
+        yield _finding("cuda", CheckStatus.CRITICAL, reason, device=name, remedy=remedy)
 
 
 def _gemm(torch: Any) -> tuple[float, int, bool]:
@@ -171,7 +171,7 @@ def _compare(
         usual, most = counts.most_common(1)[0]
         if checksum != usual and most > 1:
             reason = f"its matrix product is not that of {most} other GPUs"
-            yield _finding("agrees", Status.CRITICAL, reason, device=name, remedy=_WRONG)
+            yield _finding("agrees", CheckStatus.CRITICAL, reason, device=name, remedy=_WRONG)
 
 
 def _judge(
@@ -184,20 +184,20 @@ def _judge(
     least: float | None,
     wanted: ExpectedCompute,
 ) -> Finding:
-    reason, status = f"{shows}: {value:.4g} {unit}", Status.OK
+    reason, status = f"{shows}: {value:.4g} {unit}", CheckStatus.OK
     if least is not None and value < least:
-        reason, status = f"{reason}, expected {least:g}", Status.CRITICAL
+        reason, status = f"{reason}, expected {least:g}", CheckStatus.CRITICAL
     elif usual is not None:
         slower = 100.0 * (1.0 - value / usual)
         if slower > wanted.slower_percent:
             reason += f", {slower:.0f} % less than the other GPUs ({usual:.4g})"
-            status = Status.CRITICAL if slower > 2 * wanted.slower_percent else Status.WARN
-    remedy = _SLOW if status is not Status.OK else ""
+            status = CheckStatus.CRITICAL if slower > 2 * wanted.slower_percent else CheckStatus.WARN
+    remedy = _SLOW if status is not CheckStatus.OK else ""
     return _finding(kind, status, reason, device=name, remedy=remedy, value=value)
 
 
 def _finding(
-    check: str, status: Status, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
+    check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
 ) -> Finding:
     return Finding(
         family=Family.COMPUTE, check=check, status=status, reason=reason, device=device, remedy=remedy, value=value

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from ...diagnosis.health_checks.outcome import Status, worst
+from ...diagnosis.health_checks.outcome import CheckStatus, worst
 
 EXIT_OK, EXIT_CRITICAL, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
 #: More is cut: a driver's words can be anything.
@@ -35,7 +35,7 @@ class Finding:
 
     family: Family
     check: str
-    status: Status
+    status: CheckStatus
     reason: str
     device: str = ""
     remedy: str = ""
@@ -53,7 +53,7 @@ class Finding:
         return cls(
             family=Family(plain["family"]),
             check=_line(plain["check"]),
-            status=Status(plain["status"]),
+            status=CheckStatus(plain["status"]),
             reason=_line(plain["reason"]),
             device=_line(plain["device"]),
             remedy=_line(plain["remedy"]),
@@ -61,15 +61,15 @@ class Finding:
         )
 
 
-def verdict(findings: Iterable[Finding]) -> Status:
+def verdict(findings: Iterable[Finding]) -> CheckStatus:
     """CRITICAL before WARN before UNKNOWN before OK."""
     return worst(finding.status for finding in findings)
 
 
-def exit_status(overall: Status, *, strict: bool) -> int:
-    if overall is Status.CRITICAL or (strict and overall is Status.WARN):
+def exit_status(overall: CheckStatus, *, strict: bool) -> int:
+    if overall is CheckStatus.CRITICAL or (strict and overall is CheckStatus.WARN):
         return EXIT_CRITICAL
-    return EXIT_UNKNOWN if overall is Status.UNKNOWN else EXIT_OK
+    return EXIT_UNKNOWN if overall is CheckStatus.UNKNOWN else EXIT_OK
 
 
 def _line(text: object) -> str:

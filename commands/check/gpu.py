@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...agents.collectors.base.collector import Collected
-from ...agents.collectors.gpu.gpu import GpuCollector
-from ...diagnosis.health_checks.outcome import Status
+from ...agents.collectors.gpu.gpu_collector import GpuCollector
+from ...diagnosis.health_checks.outcome import CheckStatus
 from ...telemetry.records import Point
 from .finding import Family, Finding
 from .gpu_inventory import expected_gpus, inventory
@@ -19,7 +19,7 @@ _REBOOT = "drain the node; reset the GPU (nvidia-smi -r) or reboot, then look in
 def check(setup: Setup, tell: Tell) -> None:
     here = inventory(setup.root)
     expected = setup.expected.gpu.count if setup.expected.gpu.count is not None else expected_gpus(here)
-    tell.begins("the GPU driver was asked for its GPUs", Status.CRITICAL)
+    tell.begins("the GPU driver was asked for its GPUs", CheckStatus.CRITICAL)
     collected = GpuCollector(setup.proc).collect(moment())
     states = {
         str(point.attributes["hw.name"]): point.value == 1.0
@@ -42,18 +42,18 @@ def _no_gpu(setup: Setup, collected: Collected, expected: int) -> Iterator[Findi
     said = collected.problems[0] if collected.problems else "the driver knows of no GPU"
     for family in sorted(setup.families & {Family.GPU, Family.NVLINK}):
         if expected == 0:
-            yield Finding(family=family, check="present", status=Status.OK, reason="no GPU here", value=0.0)
+            yield Finding(family=family, check="present", status=CheckStatus.OK, reason="no GPU here", value=0.0)
         elif family is Family.GPU:
             yield Finding(
                 family=family,
                 check="present",
-                status=Status.CRITICAL,
+                status=CheckStatus.CRITICAL,
                 reason=f"{expected} GPUs are expected and none answers: {said}",
                 remedy="look at nvidia-smi and the kernel log (NVRM); reinstall the driver or reboot",
                 value=0.0,
             )
         else:
-            yield Finding(family=family, check="present", status=Status.UNKNOWN, reason="no GPU answers")
+            yield Finding(family=family, check="present", status=CheckStatus.UNKNOWN, reason="no GPU answers")
 
 
 def _lost(collected: Collected, states: Mapping[str, bool]) -> Iterator[Finding]:
@@ -66,14 +66,14 @@ def _lost(collected: Collected, states: Mapping[str, bool]) -> Iterator[Finding]
         if not is_there:
             reason = f"the GPU does not answer ({why.get(name, 'lost')})"
             yield Finding(
-                family=Family.GPU, check="lost", status=Status.CRITICAL, device=name, reason=reason, remedy=_REBOOT
+                family=Family.GPU, check="lost", status=CheckStatus.CRITICAL, device=name, reason=reason, remedy=_REBOOT
             )
 
 
 def _count(there: int, expected: int) -> Finding:
-    status = Status.CRITICAL if there < expected else Status.OK
+    status = CheckStatus.CRITICAL if there < expected else CheckStatus.OK
     reason = f"{there} GPUs answer" + (f", expected {expected}" if there != expected and expected else "")
-    remedy = _REBOOT if status is Status.CRITICAL else ""
+    remedy = _REBOOT if status is CheckStatus.CRITICAL else ""
     return Finding(family=Family.GPU, check="present", status=status, reason=reason, remedy=remedy, value=float(there))
 
 
@@ -86,7 +86,7 @@ def _models(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
                 yield Finding(
                     family=Family.GPU,
                     check="model",
-                    status=Status.CRITICAL,
+                    status=CheckStatus.CRITICAL,
                     device=str(point.attributes["hw.name"]),
                     reason=f"it is a {model}, expected {wanted}",
                     remedy="correct the list of expectations, or the node's entry in the scheduler",
@@ -103,7 +103,7 @@ def _pcie(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
             yield Finding(
                 family=Family.GPU,
                 check="pcie_width",
-                status=Status.WARN if wanted is None else Status.CRITICAL,
+                status=CheckStatus.WARN if wanted is None else CheckStatus.CRITICAL,
                 device=name,
                 reason=f"PCIe link has {lanes:.0f} lanes, expected {limit:.0f}",
                 remedy="reseat the board or riser; look for PCIe AER lines in the kernel log",
@@ -118,7 +118,7 @@ def _sizes(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
             yield Finding(
                 family=Family.GPU,
                 check="memory_size",
-                status=Status.CRITICAL,
+                status=CheckStatus.CRITICAL,
                 device=name,
                 reason=f"{size / 2**30:.1f} GiB of memory, expected {wanted:g}",
                 remedy="look for MIG and for memory that was taken out of use",
@@ -132,7 +132,7 @@ def _nvlinks(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
     wanted = setup.expected.gpu.nvlinks
     if not any(up.values()) and not wanted:
         # A board without a bridge has links that lead nowhere.
-        yield Finding(family=Family.NVLINK, check="present", status=Status.OK, reason="no NVLink is in use here")
+        yield Finding(family=Family.NVLINK, check="present", status=CheckStatus.OK, reason="no NVLink is in use here")
         return
     # A GPU that knows of fewer links than its peers misses them as well.
     total = float(wanted) if wanted is not None else max(count + down.get(name, 0.0) for name, count in up.items())
@@ -145,7 +145,7 @@ def _nvlinks(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
             yield Finding(
                 family=Family.NVLINK,
                 check="down",
-                status=Status.CRITICAL,
+                status=CheckStatus.CRITICAL,
                 device=name,
                 reason=f"{count:.0f} NVLinks are up, expected {total:.0f}",
                 remedy="drain the node; reset all GPUs and the fabric manager, then run dcgmi diag -r 3",
@@ -153,7 +153,7 @@ def _nvlinks(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
             )
     if not bad:
         reason = f"all NVLinks of {len(names)} GPUs are up ({max(up.values(), default=0):.0f} each)"
-        yield Finding(family=Family.NVLINK, check="down", status=Status.OK, reason=reason)
+        yield Finding(family=Family.NVLINK, check="down", status=CheckStatus.OK, reason=reason)
 
 
 def of_each(points: Sequence[Point], metric: str, **labels: str) -> dict[str, float]:

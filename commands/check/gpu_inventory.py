@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...agents.collectors.base.kernel_files import list_names, read_text
-from ...agents.collectors.gpu.bus import nvidia_on_bus
+from ...agents.collectors.gpu.pci_devices import nvidia_on_bus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

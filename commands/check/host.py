@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...agents.collectors.base.kernel_files import list_names, read_text
-from ...agents.collectors.host.host import HostCollector
-from ...diagnosis.health_checks.outcome import Status
+from ...agents.collectors.host.host_collector import HostCollector
+from ...diagnosis.health_checks.outcome import CheckStatus
 from ...telemetry.records import Point
 from .finding import Family, Finding
 from .points import moment, tell_points
@@ -43,7 +43,13 @@ def _sizes(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
         size = next((point.value for point in points if point.name == metric), None)
         if least_gib is None:
             continue
-        status = Status.UNKNOWN if size is None else Status.OK if size >= least_gib * _GIB * 0.98 else Status.CRITICAL
+        status = (
+            CheckStatus.UNKNOWN
+            if size is None
+            else CheckStatus.OK
+            if size >= least_gib * _GIB * 0.98
+            else CheckStatus.CRITICAL
+        )
         reason = "it cannot be read" if size is None else f"{size / _GIB:.1f} GiB, expected {least_gib:g}"
         remedy = "look for modules that the firmware took out (dmidecode -t memory), or the limit of the mount"
         yield Finding(
@@ -51,7 +57,7 @@ def _sizes(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
             check=check,
             status=status,
             reason=reason,
-            remedy="" if status is Status.OK else remedy,
+            remedy="" if status is CheckStatus.OK else remedy,
             value=None if size is None else size / _GIB,
         )
 
@@ -69,7 +75,7 @@ def _governor(setup: Setup) -> Iterator[Finding]:
         yield Finding(
             family=Family.HOST,
             check="governor",
-            status=Status.WARN if found else Status.UNKNOWN,
+            status=CheckStatus.WARN if found else CheckStatus.UNKNOWN,
             reason=f"frequency governors: {told}, expected {wanted}",
             remedy=f"cpupower frequency-set -g {wanted}",
         )
@@ -90,14 +96,14 @@ def _stuck(setup: Setup) -> Iterator[Finding]:
         yield Finding(
             family=Family.HOST,
             check="stuck_processes",
-            status=Status.CRITICAL,
+            status=CheckStatus.CRITICAL,
             reason=f"{len(stuck)} processes were killed and cannot end: {', '.join(stuck[:5])}",
             remedy="find what they wait for (mount, GPU driver) in the kernel log; reboot if it does not come back",
             value=float(len(stuck)),
         )
     else:
         reason = f"none of {len(names)} processes was killed and cannot end"
-        yield Finding(family=Family.HOST, check="stuck_processes", status=Status.OK, reason=reason, value=0.0)
+        yield Finding(family=Family.HOST, check="stuck_processes", status=CheckStatus.OK, reason=reason, value=0.0)
 
 
 def _is_killed(setup: Setup, pid: str) -> bool:

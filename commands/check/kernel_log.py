@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from ...agents.collectors.base.collector import Timestamps
 from ...agents.collectors.base.kernel_files import read_text
-from ...agents.collectors.logs.kernel_log import default_sources
+from ...agents.collectors.logs.kernel_log_collector import default_sources
 from ...agents.collectors.logs.kernel_log_sources import KernelLogSource
-from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.outcome import CheckStatus
 from ...diagnosis.kernel_log import KernelEvent, KernelLogReader
-from ...diagnosis.kernel_log.event import Domain, Repair, Severity
+from ...diagnosis.kernel_log.event import Domain, EventSeverity, Repair
 from ...diagnosis.kernel_log.recurrence import Sighting, conclusions, sighting_of
 from ...diagnosis.kernel_log.stamps import Calendar
 from ...telemetry.redaction import redact
@@ -43,7 +43,7 @@ def check(setup: Setup, tell: Tell) -> None:
     if source is None:
         reason = f"the kernel log cannot be read: {'; '.join(refusals)}"
         remedy = "run as root, or name a file with --kernel-log"
-        tell.found(_finding("readable", Status.UNKNOWN, reason, remedy=remedy))
+        tell.found(_finding("readable", CheckStatus.UNKNOWN, reason, remedy=remedy))
         return
     tell.begins(f"{source.name} was read")
     now = moment()
@@ -54,7 +54,7 @@ def check(setup: Setup, tell: Tell) -> None:
     tell.found(*_groups(told, recent_s, now), *_repeats(told, now))
     if not told:
         reason = f"no fault of a device since this boot ({source.name})"
-        tell.found(_finding("faults", Status.OK, reason, value=0.0))
+        tell.found(_finding("faults", CheckStatus.OK, reason, value=0.0))
 
 
 def _open(path: str) -> tuple[KernelLogSource | None, list[str]]:
@@ -87,7 +87,7 @@ def _events(source: KernelLogSource, now: Timestamps, setup: Setup) -> Iterator[
 
 def _matters(event: KernelEvent) -> bool:
     """Of the node, not of a program; a cause, not what follows from one."""
-    if event.severity in (Severity.INFO, Severity.WARNING) or event.domain is Domain.APPLICATION:
+    if event.severity in (EventSeverity.INFO, EventSeverity.WARNING) or event.domain is Domain.APPLICATION:
         return False
     return event.role is CausalRole.INITIATING
 
@@ -107,7 +107,7 @@ def _groups(events: Iterable[KernelEvent], recent_s: float, now: Timestamps) -> 
 
 def _of_group(group: _Group, recent_s: float, now: Timestamps) -> Finding:
     event = group.event
-    is_fatal = event.severity is Severity.FATAL and group.last_s >= recent_s
+    is_fatal = event.severity is EventSeverity.FATAL and group.last_s >= recent_s
     age_h = max(now.wall_ns / 1e9 - group.last_s, 0.0) / _HOUR_S
     times = f"{group.count} times, last " if group.count > 1 else ""
     code = f" {event.code}" if event.code else ""
@@ -115,7 +115,7 @@ def _of_group(group: _Group, recent_s: float, now: Timestamps) -> Finding:
     repair = event.repair.value.replace("_", " ") if event.repair is not Repair.NONE else ""
     return _finding(
         "faults",
-        Status.CRITICAL if is_fatal else Status.WARN,
+        CheckStatus.CRITICAL if is_fatal else CheckStatus.WARN,
         reason,
         device=event.device,
         remedy=repair or event.action.value.replace("_", " "),
@@ -135,7 +135,7 @@ def _repeats(events: Iterable[KernelEvent], now: Timestamps) -> Iterator[Finding
                 seen.add((found.rule, found.device))
                 yield _finding(
                     "recurrence",
-                    Status.CRITICAL,
+                    CheckStatus.CRITICAL,
                     f"{found.rule.replace('_', ' ')}: {found.count} times",
                     device=found.device,
                     remedy=found.repair.value.replace("_", " "),
@@ -157,7 +157,7 @@ def _boot_s(setup: Setup, now: Timestamps) -> float:
 
 
 def _finding(
-    check: str, status: Status, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
+    check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
 ) -> Finding:
     return Finding(
         family=Family.KERNEL_LOG, check=check, status=status, reason=reason, device=device, remedy=remedy, value=value

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ...diagnosis.counters.conditions import Condition
 from ...diagnosis.counters.enough_ports import RATE_SLACK, judge_ports
+from ...diagnosis.counters.port_conditions import PortConditionSpan
+from ...diagnosis.counters.port_watch import PortWatch
 from ...diagnosis.counters.rules import ExpectedPorts, Grade, expected_ports
 from ...diagnosis.counters.sample import Layer, LinkState, NodeSample, PortSample
 from ...diagnosis.counters.sysfs import read_sample
-from ...diagnosis.counters.watch import PortWatch
-from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.outcome import CheckStatus
 from .finding import Family, Finding
 from .gpu_inventory import inventory
 from .setup import Mode, Setup, Tell
 
-_STATUS = {Grade.INFO: Status.OK, Grade.WARN: Status.WARN, Grade.CRITICAL: Status.CRITICAL}
+_STATUS = {Grade.INFO: CheckStatus.OK, Grade.WARN: CheckStatus.WARN, Grade.CRITICAL: CheckStatus.CRITICAL}
 #: Counters are looked at twice, so far apart; rates per minute need more, in a preflight there is time.
 _WATCH_S = {Mode.PREFLIGHT: 10.0, Mode.PROLOG: 2.0, Mode.EPILOG: 2.0}
 _LOOKS = 3
@@ -47,11 +47,11 @@ def _rdma(sample: NodeSample, expected: ExpectedPorts | None, *, is_guess: bool)
     ports = [port for port in sample.ports if port.layer is not Layer.NETDEV]
     if expected is not None and (ports or not is_guess):
         verdict = judge_ports(ports, expected)
-        failed = Status.WARN if is_guess else Status.CRITICAL
+        failed = CheckStatus.WARN if is_guess else CheckStatus.CRITICAL
         reason = f"RDMA: {verdict.text}" + (" of nodes with this GPU" if is_guess and not verdict.is_enough else "")
         yield _finding(
             "rdma_ports",
-            Status.OK if verdict.is_enough else failed,
+            CheckStatus.OK if verdict.is_enough else failed,
             reason,
             remedy="" if verdict.is_enough else _CABLE,
             value=float(verdict.good),
@@ -59,7 +59,7 @@ def _rdma(sample: NodeSample, expected: ExpectedPorts | None, *, is_guess: bool)
         if not is_guess:
             return
     if not ports:
-        yield _finding("rdma_ports", Status.OK, "no RDMA port here", value=0.0)
+        yield _finding("rdma_ports", CheckStatus.OK, "no RDMA port here", value=0.0)
         return
     good = [port for port in ports if port.state is LinkState.ACTIVE]
     for port in ports:
@@ -68,9 +68,9 @@ def _rdma(sample: NodeSample, expected: ExpectedPorts | None, *, is_guess: bool)
             port.state is LinkState.DOWN and port.physical not in _WITHOUT_CABLE
         ):
             reason = f"the port is {port.state.value} ({port.physical or 'physical state unknown'})"
-            yield _finding("rdma_port", Status.WARN, reason, device=port.name, remedy=_CABLE)
+            yield _finding("rdma_port", CheckStatus.WARN, reason, device=port.name, remedy=_CABLE)
     yield from _slow_ports(good)
-    status = Status.OK if good else Status.CRITICAL
+    status = CheckStatus.OK if good else CheckStatus.CRITICAL
     reason = f"{len(good)} of {len(ports)} RDMA ports are up"
     yield _finding("rdma_up", status, reason, remedy="" if good else _CABLE, value=float(len(good)))
 
@@ -85,7 +85,7 @@ def _slow_ports(ports: list[PortSample]) -> Iterator[Finding]:
         for name, rate in rates.items():
             if rate < fastest * RATE_SLACK:
                 reason = f"the port runs at {rate:g} Gb/s, most others at {fastest:g}"
-                yield _finding("rdma_rate", Status.WARN, reason, device=name, remedy=_CABLE, value=rate)
+                yield _finding("rdma_rate", CheckStatus.WARN, reason, device=name, remedy=_CABLE, value=rate)
 
 
 def _interfaces(setup: Setup, sample: NodeSample) -> Iterator[Finding]:
@@ -94,20 +94,20 @@ def _interfaces(setup: Setup, sample: NodeSample) -> Iterator[Finding]:
     for name in wanted.interfaces:
         port = found.get(name)
         if port is None:
-            yield _finding("interface", Status.CRITICAL, "the interface is not there", device=name, remedy=_CABLE)
+            yield _finding("interface", CheckStatus.CRITICAL, "the interface is not there", device=name, remedy=_CABLE)
         elif port.state is not LinkState.ACTIVE:
             reason = f"the interface is {port.physical or port.state.value}"
-            yield _finding("interface", Status.CRITICAL, reason, device=name, remedy=_CABLE)
+            yield _finding("interface", CheckStatus.CRITICAL, reason, device=name, remedy=_CABLE)
         elif wanted.interface_gbps and (port.rate is None or port.rate.gbps < wanted.interface_gbps * RATE_SLACK):
             speed = f"{port.rate.gbps:g} Gb/s" if port.rate else "an unknown speed"
             reason = f"the interface runs at {speed}, expected {wanted.interface_gbps:g}"
-            yield _finding("interface", Status.CRITICAL, reason, device=name, remedy=_CABLE)
+            yield _finding("interface", CheckStatus.CRITICAL, reason, device=name, remedy=_CABLE)
     up = sum(port.state is LinkState.ACTIVE for port in found.values())
     if found and not up and not wanted.interfaces:
         reason = f"none of {len(found)} network interfaces is up"
-        yield _finding("interfaces", Status.WARN, reason, remedy="look at ip link; a node needs one")
+        yield _finding("interfaces", CheckStatus.WARN, reason, remedy="look at ip link; a node needs one")
     else:
-        yield _finding("interfaces", Status.OK, f"{up} of {len(found)} network interfaces are up", value=float(up))
+        yield _finding("interfaces", CheckStatus.OK, f"{up} of {len(found)} network interfaces are up", value=float(up))
 
 
 def _watched(setup: Setup, first: NodeSample) -> Iterator[Finding]:
@@ -122,10 +122,12 @@ def _watched(setup: Setup, first: NodeSample) -> Iterator[Finding]:
     bad = [condition for condition in watch.open_conditions if condition.grade is not Grade.INFO]
     yield from (_of_condition(condition) for condition in bad)
     if not bad:
-        yield _finding("counters", Status.OK, f"no error counter of {len(first.ports)} ports grew in {watch_s:.0f} s")
+        yield _finding(
+            "counters", CheckStatus.OK, f"no error counter of {len(first.ports)} ports grew in {watch_s:.0f} s"
+        )
 
 
-def _of_condition(condition: Condition) -> Finding:
+def _of_condition(condition: PortConditionSpan) -> Finding:
     reason = f"{condition.name}: {condition.shows} ({condition.value:g} {condition.unit}".rstrip() + ")"
     return _finding(
         "counters",
@@ -138,7 +140,7 @@ def _of_condition(condition: Condition) -> Finding:
 
 
 def _finding(
-    check: str, status: Status, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
+    check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
 ) -> Finding:
     return Finding(
         family=Family.NETWORK, check=check, status=status, reason=reason, device=device, remedy=remedy, value=value

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ...agents.collectors.base.collector import Timestamps
-from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.outcome import CheckStatus
 from ...diagnosis.health_checks.point_limits import Judged, judge_peers, judge_points, worst_of_each
 from ...telemetry.records import Point
 from .finding import Family, Finding
@@ -23,7 +23,7 @@ def tell_points(setup: Setup, points: Sequence[Point], families: Iterable[Family
     judged = worst_of_each([*judge_points(points, names, setup.expected.number), *judge_peers(points, names)])
     fine: dict[tuple[str, str], list[Judged]] = {}
     for each in judged:
-        if each.status is Status.OK:
+        if each.status is CheckStatus.OK:
             fine.setdefault((each.family, each.check), []).append(each)
         else:
             tell.found(
@@ -44,7 +44,7 @@ def tell_points(setup: Setup, points: Sequence[Point], families: Iterable[Family
             Finding(
                 family=Family(family),
                 check=check,
-                status=Status.OK,
+                status=CheckStatus.OK,
                 reason=highest.reason + of,
                 value=highest.value,
             )

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.outcome import CheckStatus
 from .finding import Family, Finding
 from .setup import Mode, Setup, plain_setup
 
@@ -69,7 +69,7 @@ class _Running:
     until_s: float
     half: bytes = b""
     asked: str = "it was started"
-    stuck: Status = Status.UNKNOWN
+    stuck: CheckStatus = CheckStatus.UNKNOWN
     #: A child that has said so has told all that it had.
     done: bool = False
     findings: list[Finding] = field(default_factory=list)
@@ -145,7 +145,7 @@ def _read(running: _Running) -> bool:
 
 def _take(running: _Running, said: Mapping[str, Any]) -> None:
     if "begins" in said:
-        running.asked, running.stuck = str(said["begins"]), Status(said["stuck"])
+        running.asked, running.stuck = str(said["begins"]), CheckStatus(said["stuck"])
     elif "done" in said:
         running.done = True
     elif len(running.findings) < MOST_FINDINGS:
@@ -170,7 +170,7 @@ def _end(running: _Running) -> Sequence[Finding]:
             how_bad, remedy = running.stuck, "look for processes in state D (ps -eo pid,stat,wchan:32,args)"
         else:
             why = f"its process ended with {status} while {running.asked}"
-            how_bad, remedy = max(running.stuck, Status.UNKNOWN, key=_is_worse), "run the check again by hand"
+            how_bad, remedy = max(running.stuck, CheckStatus.UNKNOWN, key=_is_worse), "run the check again by hand"
         for family in running.families:
             running.findings.append(Finding(family=family, check="answer", status=how_bad, reason=why, remedy=remedy))
     if running.left_out and len(running.findings) >= MOST_FINDINGS:
@@ -178,12 +178,12 @@ def _end(running: _Running) -> Sequence[Finding]:
             Finding(
                 family=running.families[0],
                 check="answer",
-                status=Status.WARN,
+                status=CheckStatus.WARN,
                 reason=f"{running.left_out} more findings are left out",
             )
         )
     return [finding for finding in running.findings if finding.family in running.families]
 
 
-def _is_worse(status: Status) -> int:
-    return (Status.OK, Status.UNKNOWN, Status.WARN, Status.CRITICAL).index(status)
+def _is_worse(status: CheckStatus) -> int:
+    return (CheckStatus.OK, CheckStatus.UNKNOWN, CheckStatus.WARN, CheckStatus.CRITICAL).index(status)

@@ -10,16 +10,21 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.outcome import CheckStatus
 from .finding import Family, Finding, verdict
 from .setup import Mode
 
 SCHEMA = 1
-_STYLE = {Status.OK: "green", Status.WARN: "yellow", Status.CRITICAL: "bold red", Status.UNKNOWN: "magenta"}
+_STYLE = {
+    CheckStatus.OK: "green",
+    CheckStatus.WARN: "yellow",
+    CheckStatus.CRITICAL: "bold red",
+    CheckStatus.UNKNOWN: "magenta",
+}
 #: The worst first: schedulers keep the first line as the reason of a drained node.
 #: Devices of one line.
 _MOST_NAMED = 16
-_ORDER = (Status.CRITICAL, Status.WARN, Status.UNKNOWN, Status.OK)
+_ORDER = (CheckStatus.CRITICAL, CheckStatus.WARN, CheckStatus.UNKNOWN, CheckStatus.OK)
 
 
 def print_json(mode: Mode, findings: Sequence[Finding], exit_code: int, took_s: float) -> None:
@@ -43,7 +48,7 @@ def print_json(mode: Mode, findings: Sequence[Finding], exit_code: int, took_s: 
 def print_lines(findings: Sequence[Finding], took_s: float, *, verbose: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     overall = verdict(findings)
-    bad = [finding for finding in _sorted(findings) if finding.status is not Status.OK]
+    bad = [finding for finding in _sorted(findings) if finding.status is not CheckStatus.OK]
     for group in _alike(_sorted(findings) if verbose else bad):
         console.print(_line(group))
     words = []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from ...agents.collectors.base.kernel_files import list_names, read_text
-from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.outcome import CheckStatus
 from .finding import Family, Finding
 from .gpu_inventory import inventory
 from .setup import Setup, Tell
@@ -31,7 +31,7 @@ def check(setup: Setup, tell: Tell) -> None:
     tell.found(*(_service(setup, unit) for unit in units))
     tell.found(*_modules(setup))
     if not units and not setup.expected.services.modules:
-        tell.found(_finding("services", Status.OK, "no service is expected by name or by the kind of this node"))
+        tell.found(_finding("services", CheckStatus.OK, "no service is expected by name or by the kind of this node"))
 
 
 def _service(setup: Setup, unit: str) -> Finding:
@@ -40,8 +40,8 @@ def _service(setup: Setup, unit: str) -> Finding:
         program = _PROGRAMS.get(unit, unit.removesuffix(".service"))
         state = "active" if _runs(setup, program) else "not running"
     if state in _GOOD:
-        return _finding("service", Status.OK, f"it is {state}", device=unit)
-    status = Status.WARN if state == "activating" else Status.CRITICAL
+        return _finding("service", CheckStatus.OK, f"it is {state}", device=unit)
+    status = CheckStatus.WARN if state == "activating" else CheckStatus.CRITICAL
     remedy = f"systemctl status {unit}; journalctl -u {unit} -n 50"
     return _finding("service", status, f"it is {state}", device=unit, remedy=remedy)
 
@@ -72,11 +72,11 @@ def _modules(setup: Setup) -> Iterator[Finding]:
     have = {name.replace("-", "_") for name in list_names(setup.sys / "module")}
     for module in setup.expected.services.modules:
         if any(fnmatchcase(name, module.replace("-", "_")) for name in have):
-            yield _finding("module", Status.OK, "it is loaded", device=module)
+            yield _finding("module", CheckStatus.OK, "it is loaded", device=module)
         else:
             remedy = f"modprobe {module}; look into the kernel log if it refuses"
-            yield _finding("module", Status.CRITICAL, "it is not loaded", device=module, remedy=remedy)
+            yield _finding("module", CheckStatus.CRITICAL, "it is not loaded", device=module, remedy=remedy)
 
 
-def _finding(check: str, status: Status, reason: str, *, device: str = "", remedy: str = "") -> Finding:
+def _finding(check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "") -> Finding:
     return Finding(family=Family.SERVICES, check=check, status=status, reason=reason, device=device, remedy=remedy)

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.outcome import CheckStatus
 from .expected import Expected, expected_of
 from .finding import Family, Finding
 
@@ -76,5 +76,5 @@ class Tell(Protocol):
 
     def found(self, *findings: Finding) -> None: ...
 
-    def begins(self, what: str, stuck: Status = Status.UNKNOWN) -> None:
+    def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:
         """What is asked now, and what it means if the answer never comes."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ...agents.collectors.base.kernel_files import read_text
 from ...agents.collectors.storage.mount_probes import MountProbe, ProbeResult, Space
 from ...agents.collectors.storage.mount_table import Mount, mount_of, parse_mounts
-from ...diagnosis.health_checks.outcome import Status
+from ...diagnosis.health_checks.outcome import CheckStatus
 from .finding import Family, Finding
 from .setup import Setup, Tell
 
@@ -25,7 +25,7 @@ def check(setup: Setup, tell: Tell) -> None:
     table = read_text(setup.proc / "self/mountinfo", _TABLE_BYTES)
     if table is None:
         reason = f"{setup.proc}/self/mountinfo cannot be read: mounts are not seen"
-        tell.found(_finding("mounts", Status.UNKNOWN, reason))
+        tell.found(_finding("mounts", CheckStatus.UNKNOWN, reason))
         return
     mounts = parse_mounts(table)
     wanted = setup.expected.storage
@@ -39,7 +39,7 @@ def check(setup: Setup, tell: Tell) -> None:
         if write.get(mount.path) != folder:
             probes[folder] = MountProbe(mount.path, folder)
     by_path = {mount.path: mount for mount in mounts} | dict(others)
-    tell.begins("the mounts were asked", Status.CRITICAL)
+    tell.begins("the mounts were asked", CheckStatus.CRITICAL)
     for probe in probes.values():
         probe.ask()
     patience_s = max(min(wanted.answer_s, setup.limit_s - 1.0), 0.2)
@@ -57,7 +57,7 @@ def check(setup: Setup, tell: Tell) -> None:
     for path, probe in open_probes.items():
         tell.found(_silent(by_path[path], path, probe, patience_s))
     if not open_probes:
-        tell.found(_finding("answer", Status.OK, f"{len(probes)} mounts answer", value=float(answered)))
+        tell.found(_finding("answer", CheckStatus.OK, f"{len(probes)} mounts answer", value=float(answered)))
 
 
 def _missing(table: str, wanted: tuple[str, ...]) -> Iterator[Finding]:
@@ -66,11 +66,11 @@ def _missing(table: str, wanted: tuple[str, ...]) -> Iterator[Finding]:
     for path in wanted:
         if os.path.normpath(path).replace(" ", "\\040") not in have:
             remedy = f"mount {path}; look at systemctl --failed and the kernel log if it refuses"
-            yield _finding("mounts", Status.CRITICAL, "it is not mounted", device=path, remedy=remedy)
+            yield _finding("mounts", CheckStatus.CRITICAL, "it is not mounted", device=path, remedy=remedy)
     if wanted:
         missing = sum(os.path.normpath(path).replace(" ", "\\040") not in have for path in wanted)
         if not missing:
-            yield _finding("mounts", Status.OK, f"{len(wanted)} folders are mounted")
+            yield _finding("mounts", CheckStatus.OK, f"{len(wanted)} folders are mounted")
 
 
 def _write_folders(wanted: tuple[str, ...], mounts: list[Mount]) -> tuple[dict[str, str], list[Finding]]:
@@ -82,7 +82,7 @@ def _write_folders(wanted: tuple[str, ...], mounts: list[Mount]) -> tuple[dict[s
         if mount is None:
             reason = "it lies on no disk and no server, so nothing is written there"
             remedy = "name a folder on the file system that jobs write to"
-            homeless.append(_finding("write", Status.UNKNOWN, reason, device=folder, remedy=remedy))
+            homeless.append(_finding("write", CheckStatus.UNKNOWN, reason, device=folder, remedy=remedy))
         else:
             folders.setdefault(mount.path, folder)
     return folders, homeless
@@ -94,15 +94,15 @@ def _answered(setup: Setup, mount: Mount, path: str, probe: MountProbe, result: 
         if operation.error:
             device = probe.write_folder if operation.operation == "write" else path
             denied = operation.error in _DENIED and operation.operation != "write"
-            status = Status.OK if denied else Status.CRITICAL
+            status = CheckStatus.OK if denied else CheckStatus.CRITICAL
             reason = f"{operation.operation}: {operation.error} after {took_s:.2f} s ({_what(mount)})"
             yield _finding(operation.operation, status, reason, device=device, remedy="" if denied else _CLIENT)
         elif took_s > setup.expected.storage.answer_s / 3:
             reason = f"{operation.operation} took {took_s:.1f} s ({_what(mount)})"
-            yield _finding("slow", Status.WARN, reason, device=path, remedy=_CLIENT, value=took_s)
+            yield _finding("slow", CheckStatus.WARN, reason, device=path, remedy=_CLIENT, value=took_s)
         elif operation.operation == "write":
             reason = f"a file was written and synced in {took_s * 1000:.0f} ms"
-            yield _finding("write", Status.OK, reason, device=probe.write_folder, value=took_s)
+            yield _finding("write", CheckStatus.OK, reason, device=probe.write_folder, value=took_s)
     if result.space is not None and path == mount.path:
         yield from _room(setup, mount, result.space)
 
@@ -120,7 +120,7 @@ def _room(setup: Setup, mount: Mount, space: Space) -> Iterator[Finding]:
         critical = percent > wanted.used_percent_critical
         yield _finding(
             what,
-            Status.CRITICAL if critical else Status.WARN,
+            CheckStatus.CRITICAL if critical else CheckStatus.WARN,
             f"{percent:.0f} % of its {what} in use ({_what(mount)})",
             device=mount.path,
             remedy="remove old checkpoints, logs and core dumps, or ask for more",
@@ -133,7 +133,7 @@ def _silent(mount: Mount, path: str, probe: MountProbe, patience_s: float) -> Fi
     doing = outstanding.operation if outstanding is not None else "stat"
     reason = f"no answer to {doing} within {patience_s:.1f} s ({_what(mount)})"
     return _finding(
-        "answer", Status.CRITICAL, reason, device=probe.write_folder if doing == "write" else path, remedy=_CLIENT
+        "answer", CheckStatus.CRITICAL, reason, device=probe.write_folder if doing == "write" else path, remedy=_CLIENT
     )
 
 
@@ -142,7 +142,7 @@ def _what(mount: Mount) -> str:
 
 
 def _finding(
-    check: str, status: Status, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
+    check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
 ) -> Finding:
     return Finding(
         family=Family.STORAGE, check=check, status=status, reason=reason, device=device, remedy=remedy, value=value

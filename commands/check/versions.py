@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from ...agents.collectors.network.sysfs_ports import infiniband_ports
-from ...agents.collectors.surroundings.versions import VersionsCollector
-from ...diagnosis.health_checks.outcome import Status
+from ...agents.collectors.surroundings.versions_collector import VersionsCollector
+from ...diagnosis.health_checks.outcome import CheckStatus
 from .finding import Family, Finding
 from .points import moment
 from .setup import Setup, Tell
@@ -29,20 +29,22 @@ def check(setup: Setup, tell: Tell) -> None:
         tell.found(*_against(what, pattern, found.get(what, {})))
     tell.found(*_firmware(setup))
     told = "; ".join(f"{what} {' '.join(sorted(set(by.values())))}" for what, by in list(found.items())[:_MOST_TOLD])
-    tell.found(_finding("installed", Status.OK if found else Status.UNKNOWN, told or "no version can be read"))
+    tell.found(
+        _finding("installed", CheckStatus.OK if found else CheckStatus.UNKNOWN, told or "no version can be read")
+    )
 
 
 def _against(what: str, pattern: str, by_place: Mapping[str, str]) -> Iterator[Finding]:
     remedy = "bring the node to the image that its jobs were built for, or correct the expectation"
     if not by_place:
         reason = f"{what}: it is not here, expected {pattern}"
-        yield _finding("version", Status.CRITICAL, reason, device=what, remedy=remedy)
+        yield _finding("version", CheckStatus.CRITICAL, reason, device=what, remedy=remedy)
     for place, version in by_place.items():
         if fnmatchcase(version, pattern):
-            yield _finding("version", Status.OK, f"{what} {version}", device=place or what)
+            yield _finding("version", CheckStatus.OK, f"{what} {version}", device=place or what)
         else:
             reason = f"{what} {version}, expected {pattern}"
-            yield _finding("version", Status.CRITICAL, reason, device=place or what, remedy=remedy)
+            yield _finding("version", CheckStatus.CRITICAL, reason, device=place or what, remedy=remedy)
 
 
 def _firmware(setup: Setup) -> Iterator[Finding]:
@@ -58,12 +60,12 @@ def _firmware(setup: Setup) -> Iterator[Finding]:
             if firmware != usual:
                 yield _finding(
                     "firmware",
-                    Status.WARN,
+                    CheckStatus.WARN,
                     f"firmware {firmware}, {usual} on {counts[usual]} others of board {board}",
                     device=device,
                     remedy="bring all adapters of the node to one firmware (mlxfwmanager)",
                 )
 
 
-def _finding(check: str, status: Status, reason: str, *, device: str = "", remedy: str = "") -> Finding:
+def _finding(check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "") -> Finding:
     return Finding(family=Family.VERSIONS, check=check, status=status, reason=reason, device=device, remedy=remedy)

@@ -14,12 +14,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ...diagnosis.counters.conditions import ChangeKind, Condition
+from ...diagnosis.counters.port_conditions import ChangeKind, PortConditionSpan
+from ...diagnosis.counters.port_series import PortLook, SeriesReader, seconds_of
+from ...diagnosis.counters.port_watch import PortWatch
 from ...diagnosis.counters.rules import ExpectedPorts, Grade, expected_by_product, expected_ports
-from ...diagnosis.counters.series import Look, SeriesReader, seconds_of
 from ...diagnosis.counters.sysfs import read_sample
 from ...diagnosis.counters.traffic import NodeTraffic
-from ...diagnosis.counters.watch import PortWatch
 from ..support.stderr import say
 from .input_file import EXIT_USAGE, Unreadable, bounded_lines, delimiter_of, looks_like_json
 from .packed_file import opened_text, without_suffix
@@ -63,7 +63,7 @@ def _diagnose(path: Path, expected: ExpectedPorts | None, *, as_json: bool) -> i
     reader = SeriesReader()
     watches: dict[str, PortWatch] = {}
     traffic: dict[str, NodeTraffic] = {}
-    ended: list[tuple[str, Condition]] = []
+    ended: list[tuple[str, PortConditionSpan]] = []
     looks = dropped = 0
     for look in _looks(path, reader):
         looks += 1
@@ -112,7 +112,7 @@ def _diagnose(path: Path, expected: ExpectedPorts | None, *, as_json: bool) -> i
     return 0
 
 
-def _print(found: list[tuple[str, Condition]], looks: int, nodes: int) -> None:
+def _print(found: list[tuple[str, PortConditionSpan]], looks: int, nodes: int) -> None:
     if not found:
         say(f"looks: {looks}, nodes: {nodes}; nothing is wrong with the ports")
         return
@@ -136,7 +136,7 @@ def _print(found: list[tuple[str, Condition]], looks: int, nodes: int) -> None:
 _MARK = {Grade.INFO: "info", Grade.WARN: "warn", Grade.CRITICAL: "critical"}
 
 
-def _looks(path: Path, reader: SeriesReader) -> Iterator[Look]:
+def _looks(path: Path, reader: SeriesReader) -> Iterator[PortLook]:
     if path.is_dir():
         yield from _snapshots(path)
     elif str(path) == "-":
@@ -149,7 +149,7 @@ def _looks(path: Path, reader: SeriesReader) -> Iterator[Look]:
             raise Unreadable(f"{path}: {trouble.strerror}; name a file or a folder of snapshots") from trouble
 
 
-def _series(file: TextIO, suffix: str, reader: SeriesReader) -> Iterator[Look]:
+def _series(file: TextIO, suffix: str, reader: SeriesReader) -> Iterator[PortLook]:
     lines = bounded_lines(file)
     first = next(lines, "")
     everything = itertools.chain([first], lines)
@@ -159,7 +159,7 @@ def _series(file: TextIO, suffix: str, reader: SeriesReader) -> Iterator[Look]:
         yield from reader.table(everything, delimiter_of(first))
 
 
-def _snapshots(folder: Path) -> Iterator[Look]:
+def _snapshots(folder: Path) -> Iterator[PortLook]:
     try:
         times = {place: _time_of(place.name) for place in folder.iterdir() if place.is_dir()}
     except OSError as trouble:
@@ -170,7 +170,7 @@ def _snapshots(folder: Path) -> Iterator[Look]:
         ordered = [(0.0, folder)]
     for t_s, place in ordered:
         if (sample := read_sample(place, t_s)).ports:
-            yield Look(node="", sample=sample)
+            yield PortLook(node="", sample=sample)
 
 
 def _time_of(name: str) -> float | None:

@@ -17,7 +17,7 @@ from .packed_file import opened, without_suffix
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ...diagnosis.flight_recorder.activity import Activity, Operation
+    from ...diagnosis.flight_recorder.activity import Activity, DumpOperation
     from ...diagnosis.flight_recorder.analysis import Diagnosis
     from ...diagnosis.flight_recorder.dump_files import DumpFiles
     from ...diagnosis.flight_recorder.group_state import GroupState
@@ -202,7 +202,7 @@ def _doing(activity: Activity | None) -> dict[str, Any] | None:
     }
 
 
-def _operation(operation: Operation | None) -> dict[str, Any] | None:
+def _operation(operation: DumpOperation | None) -> dict[str, Any] | None:
     if operation is None:
         return None
     return {"name": operation.name, "group": operation.group, "sequence": operation.sequence}
@@ -283,7 +283,7 @@ def _sentence(activity: Activity) -> str:
     return f"nothing open; its newest call was {_words(activity.last)}{where}" if activity.last else "it called nothing"
 
 
-def _words(operation: Operation | None) -> str:
+def _words(operation: DumpOperation | None) -> str:
     return f"{operation.name} {operation.sequence} of {operation.group}" if operation else ""
 
 

@@ -16,8 +16,8 @@ from .input_file import Unreadable
 from .packed_file import opened, text_only, unpacked, without_suffix
 
 if TYPE_CHECKING:
-    from ...diagnosis.job_log.model import Episode, Group, Progress, Suspects, Verdict
-    from ...diagnosis.job_log.reader import JobLog, Source
+    from ...diagnosis.job_log.job_log_reader import JobLog, LogSource
+    from ...diagnosis.job_log.model import Episode, LogVerdict, Progress, StatementGroup, Suspects
 
 EXIT_UNREADABLE = 2
 SCHEMA = 1
@@ -40,7 +40,7 @@ def job_log(
 
     Several files are ranks of one job; rank_3.log, 3/stderr.log or node-07.out tell whose each is.
     """
-    from ...diagnosis.job_log.reader import read_job_logs
+    from ...diagnosis.job_log.job_log_reader import read_job_logs
 
     try:
         found = read_job_logs(_sources(files))
@@ -56,23 +56,23 @@ def job_log(
         _show(found)
 
 
-def _sources(files: Iterable[Path]) -> Iterator[Source]:
-    from ...diagnosis.job_log.reader import Source, whose
+def _sources(files: Iterable[Path]) -> Iterator[LogSource]:
+    from ...diagnosis.job_log.job_log_reader import LogSource, whose
 
     for path in files:
         if str(path) == "-":
-            yield Source(name="-", file=text_only("stdin", unpacked("stdin", sys.stdin.buffer)))
+            yield LogSource(name="-", file=text_only("stdin", unpacked("stdin", sys.stdin.buffer)))
             continue
         if path.is_dir():
             raise IsADirectoryError(21, "it is a folder; name the log files in it", str(path))
         rank, node = whose(without_suffix(os.fspath(path)))
         with opened(str(path), path) as file:
-            yield Source(name=str(path), file=text_only(str(path), file), rank=rank, node=node)
+            yield LogSource(name=str(path), file=text_only(str(path), file), rank=rank, node=node)
 
 
 def document(found: JobLog) -> dict[str, Any]:
     """What --json prints; docs/diagnose-job-log.md has its meaning."""
-    from ...diagnosis.job_log.verdict import failures, restart_word
+    from ...diagnosis.job_log.log_verdict import failures, restart_word
 
     verdict = found.verdict
     failure = verdict.failure
@@ -124,7 +124,7 @@ def document(found: JobLog) -> dict[str, Any]:
     }
 
 
-def _statement(found: JobLog, group: Group, suspects: Suspects | None = None) -> dict[str, Any]:
+def _statement(found: JobLog, group: StatementGroup, suspects: Suspects | None = None) -> dict[str, Any]:
     from ...diagnosis.job_log.witnesses import of_exit_code
 
     first = group.first
@@ -161,7 +161,7 @@ def _statement(found: JobLog, group: Group, suspects: Suspects | None = None) ->
 
 
 def _episode(found: JobLog, episode: Episode) -> dict[str, Any]:
-    from ...diagnosis.job_log.verdict import terminal
+    from ...diagnosis.job_log.log_verdict import terminal
 
     end = terminal(episode)
     return {
@@ -239,25 +239,25 @@ def _show(found: JobLog) -> None:
         console.print(f"... {len(others) - SHOWN} more (--json)")
 
 
-def _suspects(verdict: Verdict) -> str:
+def _suspects(verdict: LogVerdict) -> str:
     suspects = verdict.suspects
     ranks = f"rank{'s' if len(suspects.ranks) > 1 else ''} {ranges(suspects.ranks)}" if suspects.ranks else ""
     devices = f"device {', '.join(suspects.devices)}" if suspects.devices else ""
     return ", ".join(part for part in (ranks, *suspects.nodes, *suspects.peers, devices) if part)
 
 
-def _place(found: JobLog, group: Group) -> str:
+def _place(found: JobLog, group: StatementGroup) -> str:
     line = group.first.line
     time = _time(group)
     return f"{found.names[line.source]}:{line.number}" + (f" at {time}" if time else "")
 
 
-def _time(group: Group) -> str | None:
+def _time(group: StatementGroup) -> str | None:
     stamp = group.first.line.own_stamp or group.first.line.stamp
     return stamp.text if stamp else None
 
 
-def _whose(group: Group) -> str:
+def _whose(group: StatementGroup) -> str:
     line = group.first.line
     if len(group.ranks) > 1:
         told = ranges(group.ranks)

@@ -16,7 +16,7 @@ import typer
 
 from ...diagnosis.kernel_log import KernelEvent, KernelLogReader
 from ...diagnosis.kernel_log.blocks import read_log
-from ...diagnosis.kernel_log.findings import Findings, Group
+from ...diagnosis.kernel_log.findings import Findings, RepeatedEvent
 from ...diagnosis.kernel_log.repeats import RepeatLane
 from ...diagnosis.kernel_log.stamps import Calendar
 from .input_file import Unreadable
@@ -114,7 +114,7 @@ def write_json(files: Sequence[str], findings: Findings, out: TextIO) -> None:
     out.write('], "conclusions": ' + json.dumps(concluded) + "}\n")
 
 
-def _plain(group: Group) -> dict[str, Any]:
+def _plain(group: RepeatedEvent) -> dict[str, Any]:
     event = group.event
     return {
         "time": event.time_s,
@@ -159,7 +159,7 @@ def _show(findings: Findings, out: TextIO) -> None:
         out.write(f"{findings.left_out} more events are not shown\n")
 
 
-def _cells(group: Group) -> tuple[str, ...]:
+def _cells(group: RepeatedEvent) -> tuple[str, ...]:
     event = group.event
     return tuple(
         map(

@@ -11,11 +11,11 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from ...diagnosis.phase_times.phases import Cause, StepVerdict, Strategy
-from ...diagnosis.phase_times.replay import Slowdown, what_if
 from ...diagnosis.phase_times.self_time import judge_self
-from ...diagnosis.phase_times.series import StepSeries
+from ...diagnosis.phase_times.step_phases import StepTimeCause, StepVerdict, Strategy
+from ...diagnosis.phase_times.step_series import StepSeries
 from ...diagnosis.phase_times.visible_time import judge_shares, judge_visible
+from ...diagnosis.phase_times.what_if_replay import Slowdown, what_if
 from ..support.stderr import say
 from .input_file import EXIT_USAGE, Unreadable, bounded_lines, delimiter_of, looks_like_json
 from .packed_file import opened_text, without_suffix
@@ -78,7 +78,7 @@ def _judge(series: StepSeries, strategy: Strategy) -> StepVerdict:
     if series.has_wait:
         verdict = judge_self(series.step_table())
         # Nobody stands out: then what all of them spend their time on.
-        return judge_shares(series.rank_times(), series.steps) if verdict.cause is Cause.BALANCED else verdict
+        return judge_shares(series.rank_times(), series.steps) if verdict.cause is StepTimeCause.BALANCED else verdict
     return judge_visible(series.rank_times(), series.steps, strategy)
 
 

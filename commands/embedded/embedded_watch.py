@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...agents.agent import Agent
 from ...agents.base.priority import Priority
 from ...agents.base.settings import AgentSettings
+from ...agents.collectors.collector_plans import node_plans
 from ...agents.collectors.options import NodeOptions
-from ...agents.collectors.plans import node_plans
 from ...agents.collectors.schedule import NodeTelemetry
+from ...agents.job_agent import Agent
 from ...agents.node_reports import NodeReports
 from ...agents.privacy.redaction_filter import RedactionFilter
 from ...processors.runner import EmbeddedRunner

@@ -17,8 +17,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ...agents.agent import Agent
 from ...agents.base.settings import AgentSettings
+from ...agents.job_agent import Agent
 from ...diagnosis.goodput.interval import Interval, interval_of
 from ...processors.runner import EmbeddedRunner
 from ...telemetry.incident import canonical_line

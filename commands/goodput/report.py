@@ -12,10 +12,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from ...diagnosis.goodput.account import Cause, Charged, Downtime, RunAccount, account_of, downtime_of
-from ...diagnosis.goodput.failures import TimeToFailure
-from ...diagnosis.goodput.history import Interruption, runs_of
+from ...diagnosis.goodput.account import Charged, Downtime, InterruptionCause, RunAccount, account_of, downtime_of
 from ...diagnosis.goodput.interval import Interval
+from ...diagnosis.goodput.mean_time_to_failure import TimeToFailure
+from ...diagnosis.goodput.run_intervals import Interruption, runs_of
 from ...diagnosis.goodput.together import Together, together
 from ...telemetry.incident import Document, incident_id
 from ...telemetry.vocabulary import Kind, Scope, TimeBucket
@@ -85,10 +85,10 @@ def _problems(intervals: Iterable[Interval]) -> list[str]:
     return list(dict.fromkeys(f"{each.job}: {each.problem}" for each in intervals if each.problem))
 
 
-def causes_of(intervals: Iterable[Interval], documents: Iterable[Document]) -> dict[str, Cause]:
+def causes_of(intervals: Iterable[Interval], documents: Iterable[Document]) -> dict[str, InterruptionCause]:
     """By key of the finding that parts are charged to: the incident that it opened, or its kind alone."""
     by_id = {str(document["id"]): document for document in documents}
-    causes: dict[str, Cause] = {}
+    causes: dict[str, InterruptionCause] = {}
     for interval in intervals:
         for part in interval.parts:
             if part.cause and part.cause not in causes:
@@ -96,16 +96,16 @@ def causes_of(intervals: Iterable[Interval], documents: Iterable[Document]) -> d
     return causes
 
 
-def _cause(key: str, job: str, by_id: Mapping[str, Document]) -> Cause:
+def _cause(key: str, job: str, by_id: Mapping[str, Document]) -> InterruptionCause:
     attempt, kind = _words_of_key(key)
     if kind is None:
-        return Cause(kind=key)
+        return InterruptionCause(kind=key)
     document = by_id.get(incident_id(job, attempt, kind, key), {})
     while document.get("merged_into") in by_id:
         document = by_id[document["merged_into"]]
     suspect: Mapping[str, Any] = next(iter(document.get("suspects") or ()), {})
     is_hardware = document.get("scope") in _HARDWARE or kind is Kind.NODE_LOST
-    return Cause(
+    return InterruptionCause(
         kind=str(document.get("kind") or kind.value),
         incident=str(document.get("id") or ""),
         node=str(suspect.get("node") or ""),
@@ -125,7 +125,9 @@ def _words_of_key(key: str) -> tuple[str, Kind | None]:
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
-def run_as_json(account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, Cause]) -> dict[str, Any]:
+def run_as_json(
+    account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, InterruptionCause]
+) -> dict[str, Any]:
     """One entry of "runs". Nanoseconds are whole and sum exactly; times are Unix seconds."""
     return {
         "run": account.run,
@@ -185,7 +187,7 @@ def _charged(charged: Charged) -> dict[str, Any]:
     return asdict(charged)
 
 
-def _interruption(each: Interruption, causes: Mapping[str, Cause]) -> dict[str, Any]:
+def _interruption(each: Interruption, causes: Mapping[str, InterruptionCause]) -> dict[str, Any]:
     cause = causes.get(each.cause)
     return {
         "job": each.job,
@@ -237,7 +239,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 # --- people -----------------------------------------------------------------------------------------------------------
-def _panel(account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, Cause]) -> Group:
+def _panel(account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, InterruptionCause]) -> Group:
     jobs = "" if account.jobs == (account.run,) else f", jobs {', '.join(account.jobs)}"
     usual = f", a step usually {duration(account.reference_ns)}" if account.reference_ns else ""
     head = Text(
@@ -342,14 +344,14 @@ def _causes(account: RunAccount | Together) -> Table:
     return table
 
 
-def _interruptions(account: RunAccount, causes: Mapping[str, Cause]) -> Table:
+def _interruptions(account: RunAccount, causes: Mapping[str, InterruptionCause]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("interruption (UTC)", "kind", "node", "incident"):
         table.add_column(heading, overflow="fold")
     for heading in ("detection", "lost work", "shutdown", "restart", "GPU-hours"):
         table.add_column(heading, justify="right")
     for each in account.interruptions:
-        cause, down = causes.get(each.cause, Cause()), downtime_of(each)
+        cause, down = causes.get(each.cause, InterruptionCause()), downtime_of(each)
         kind = "asked for" if each.planned else cause.kind
         table.add_row(
             when(each.begin_ns / _NS),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...grafana import annotate
-from ...grafana.site import GrafanaRefusal, Site
+from ...grafana.site import GrafanaRefusal, GrafanaSite
 from ..incident_feeds.feeds import Revisions
 from ..incident_text.incident_panel import headline
 
@@ -22,7 +22,7 @@ MOST_WAITING = 10_000
 class Annotations:
     """counts: by what became of revisions: made, changed, same, old, refused, dropped."""
 
-    def __init__(self, site: Site, *, max_age_s: float) -> None:
+    def __init__(self, site: GrafanaSite, *, max_age_s: float) -> None:
         self.counts: Counter[str] = Counter()
         self.refusal = ""
         self._site = site

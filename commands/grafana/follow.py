@@ -20,7 +20,7 @@ from ..support.ending import Ending
 from ..support.stderr import SayHandler, say
 
 try:
-    from ...grafana.site import GrafanaTrouble, Site
+    from ...grafana.site import GrafanaSite, GrafanaTrouble
     from .annotations import Annotations
 except ModuleNotFoundError as error:
     raise Unusable(in_words(error, "grafana")) from error
@@ -43,7 +43,7 @@ def follow(options: AnnotateOptions, *, once: bool) -> int:
     logger.propagate = False
     ending = Ending()
     try:
-        site = Site(options.grafana_url, options.token(), organization=options.grafana_organization)
+        site = GrafanaSite(options.grafana_url, options.token(), organization=options.grafana_organization)
         options.annotate_state.mkdir(parents=True, exist_ok=True)
         position = _Position(options.annotate_state / STATE_FILE)
         feed = _feed(options, position.known)

@@ -26,7 +26,7 @@ def synchronise(
     """Raises Unusable."""
     try:
         from ...grafana.desired import INSTEAD, TYPES, desired, for_grafana
-        from ...grafana.site import GrafanaTrouble, Site
+        from ...grafana.site import GrafanaSite, GrafanaTrouble
         from ...grafana.sync import changes, missing_sources
     except ModuleNotFoundError as error:
         raise Unusable(in_words(error, "grafana")) from error
@@ -36,7 +36,7 @@ def synchronise(
             raise Unusable(f"both {other} and {ours} are named: panels can ask one of them")
     wanted = desired(uids, urls)
     try:
-        site = Site(url, token, organization=organization)
+        site = GrafanaSite(url, token, organization=organization)
         wanted = for_grafana(wanted, site.major())
         missing = missing_sources(site, wanted)
         count = 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...agents.evidence.evidence_store import kept_name
-from ...telemetry.evidence import EvidencePiece, decode_evidence, join_pieces
+from ...telemetry.evidence_pieces import EvidencePiece, decode_evidence, join_pieces
 from ...telemetry.incident import Document, check_document
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Event, Incident

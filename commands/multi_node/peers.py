@@ -16,7 +16,7 @@ from ...telemetry.records import Event
 from ...telemetry.topics import TOPIC_METRICS
 from ...telemetry.vocabulary import EventName
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_REQUESTS
-from ...transport.peer_frames import Frame, PeerMessage
+from ...transport.peer_frames import PeerFrame, PeerMessage
 from ...transport.peer_hub import PeerClock, PeerHub, PeerJoined, PeerLost
 from ...transport.peer_link import JudgeLost, JudgeReached, JudgeSaid, PeerLink
 from .peer_plan import Role
@@ -164,14 +164,14 @@ class JudgePeers:
     def published(self, topic: str, key: str, value: bytes) -> None: ...
 
     def concluded(self, document: Mapping[str, Any]) -> None:
-        self._hub.broadcast(Frame.INCIDENT, json.dumps(document).encode())
+        self._hub.broadcast(PeerFrame.INCIDENT, json.dumps(document).encode())
 
     def request(self, event: Event) -> bool:
         node = str(event.attributes.get("node", ""))
         if node == self._node:
             return False
         for there in (node,) if node else sorted(self._there):  # without a node: for whoever has that rank
-            self._hub.send(there, Frame.REQUEST, encode_payloads([event]))
+            self._hub.send(there, PeerFrame.REQUEST, encode_payloads([event]))
         return bool(node)
 
     def may_end(self) -> bool:
@@ -233,7 +233,7 @@ class FollowerPeers:
                 self._reach(news, bench)
             elif isinstance(news, JudgeLost):
                 self._lose(news, bench)
-            elif news.kind is Frame.INCIDENT:
+            elif news.kind is PeerFrame.INCIDENT:
                 document = _document(news.body)
                 if document is not None:
                     bench.show(document)

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from ...grafana.elements.metric_names import prometheus_name
 from ...processors.runner_service import Role, ServiceHealth
 from ...telemetry import attributes as names
-from ...telemetry.evidence import EvidencePiece, encode_evidence
+from ...telemetry.evidence_pieces import EvidencePiece, encode_evidence
 from ...telemetry.incident_events import incident_event
 from ...telemetry.metric_encode import METRICS
 from ...telemetry.node_metrics import node_metrics

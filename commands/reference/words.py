@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from ...telemetry import attributes as names
 from ...telemetry import topics
-from ...telemetry.evidence_facts import How, Sender
+from ...telemetry.evidence_facts import How, SignalSender
 from ...telemetry.vocabulary import (
     Action,
     Bucket,
@@ -161,7 +161,10 @@ ATTRIBUTES: Mapping[str, str] = {
 }
 
 SETS: Mapping[
-    str, Mapping[Bucket | Scope | Severity | IncidentState | Change | CausalRole | Action | Outcome | How | Sender, str]
+    str,
+    Mapping[
+        Bucket | Scope | Severity | IncidentState | Change | CausalRole | Action | Outcome | How | SignalSender, str
+    ],
 ] = {
     "Buckets": {
         Bucket.IMMEDIATE_CRASH: "something ended",
@@ -244,9 +247,9 @@ SETS: Mapping[
         How.CLOSED: "the same, and its connection was closed",
     },
     "Senders of signals": {
-        Sender.ITSELF: "the process itself",
-        Sender.LAUNCHER: "the launcher of the ranks",
-        Sender.PROCESS: "another process",
+        SignalSender.ITSELF: "the process itself",
+        SignalSender.LAUNCHER: "the launcher of the ranks",
+        SignalSender.PROCESS: "another process",
     },
 }
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...diagnosis.goodput.account import RunAccount, account_of
-from ...diagnosis.goodput.history import runs_of
 from ...diagnosis.goodput.interval import Interval
+from ...diagnosis.goodput.run_intervals import runs_of
 from ...telemetry.incident import Document
 from ...telemetry.vocabulary import TimeBucket
 from ..goodput.report import causes_of, duration, percent

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from ...agents.base.settings import AgentSettings
-from ...agents.collectors.plans import node_plans
+from ...agents.collectors.collector_plans import node_plans
 from ...agents.collectors.schedule import NodeTelemetry
 from ...agents.evidence.request_reader import RequestReader
 from ...agents.node_agent import NodeAgent

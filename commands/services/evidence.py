@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...agents.rings.ring_events import EVENT, decode_slots
-from ...telemetry.evidence import EvidencePiece, decode_evidence, join_pieces
+from ...telemetry.evidence_pieces import EvidencePiece, decode_evidence, join_pieces
 from ...telemetry.otlp import decode_logs
 from ...telemetry.otlp_encode import encode_payloads
 from ...telemetry.records import Event, Identity

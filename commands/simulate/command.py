@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ...simulator.clock import START_UNIX_NS
-from ...simulator.ledger import Ledger
+from ...simulator.ground_truth import GroundTruth
 from ...simulator.scenarios.scenarios import SCENARIOS
 from ...simulator.world import World
 from ...transport.kafka_client import KafkaTrouble
@@ -127,7 +127,7 @@ def _send(world: World, sink: KafkaSink, seconds: float, *, as_json: bool) -> in
     return 0 if not left else EXIT_USAGE
 
 
-def _write(directory: RunDirectory, judge: Judge, ledger: Ledger, world: World, seconds: float) -> None:
+def _write(directory: RunDirectory, judge: Judge, ledger: GroundTruth, world: World, seconds: float) -> None:
     """As ``whichrank run`` leaves it; the truth in a file of its own. Raises OSError."""
     log = IncidentLog(directory.path / INCIDENTS_FILE)
     for document in judge.revisions:
@@ -146,7 +146,7 @@ def _write(directory: RunDirectory, judge: Judge, ledger: Ledger, world: World, 
     (directory.path / TRUTH_FILE).write_text(json.dumps(ledger.as_json(), indent=1) + "\n")
 
 
-def _as_json(world: World, ledger: Ledger, seconds: float) -> dict[str, Any]:
+def _as_json(world: World, ledger: GroundTruth, seconds: float) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "scenario": ledger.scenario,
@@ -158,11 +158,11 @@ def _as_json(world: World, ledger: Ledger, seconds: float) -> dict[str, Any]:
     }
 
 
-def _sums_s(ledger: Ledger, job: str) -> Mapping[str, float]:
+def _sums_s(ledger: GroundTruth, job: str) -> Mapping[str, float]:
     return {bucket.value: round(value / 1e9, 3) for bucket, value in ledger.sums_ns(job).items()}
 
 
-def _truth_table(ledger: Ledger) -> Table:
+def _truth_table(ledger: GroundTruth) -> Table:
     table = Table("truth", "at", "where", title="what really happened", box=None, pad_edge=False)
     for fault in ledger.faults:
         where = ", ".join(

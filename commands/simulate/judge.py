@@ -15,7 +15,7 @@ from ...diagnosis.goodput.interval import Interval, interval_of
 from ...processors.commit_pace import CommitPace
 from ...processors.runner import EmbeddedRunner
 from ...simulator.clock import START_UNIX_NS, ns
-from ...simulator.sent import Sent
+from ...simulator.sent import SentMessage
 from ...telemetry.otlp import encode_batches
 from ...telemetry.records import Finding, Incident, Record
 from ...transport.bus import Bus, Message, Output
@@ -26,7 +26,7 @@ from ..embedded.embedded_operators import INPUT_TOPICS, make_operators, wanted_m
 REQUEST_BYTES = 600_000
 
 
-def encoded(sent: Sent) -> Iterable[bytes]:
+def encoded(sent: SentMessage) -> Iterable[bytes]:
     """The messages that it is on the bus."""
     return (sent.value,) if sent.value else encode_batches(sent.payloads, REQUEST_BYTES)
 
@@ -56,7 +56,7 @@ class Judge:
             pace=CommitPace(clock_s=lambda: self._bus.now_ns() / 1e9),
         )
 
-    def take(self, until_s: float, sent: Sequence[Sent]) -> None:
+    def take(self, until_s: float, sent: Sequence[SentMessage]) -> None:
         for message in sent:
             self._bus.advance(self._start_ns + ns(message.at_s))
             for value in encoded(message):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from ...simulator.sent import Sent
+from ...simulator.sent import SentMessage
 from ...transport.kafka import make_client
 from ...transport.kafka_client import Producer, QueueFull
 from ...transport.kafka_settings import KafkaSettings
@@ -27,7 +27,7 @@ class KafkaSink:
     def began_ns(self) -> int:
         return int(self._began_s * 1e9)
 
-    def take(self, until_s: float, sent: Sequence[Sent]) -> None:
+    def take(self, until_s: float, sent: Sequence[SentMessage]) -> None:
         for message in sent:
             self._wait_until(message.at_s)
             for value in encoded(message):
@@ -44,7 +44,7 @@ class KafkaSink:
     def _wait_until(self, at_s: float) -> None:
         time.sleep(max(0.0, self._began_s + at_s - self._clock_s()))
 
-    def _send(self, message: Sent, value: bytes) -> None:
+    def _send(self, message: SentMessage, value: bytes) -> None:
         until_s = self._clock_s() + _PATIENCE_S
         while True:
             try:

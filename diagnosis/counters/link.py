@@ -33,7 +33,7 @@ def _times() -> deque[float]:
 
 
 @dataclass(slots=True)
-class Link:
+class LinkHistory:
     """``down_since_s``: first look of the present down time; None while the link is up or unknown."""
 
     was_up: bool = False
@@ -116,7 +116,7 @@ class Link:
         }
 
     @classmethod
-    def unpack(cls, packed: dict[str, Any]) -> Link:
+    def unpack(cls, packed: dict[str, Any]) -> LinkHistory:
         return cls(
             **{**packed, "flaps": deque(packed["flaps"], MAX_TIMES), "losses": deque(packed["losses"], MAX_TIMES)}
         )

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .growth import Latch
-from .link import Link
+from .link import LinkHistory
 
 
 @dataclass(slots=True)
 class PortState:
     """What is remembered of one port."""
 
-    link: Link = field(default_factory=Link)
+    link: LinkHistory = field(default_factory=LinkHistory)
     latches: dict[str, Latch] = field(default_factory=dict)
     #: The last value of the loss counter.
     lost: int | None = None
@@ -33,7 +33,7 @@ class PortState:
     @classmethod
     def unpack(cls, packed: dict[str, Any]) -> PortState:
         return cls(
-            link=Link.unpack(packed["link"]),
+            link=LinkHistory.unpack(packed["link"]),
             latches={name: Latch.unpack(latch) for name, latch in packed["latches"].items()},
             lost=packed["lost"],
             best_gbps=packed["best_gbps"],

@@ -69,7 +69,7 @@ _LAYERS: Mapping[str, Layer] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class LinkRate:
     """``gbps``: gigabits per second of data. lanes 0 and generation "": not said."""
 
     gbps: float
@@ -91,7 +91,7 @@ class PortSample:
     state: LinkState = LinkState.UNKNOWN
     #: Physical state in lower case without its number (``linkup``, ``polling``, ``disabled``), "" unknown.
     physical: str = ""
-    rate: Rate | None = None
+    rate: LinkRate | None = None
     counters: Mapping[str, int | None] = field(default_factory=dict)
 
     @property
@@ -122,21 +122,21 @@ def parse_layer(text: str | None) -> Layer:
     return _LAYERS.get(_word(text), Layer.UNKNOWN)
 
 
-def parse_rate(text: str | float | None) -> Rate | None:
+def parse_rate(text: str | float | None) -> LinkRate | None:
     """``200 Gb/sec (4X HDR)``, ``400``, ``2.5 Gb/sec``. None: cannot be read (a port that is down may say EINVAL)."""
     if text is None or isinstance(text, bool):
         return None
     if isinstance(text, (int, float)):
-        return Rate(gbps=float(text)) if math.isfinite(text) and 0 <= text < 1e6 else None
+        return LinkRate(gbps=float(text)) if math.isfinite(text) and 0 <= text < 1e6 else None
     if (found := RATE.fullmatch(text[:80].strip("\0\n\r "))) is None or len(found.group(1)) > 12:
         return None
-    return Rate(gbps=float(found.group(1)), lanes=int((found.group(2) or "0")[:3]), generation=found.group(3) or "")
+    return LinkRate(gbps=float(found.group(1)), lanes=int((found.group(2) or "0")[:3]), generation=found.group(3) or "")
 
 
-def parse_megabits(text: str | None) -> Rate | None:
+def parse_megabits(text: str | None) -> LinkRate | None:
     """``/sys/class/net/*/speed``: megabits per second; -1 and 4294967295 mean unknown (no carrier)."""
     value = parse_counter(text)
-    return Rate(gbps=value / 1000) if value is not None and 0 < value < 2**32 - 1 else None
+    return LinkRate(gbps=value / 1000) if value is not None and 0 < value < 2**32 - 1 else None
 
 
 def parse_counter(text: object) -> int | None:

@@ -35,7 +35,7 @@ _NOT_WORD = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class CrosswalkRule:
     metric: str
     entity: str
     factor: float
@@ -51,7 +51,7 @@ class Rule:
 class _Source:
     """Rules of one file by name in the form in which that file's names are compared."""
 
-    rules: Mapping[str, Rule]
+    rules: Mapping[str, CrosswalkRule]
     strip: tuple[str, ...]
     is_path: bool
     is_letters: bool
@@ -68,9 +68,9 @@ def _read(table: Mapping[str, Any]) -> _Source:
     source = table["source"]
     is_path, is_letters = source.get("path", False), source.get("letters", False)
     ignored = {label: re.compile(text) for label, text in source.get("ignored", {}).items()}
-    rules: dict[str, Rule] = {}
+    rules: dict[str, CrosswalkRule] = {}
     for entry in table["rule"]:
-        rule = Rule(
+        rule = CrosswalkRule(
             metric=entry["metric"],
             entity=entry.get("entity", source["entity"]),
             factor=float(entry.get("factor", 1)),
@@ -90,7 +90,7 @@ def _read(table: Mapping[str, Any]) -> _Source:
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
-def rule_for(name: str) -> Rule | None:
+def rule_for(name: str) -> CrosswalkRule | None:
     """The rule for a foreign metric's name; None: nobody here knows it."""
     for source in sources().values():
         rule = _find(source, name)
@@ -99,7 +99,7 @@ def rule_for(name: str) -> Rule | None:
     return None
 
 
-def _find(source: _Source, name: str) -> Rule | None:
+def _find(source: _Source, name: str) -> CrosswalkRule | None:
     if source.is_path:
         path = _NOT_WORD.sub("_", name.lower()).strip("_")
         return next((rule for end, rule in source.rules.items() if path == end or path.endswith("_" + end)), None)

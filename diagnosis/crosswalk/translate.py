@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...telemetry.records import Point
 from ...telemetry.vocabulary import Scope
 from .hosts import entity_of, host_of
-from .rules import Rule, rule_for
+from .rules import CrosswalkRule, rule_for
 
 _LABEL = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 _MAX_TEXT = 256
@@ -84,7 +84,7 @@ def _filled(form: str, labels: Mapping[str, object]) -> str | None:
 
 
 def _entity(
-    rule: Rule, labels: Mapping[str, object], resource: Mapping[str, object], aliases: Mapping[str, str]
+    rule: CrosswalkRule, labels: Mapping[str, object], resource: Mapping[str, object], aliases: Mapping[str, str]
 ) -> tuple[Scope, str, str]:
     """(kind, id, the InfiniBand device whose port it is, where the port's number alone would not say which)."""
     if rule.entity != "fabric":

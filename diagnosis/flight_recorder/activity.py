@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .process_groups import UNDEFINED
-from .rank_dump import Entry, Frame, RankDump, user_frame
+from .rank_dump import DumpEntry, DumpFrame, RankDump, user_frame
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class DumpOperation:
     """sequence: of the collective, or of the send or receive, in its group."""
 
     name: str
@@ -27,11 +27,11 @@ class Activity:
     where: the user's line of the open call, else of the last.
     """
 
-    open: Operation | None
+    open: DumpOperation | None
     open_count: int
     is_started: bool
-    last: Operation | None
-    where: Frame | None
+    last: DumpOperation | None
+    where: DumpFrame | None
 
 
 def activity_of(dump: RankDump) -> Activity:
@@ -47,9 +47,11 @@ def activity_of(dump: RankDump) -> Activity:
     )
 
 
-def operation_of(entry: Entry) -> Operation:
+def operation_of(entry: DumpEntry) -> DumpOperation:
     described = entry.description if entry.description not in ("", UNDEFINED) else f"group {entry.group}"
-    return Operation(entry.op, described, entry.p2p_sequence if entry.is_p2p else entry.sequence, entry.input_sizes[:1])
+    return DumpOperation(
+        entry.op, described, entry.p2p_sequence if entry.is_p2p else entry.sequence, entry.input_sizes[:1]
+    )
 
 
 def alike(activities: Mapping[int, Activity]) -> list[tuple[tuple[int, ...], Activity]]:
@@ -64,5 +66,5 @@ def alike(activities: Mapping[int, Activity]) -> list[tuple[tuple[int, ...], Act
     )
 
 
-def _name(operation: Operation | None) -> tuple[object, ...]:
+def _name(operation: DumpOperation | None) -> tuple[object, ...]:
     return () if operation is None else (operation.name, operation.group, operation.sequence)

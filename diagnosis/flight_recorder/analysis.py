@@ -14,18 +14,13 @@ from ...telemetry.ring_layout import format_ranks
 from ...telemetry.vocabulary import Action, Bucket, Kind, Scope
 from .activity import Activity, activity_of
 from .divergence import sister_votes
-from .group_state import Finding, GroupState, group_state
-from .pair_waits import pair_waits
-from .process_groups import process_groups, world_size
-from .rank_dump import RankDump
-from .silence import SilentWaits, silent_waits
-from .suspects import (
+from .dump_suspects import (
     EVEN,
     LIKELY,
     SURE,
-    Advice,
+    DumpAdvice,
+    DumpSuspect,
     RuledOut,
-    Suspect,
     fell_behind,
     first_wait,
     how_it_differs,
@@ -35,7 +30,12 @@ from .suspects import (
     not_started,
     ruled_out,
 )
-from .wait_graph import Wait, WaitGraph, crossed_orders, cycle, laggards, roots, wait_graph
+from .dump_wait_graph import DumpWait, WaitGraph, crossed_orders, cycle, laggards, roots, wait_graph
+from .group_state import GroupFinding, GroupState, group_state
+from .pair_waits import pair_waits
+from .process_groups import process_groups, world_size
+from .rank_dump import RankDump
+from .silence import SilentWaits, silent_waits
 
 #: Confidence where nothing names anybody.
 WEAK = 0.3
@@ -49,13 +49,13 @@ class Diagnosis:
     state: of the group in which it began; states: of all groups with an open call or a divergence.
     """
 
-    finding: Finding
+    finding: GroupFinding
     kind: Kind | None
     bucket: Bucket | None
     scope: Scope | None
     confidence: float
     summary: str
-    suspects: tuple[Suspect, ...]
+    suspects: tuple[DumpSuspect, ...]
     victims: tuple[int, ...]
     ruled_out: tuple[RuledOut, ...]
     silent: tuple[int, ...]
@@ -63,17 +63,17 @@ class Diagnosis:
     states: tuple[GroupState, ...]
     activities: Mapping[int, Activity]
     ranks_expected: int
-    advice: Advice | None
+    advice: DumpAdvice | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    finding: Finding
+    finding: GroupFinding
     kind: Kind | None
     scope: Scope | None
     confidence: float
     summary: str
-    suspects: tuple[Suspect, ...]
+    suspects: tuple[DumpSuspect, ...]
     state: GroupState | None
 
 
@@ -87,7 +87,7 @@ def analyse(dumps: Mapping[int, RankDump]) -> Diagnosis:
     expected = world_size(dumps, groups)
     silent = tuple(rank for rank in range(expected) if rank not in dumps)
     unseen = silent_waits(dumps, states, pairs)
-    shown = [state for state in states if state.finding is not Finding.IDLE or state.divergence is not None]
+    shown = [state for state in states if state.finding is not GroupFinding.IDLE or state.divergence is not None]
     verdict = _verdict(dumps, states, graph, unseen)
     opened = {rank for rank, dump in dumps.items() if any(entry.is_open for entry in dump.entries)}
     opened.update(rank for state in states for rank in state.open_calls)
@@ -105,7 +105,9 @@ def analyse(dumps: Mapping[int, RankDump]) -> Diagnosis:
         ruled_out=ruled_out(graph, named, states) if verdict.kind is not None else (),
         silent=silent,
         state=verdict.state,
-        states=tuple(sorted(shown, key=lambda state: (state.finding is not Finding.DIVERGED, state.group.key.name))),
+        states=tuple(
+            sorted(shown, key=lambda state: (state.finding is not GroupFinding.DIVERGED, state.group.key.name))
+        ),
         activities={rank: activity_of(dumps[rank]) for rank in sorted(dumps)},
         ranks_expected=expected,
         advice=_advice(verdict),
@@ -115,7 +117,7 @@ def analyse(dumps: Mapping[int, RankDump]) -> Diagnosis:
 def _verdict(
     dumps: Mapping[int, RankDump], all_states: Sequence[GroupState], graph: WaitGraph, unseen: SilentWaits
 ) -> _Verdict:
-    states = [state for state in all_states if state.finding is not Finding.IDLE or state.divergence is not None]
+    states = [state for state in all_states if state.finding is not GroupFinding.IDLE or state.divergence is not None]
     diverged = _first_divergence(states)
     if diverged is not None:
         return _diverged(diverged)
@@ -130,7 +132,7 @@ def _verdict(
         suspects += [not_finished(rank, state) for rank, state in sorted(unfinished.items()) if rank not in named]
         suspects.sort(key=lambda suspect: (-suspect.probability, suspect.rank))
         return _Verdict(
-            finding=Finding.NOT_ENTERED,
+            finding=GroupFinding.NOT_ENTERED,
             kind=Kind.RANK_NOT_ENTERED,
             scope=Scope.RANK,
             confidence=max(suspect.probability for suspect in suspects),
@@ -140,13 +142,15 @@ def _verdict(
         )
     ring = cycle(graph) if not unseen.by_waiter else ()
     crossed = (
-        crossed_orders([state for state in states if state.finding is Finding.STALLED]) if not graph.waits else None
+        crossed_orders([state for state in states if state.finding is GroupFinding.STALLED])
+        if not graph.waits
+        else None
     )
     if ring or crossed:
         return _deadlock(ring, crossed)
     if unfinished:
         return _stalled(tuple(not_finished(rank, state) for rank, state in sorted(unfinished.items())), states)
-    late = {rank: state for state in states if state.finding is Finding.NOT_STARTED for rank in state.not_started}
+    late = {rank: state for state in states if state.finding is GroupFinding.NOT_STARTED for rank in state.not_started}
     if late:
         return _stalled(tuple(not_started(rank, state) for rank, state in sorted(late.items())), states)
     if unseen.by_silent:
@@ -159,7 +163,7 @@ def _verdict(
 
 def _first_divergence(states: Sequence[GroupState]) -> GroupState | None:
     """The divergence to believe: of calls that are still open first, then the one that most members saw."""
-    found = [state for state in states if state.finding is Finding.DIVERGED and state.divergence is not None]
+    found = [state for state in states if state.finding is GroupFinding.DIVERGED and state.divergence is not None]
 
     def weight(state: GroupState) -> tuple[bool, bool, int]:
         assert state.divergence is not None
@@ -175,10 +179,10 @@ def _diverged(state: GroupState) -> _Verdict:
     is_tie = len(odd) == len(divergence.present)
     right = divergence.majority[-1]
     suspects = tuple(
-        Suspect(
+        DumpSuspect(
             rank=rank,
             probability=round(1 / len(odd), 2) if is_tie else SURE,
-            finding=Finding.DIVERGED,
+            finding=GroupFinding.DIVERGED,
             because=how_it_differs(divergence, mismatch.value, is_tie=is_tie),
         )
         for rank, mismatch in sorted(odd.items())
@@ -194,7 +198,7 @@ def _diverged(state: GroupState) -> _Verdict:
     else:
         summary = f"{named_ranks(suspects)} called something else than the others in {state.group.label}"
     return _Verdict(
-        finding=Finding.DIVERGED,
+        finding=GroupFinding.DIVERGED,
         kind=Kind.DESYNC,
         scope=Scope.APPLICATION,
         confidence=EVEN if is_tie or not odd else SURE,
@@ -204,7 +208,7 @@ def _diverged(state: GroupState) -> _Verdict:
     )
 
 
-def _deadlock(ring: Sequence[Wait], crossed: tuple[GroupState, GroupState] | None) -> _Verdict:
+def _deadlock(ring: Sequence[DumpWait], crossed: tuple[GroupState, GroupState] | None) -> _Verdict:
     if crossed is not None:
         labels = [state.group.label for state in crossed]
         summary = f"members of {labels[0]} and {labels[1]} make their calls in opposite orders"
@@ -215,7 +219,7 @@ def _deadlock(ring: Sequence[Wait], crossed: tuple[GroupState, GroupState] | Non
         summary = f"ranks {format_ranks(members)} wait for each other in {', '.join(labels)}"
         state = next((wait.state for wait in ring if wait.state is not None), None)
     return _Verdict(
-        finding=Finding.STALLED,
+        finding=GroupFinding.STALLED,
         kind=Kind.DEADLOCK,
         scope=Scope.APPLICATION,
         confidence=LIKELY,
@@ -225,7 +229,7 @@ def _deadlock(ring: Sequence[Wait], crossed: tuple[GroupState, GroupState] | Non
     )
 
 
-def _stalled(suspects: tuple[Suspect, ...], states: Sequence[GroupState]) -> _Verdict:
+def _stalled(suspects: tuple[DumpSuspect, ...], states: Sequence[GroupState]) -> _Verdict:
     opened = [state for state in states if state.open_calls]
     state = max(
         (one for one in opened if {suspect.rank for suspect in suspects} & set(one.open_calls) or not suspects),
@@ -234,7 +238,7 @@ def _stalled(suspects: tuple[Suspect, ...], states: Sequence[GroupState]) -> _Ve
     )
     where = state.group.label if state is not None else "sends and receives"
     return _Verdict(
-        finding=suspects[0].finding if suspects else Finding.STALLED,
+        finding=suspects[0].finding if suspects else GroupFinding.STALLED,
         kind=Kind.COLLECTIVE_STALLED,
         scope=Scope.RANK if suspects else None,
         confidence=LIKELY if suspects else WEAK,
@@ -252,16 +256,16 @@ def _no_dump(unseen: SilentWaits) -> _Verdict:
     ranks = sorted(unseen.by_silent)
     probability = round(max(0.05, min(EVEN, 2 * EVEN / len(ranks))), 2)
     suspects = tuple(
-        Suspect(
+        DumpSuspect(
             rank=rank,
             probability=probability,
-            finding=Finding.NO_DUMP,
+            finding=GroupFinding.NO_DUMP,
             because=f"left no dump, and {len(unseen.by_silent[rank])} ranks wait in calls that it belongs to",
         )
         for rank in ranks
     )
     return _Verdict(
-        finding=Finding.NO_DUMP,
+        finding=GroupFinding.NO_DUMP,
         kind=Kind.RANK_NOT_ENTERED,
         scope=Scope.RANK,
         confidence=probability,
@@ -275,16 +279,16 @@ def _lacking(state: GroupState) -> _Verdict:
     """Nothing is open, and some dumps lack the newest call: those ranks did not enter it, or they dumped before it."""
     newest = max(state.reached.values())
     suspects = tuple(
-        Suspect(
+        DumpSuspect(
             rank=rank,
             probability=WEAK,
-            finding=Finding.NOT_ENTERED,
+            finding=GroupFinding.NOT_ENTERED,
             because=f"its dump lacks call {newest} of {state.group.label}, which ended for the others",
         )
         for rank in state.lacking
     )
     return _Verdict(
-        finding=Finding.NOT_ENTERED,
+        finding=GroupFinding.NOT_ENTERED,
         kind=Kind.RANK_NOT_ENTERED,
         scope=Scope.RANK,
         confidence=WEAK,
@@ -297,7 +301,7 @@ def _lacking(state: GroupState) -> _Verdict:
 def _nothing(dumps: Mapping[int, RankDump]) -> _Verdict:
     is_empty = not any(dump.entries for dump in dumps.values())
     return _Verdict(
-        finding=Finding.IDLE,
+        finding=GroupFinding.IDLE,
         kind=None,
         scope=None,
         confidence=0.0,
@@ -311,24 +315,24 @@ def _nothing(dumps: Mapping[int, RankDump]) -> _Verdict:
     )
 
 
-def _where_it_began(graph: WaitGraph, suspects: Sequence[Suspect]) -> GroupState | None:
+def _where_it_began(graph: WaitGraph, suspects: Sequence[DumpSuspect]) -> GroupState | None:
     """The group of the call that the surest suspect should have entered next."""
     return next((first_wait(graph, one.rank).state for one in suspects if one.rank in graph.for_), None)
 
 
-def _advice(verdict: _Verdict) -> Advice | None:
+def _advice(verdict: _Verdict) -> DumpAdvice | None:
     if verdict.kind is None:
         return None
     if verdict.kind in (Kind.DESYNC, Kind.DEADLOCK):
-        return Advice(
+        return DumpAdvice(
             action=Action.FIX_CODE, text="the ranks' programs disagree: compare the lines that made these calls"
         )
-    if verdict.finding in (Finding.NOT_FINISHED, Finding.NOT_STARTED):
-        return Advice(
+    if verdict.finding in (GroupFinding.NOT_FINISHED, GroupFinding.NOT_STARTED):
+        return DumpAdvice(
             action=Action.RESTART, text="look at the suspects' GPUs (kernel log, Xid) before they are used again"
         )
-    if verdict.finding is Finding.NO_DUMP:
-        return Advice(action=Action.RESTART, text="look whether the suspects' processes and nodes are alive")
+    if verdict.finding is GroupFinding.NO_DUMP:
+        return DumpAdvice(action=Action.RESTART, text="look whether the suspects' processes and nodes are alive")
     if verdict.suspects:
-        return Advice(action=Action.RESTART, text="take the suspects' stacks (py-spy dump) before they are ended")
-    return Advice(action=Action.ASK_A_HUMAN, text="look at the network and at devices: the dumps name nobody")
+        return DumpAdvice(action=Action.RESTART, text="take the suspects' stacks (py-spy dump) before they are ended")
+    return DumpAdvice(action=Action.ASK_A_HUMAN, text="look at the network and at devices: the dumps name nobody")

@@ -10,16 +10,16 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .matching import MatchState, Numel, comparable_key, keeps_numel, mismatch_of, numel, rule_of
+from .entry_matching import MatchState, Numel, comparable_key, keeps_numel, mismatch_of, numel, rule_of
 from .process_groups import UNDEFINED, GroupKey, ProcessGroup
-from .rank_dump import Entry
+from .rank_dump import DumpEntry
 
 #: A rank's entries of one sequence number: one, or a coalesced set.
-Call = tuple[Entry, ...]
+Call = tuple[DumpEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class DumpDivergence:
     """ranks: who differs from the majority, and how; empty where nobody can say who is wrong.
 
     is_shifted: the odd call is what the others called before or after: a call was left out or added.
@@ -37,7 +37,7 @@ def first_divergence(
     group: ProcessGroup,
     calls: Mapping[int, Mapping[int, Call]],
     sisters: Mapping[int, Counter[tuple[object, ...]]],
-) -> tuple[Divergence | None, int]:
+) -> tuple[DumpDivergence | None, int]:
     """The first call in which members differ, and how many before it agree."""
     matched = 0
     size = len(group.members)
@@ -64,7 +64,7 @@ def first_divergence(
                 continue
             odd = dict.fromkeys(broken, MatchState.SIZE_OR_SYNTAX_MISMATCH)
         return (
-            Divergence(
+            DumpDivergence(
                 sequence=sequence,
                 majority=by_rank[best],
                 ranks=odd,
@@ -79,7 +79,7 @@ def first_divergence(
 
 def calls_by_sequence(group: ProcessGroup) -> dict[int, dict[int, Call]]:
     """sequence -> member -> its entries, ascending; without what a wrapped ring may have cut in the middle."""
-    calls: dict[int, dict[int, list[Entry]]] = defaultdict(dict)
+    calls: dict[int, dict[int, list[DumpEntry]]] = defaultdict(dict)
     for rank, view in group.views.items():
         cut = view.collectives[0].sequence if view.is_wrapped and _is_set(view.collectives) else None
         for entry in view.collectives:
@@ -105,7 +105,7 @@ def sister_votes(
     return votes
 
 
-def _is_set(entries: list[Entry]) -> bool:
+def _is_set(entries: list[DumpEntry]) -> bool:
     """Whether the oldest entry is of a coalesced set, which may have had entries before it."""
     return bool(entries) and (
         rule_of(entries[0].op).numel is Numel.MARKER

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from .divergence import Divergence, calls_by_sequence, first_divergence
-from .matching import rule_of
+from .divergence import DumpDivergence, calls_by_sequence, first_divergence
+from .entry_matching import rule_of
 from .process_groups import ProcessGroup, uses_pairs
-from .rank_dump import Entry
+from .rank_dump import DumpEntry
 
 
-class Finding(str, Enum):
+class GroupFinding(str, Enum):
     """What holds a group up."""
 
     DIVERGED = "diverged"
@@ -37,15 +37,15 @@ class GroupState:
     """
 
     group: ProcessGroup
-    finding: Finding
+    finding: GroupFinding
     sequence: int
-    call: Entry | None
+    call: DumpEntry | None
     reached: Mapping[int, int]
-    open_calls: Mapping[int, tuple[Entry, ...]]
-    waits: Mapping[int, Entry]
+    open_calls: Mapping[int, tuple[DumpEntry, ...]]
+    waits: Mapping[int, DumpEntry]
     not_started: tuple[int, ...]
     not_finished: tuple[int, ...]
-    divergence: Divergence | None
+    divergence: DumpDivergence | None
     matched: int
 
     def missing_at(self, sequence: int) -> tuple[int, ...]:
@@ -86,19 +86,19 @@ def group_state(group: ProcessGroup, sisters: Mapping[int, Counter[tuple[object,
     not_finished = _not_finished(group, open_calls, reached)
     not_started = _not_started(open_calls)
     if divergence is not None and (divergence.is_open or not waits):
-        finding, call = Finding.DIVERGED, divergence.majority[-1]
+        finding, call = GroupFinding.DIVERGED, divergence.majority[-1]
     elif waits:
-        finding, call = Finding.NOT_ENTERED, min(waits.values(), key=lambda entry: entry.sequence)
+        finding, call = GroupFinding.NOT_ENTERED, min(waits.values(), key=lambda entry: entry.sequence)
     elif first is None:
-        finding, call = Finding.IDLE, None
+        finding, call = GroupFinding.IDLE, None
     else:
         call = first
         if not_finished:
-            finding = Finding.NOT_FINISHED
+            finding = GroupFinding.NOT_FINISHED
         elif not_started:
-            finding = Finding.NOT_STARTED
+            finding = GroupFinding.NOT_STARTED
         else:
-            finding = Finding.NO_DUMP if group.silent else Finding.STALLED
+            finding = GroupFinding.NO_DUMP if group.silent else GroupFinding.STALLED
     return GroupState(
         group=group,
         finding=finding,
@@ -114,7 +114,7 @@ def group_state(group: ProcessGroup, sisters: Mapping[int, Counter[tuple[object,
     )
 
 
-def _failed(group: ProcessGroup, lowest: int) -> dict[int, Entry]:
+def _failed(group: ProcessGroup, lowest: int) -> dict[int, DumpEntry]:
     """Last calls that ended, and cannot have: no member gets out of them before all are in, and somebody is not.
 
     gloo marks a call that timed out or lost its connection like one that ended well. Only one call can be ahead so; if
@@ -140,7 +140,7 @@ def _reached(group: ProcessGroup, rank: int, *, is_counter_usable: bool) -> int:
 
 
 def _not_finished(
-    group: ProcessGroup, open_calls: Mapping[int, tuple[Entry, ...]], reached: Mapping[int, int]
+    group: ProcessGroup, open_calls: Mapping[int, tuple[DumpEntry, ...]], reached: Mapping[int, int]
 ) -> tuple[int, ...]:
     """Members for whom a call is open that most others have seen to end, though all are in it or none ends it alone.
 
@@ -165,7 +165,7 @@ def _not_finished(
     return late if len(late) * 2 < len(done) or len(done) == 2 else ()
 
 
-def _not_started(open_calls: Mapping[int, tuple[Entry, ...]]) -> tuple[int, ...]:
+def _not_started(open_calls: Mapping[int, tuple[DumpEntry, ...]]) -> tuple[int, ...]:
     """Members whose device has not begun the first open call while others' have: it is busy with something before."""
     first = min((opened[0].sequence for opened in open_calls.values()), default=None)
     by_rank = {rank: opened[0] for rank, opened in open_calls.items() if opened[0].sequence == first}

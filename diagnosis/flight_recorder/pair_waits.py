@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .process_groups import ProcessGroup
-from .rank_dump import Entry
+from .rank_dump import DumpEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class PairWait:
 
     rank: int
     peer: int
-    entry: Entry
+    entry: DumpEntry
     is_silent: bool
 
 
@@ -31,7 +31,7 @@ def pair_waits(group: ProcessGroup) -> Iterator[PairWait]:
     """For each pair the first open call that the partner has not joined."""
     peers = {rank: {peer for entry in view.pairs if (peer := peer_of(group, rank, entry)) is not None}
              for rank, view in group.views.items()}  # fmt: skip
-    opened: dict[tuple[int, int, bool], list[Entry]] = defaultdict(list)
+    opened: dict[tuple[int, int, bool], list[DumpEntry]] = defaultdict(list)
     for rank, view in group.views.items():
         for entry in view.pairs:
             peer = peer_of(group, rank, entry) if entry.is_open else None
@@ -47,7 +47,7 @@ def pair_waits(group: ProcessGroup) -> Iterator[PairWait]:
             yield PairWait(rank, peer, first, peer not in group.views)
 
 
-def peer_of(group: ProcessGroup, rank: int, entry: Entry) -> int | None:
+def peer_of(group: ProcessGroup, rank: int, entry: DumpEntry) -> int | None:
     """The global rank at the other end; None for a set's end, for any source, and for a place outside the group."""
     place = entry.target if entry.op == "send" else entry.source if entry.op == "recv" else None
     if place is None or place >= len(group.members) or group.members[place] == rank:
@@ -59,10 +59,10 @@ def _first_alone(
     group: ProcessGroup,
     rank: int,
     peer: int,
-    mine: list[Entry],
-    theirs: list[Entry],
+    mine: list[DumpEntry],
+    theirs: list[DumpEntry],
     peers: dict[int, set[int]],
-) -> Entry | None:
+) -> DumpEntry | None:
     view = group.views.get(peer)
     if view is None:
         return mine[0]

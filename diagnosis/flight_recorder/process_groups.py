@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .rank_dump import Entry, RankDump, Status
+from .rank_dump import DumpEntry, GroupCounters, RankDump
 
 #: What torch calls the group of all ranks, and a group that was given no description.
 WORLD_DESCRIPTION = "default_pg"
@@ -31,9 +31,9 @@ class MemberView:
     is_wrapped: earlier entries of the group may be gone.
     """
 
-    collectives: list[Entry] = field(default_factory=list)
-    pairs: list[Entry] = field(default_factory=list)
-    status: Status | None = None
+    collectives: list[DumpEntry] = field(default_factory=list)
+    pairs: list[DumpEntry] = field(default_factory=list)
+    status: GroupCounters | None = None
     is_wrapped: bool = False
 
 
@@ -128,7 +128,7 @@ class _GroupNames:
                 if (rank, name) not in self._keys:
                     self._keys[rank, name] = next((one for one in listed[name] if rank in one.members), inferred)
 
-    def key_of(self, rank: int, entry: Entry) -> GroupKey:
+    def key_of(self, rank: int, entry: DumpEntry) -> GroupKey:
         return self._keys[rank, entry.group]
 
     def key_of_name(self, rank: int, name: str) -> GroupKey | None:

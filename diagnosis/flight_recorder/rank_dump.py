@@ -36,14 +36,14 @@ Sizes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class DumpFrame:
     file: str
     line: int
     function: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class DumpEntry:
     """One operation as a rank recorded it.
 
     sequence: of collectives, in its group. p2p_sequence: of sends and receives, in its group.
@@ -70,7 +70,7 @@ class Entry:
     is_open: bool
     created_ns: int
     started_ns: int
-    frames: tuple[Frame, ...]
+    frames: tuple[DumpFrame, ...]
 
     @property
     def is_started(self) -> bool:
@@ -84,7 +84,7 @@ class GroupConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class GroupCounters:
     """Last operation of a group by the rank's own counters: a collective's number or a send's, whichever came last."""
 
     enqueued: int
@@ -103,8 +103,8 @@ class RankDump:
     source: str
     version: str
     groups: Mapping[str, GroupConfig]
-    status: Mapping[int, Status]
-    entries: tuple[Entry, ...]
+    status: Mapping[int, GroupCounters]
+    entries: tuple[DumpEntry, ...]
     unread: int
     is_wrapped: bool
 
@@ -125,7 +125,7 @@ def decode_dump(raw: object, rank: int, source: str, *, keep: int) -> RankDump:
     reporting = {_backend_and_op(row)[0] for row in rows if _text(row.get("state")) in _FAR_STATES}
     rows.sort(key=lambda row: _count(row.get("record_id")))
     shared: dict[object, Sizes] = {}
-    entries: list[Entry] = []
+    entries: list[DumpEntry] = []
     for position, row in enumerate(rows):
         entry = _entry(row, reporting, shared, is_recent=position >= len(rows) - STACKS_KEPT)
         if entry is None:
@@ -151,7 +151,7 @@ def decode_dump(raw: object, rank: int, source: str, *, keep: int) -> RankDump:
 
 def _entry(
     row: Mapping[object, object], reporting: set[str], shared: dict[object, Sizes], *, is_recent: bool
-) -> Entry | None:
+) -> DumpEntry | None:
     backend, name = _backend_and_op(row)
     op, _, rest = name.partition(" ")
     if not op:
@@ -164,7 +164,7 @@ def _entry(
     # A backend that tells states says so when an operation ends; one that was retired before was given up.
     is_open = state != "completed" and not (is_retired and (backend not in reporting or state == "scheduled"))
     source, target = _peers(op, rest)
-    return Entry(
+    return DumpEntry(
         record_id=_count(row.get("record_id")),
         group=group,
         description=description,
@@ -228,12 +228,12 @@ def _dtypes(value: object) -> tuple[str, ...]:
     return tuple(sorted({_text(name) for name in islice(value, MAX_TENSORS)}))
 
 
-def _frames(value: object) -> tuple[Frame, ...]:
+def _frames(value: object) -> tuple[DumpFrame, ...]:
     """Innermost first, as torch writes them."""
     if not isinstance(value, (list, tuple)):
         return ()
     return tuple(
-        Frame(_text(row.get("filename")), _count(row.get("line")), _text(row.get("name")))
+        DumpFrame(_text(row.get("filename")), _count(row.get("line")), _text(row.get("name")))
         for row in islice(value, MAX_FRAMES)
         if isinstance(row, Mapping)
     )
@@ -265,13 +265,13 @@ def _ranks_in_text(text: str) -> tuple[int, ...]:
     return tuple(sorted({rank for number in _NUMBER.findall(text) if (rank := int(number)) < MAX_RANK}))
 
 
-def _status(value: object) -> dict[int, Status]:
-    status: dict[int, Status] = {}
+def _status(value: object) -> dict[int, GroupCounters]:
+    status: dict[int, GroupCounters] = {}
     if isinstance(value, Mapping):
         for key, row in islice(value.items(), MAX_GROUPS):
             pg_id = _count(key, missing=-1)
             if isinstance(row, Mapping) and pg_id >= 0:
-                status[pg_id] = Status(
+                status[pg_id] = GroupCounters(
                     *(
                         _count(row.get(f"last_{what}_collective"), missing=-1)
                         for what in ("enqueued", "started", "completed")
@@ -297,7 +297,7 @@ def _count(value: object, *, missing: int = 0) -> int:
     return missing
 
 
-def user_frame(frames: Sequence[Frame]) -> Frame | None:
+def user_frame(frames: Sequence[DumpFrame]) -> DumpFrame | None:
     """The innermost frame that is neither torch's nor an installed package's nor the standard library's."""
     return next((frame for frame in frames if frame.file and not _FOREIGN.search(frame.file)), None)
 

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .entry_matching import rule_of
 from .group_state import GroupState
-from .matching import rule_of
 from .pair_waits import PairWait
 from .rank_dump import RankDump
 

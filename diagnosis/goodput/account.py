@@ -7,7 +7,7 @@ downtime = checkpoint overhead + sum over errors of (detection + lost work + shu
            large runs); per run, over its chained jobs. What passes between a fault's detection and the first process's
            end counts as shutdown: the formula has no other place for it
 hardware downtime: the same, of faults of hardware alone; as a share of wall time and of downtime
-MTTF     : see failures.py
+MTTF     : see mean_time_to_failure.py
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fractions import Fraction
 import numpy as np
 
 from ...telemetry.vocabulary import TimeBucket
-from .failures import TimeToFailure, time_to_failure
-from .history import Interruption, interruptions_of
 from .interval import Interval
+from .mean_time_to_failure import TimeToFailure, time_to_failure
+from .run_intervals import Interruption, interruptions_of
 from .spare import spare_gpu_ns
 
 _NS = 1_000_000_000
@@ -32,7 +32,7 @@ MOST_POINTS = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class InterruptionCause:
     """What is known of the finding behind an interruption: incident, kind and class, where, and whose job it was."""
 
     kind: str = "unknown"
@@ -42,7 +42,7 @@ class Cause:
     is_hardware: bool = False
 
 
-UNKNOWN_CAUSE = Cause()
+UNKNOWN_CAUSE = InterruptionCause()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,10 @@ class RunAccount:
     by_tenant: Mapping[str, Charged] = field(default_factory=dict)
 
 
-def account_of(run: str, intervals: Sequence[Interval], causes: Mapping[str, Cause] | None = None) -> RunAccount:
-    """intervals: of one run, as ``history.runs_of`` gives them. causes: by key of the finding."""
+def account_of(
+    run: str, intervals: Sequence[Interval], causes: Mapping[str, InterruptionCause] | None = None
+) -> RunAccount:
+    """intervals: of one run, as ``run_intervals.runs_of`` gives them. causes: by key of the finding."""
     known = causes or {}
     ns, gpu_ns = _sums(intervals)
     gpu_ns[TimeBucket.SPARE] += spare_gpu_ns(intervals)
@@ -200,9 +202,9 @@ def _sums(intervals: Iterable[Interval]) -> tuple[dict[TimeBucket, int], dict[Ti
 def _charged(
     intervals: Sequence[Interval],
     errors: Sequence[Interruption],
-    known: Mapping[str, Cause],
+    known: Mapping[str, InterruptionCause],
     running_s: float,
-    name_of: Callable[[Cause], str],
+    name_of: Callable[[InterruptionCause], str],
 ) -> dict[str, Charged]:
     failures: dict[str, int] = {}
     gpu_ns: dict[str, int] = {}

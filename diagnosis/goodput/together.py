@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from .account import Charged, Downtime, RunAccount
-from .failures import TimeToFailure, time_to_failure
+from .mean_time_to_failure import TimeToFailure, time_to_failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from enum import Enum
 from functools import cache
 
 from ..data_file import read_toml
-from .outcome import Outcome, Status
+from .outcome import CheckOutcome, CheckStatus
 
 
-class Rule(str, Enum):
+class ExpectationKind(str, Enum):
     AT_LEAST = "at_least"
     AT_MOST = "at_most"
     EQUAL = "equal"
@@ -23,11 +23,11 @@ class Rule(str, Enum):
 
 Reading = float | str | None
 _WORDS = {
-    Rule.AT_LEAST: "at least ",
-    Rule.AT_MOST: "at most ",
-    Rule.ABOVE: "more than ",
-    Rule.BELOW: "less than ",
-    Rule.EQUAL: "",
+    ExpectationKind.AT_LEAST: "at least ",
+    ExpectationKind.AT_MOST: "at most ",
+    ExpectationKind.ABOVE: "more than ",
+    ExpectationKind.BELOW: "less than ",
+    ExpectationKind.EQUAL: "",
 }
 
 
@@ -36,15 +36,15 @@ class Expectation:
     """``expected`` None: the configuration must say it; until then the check is UNKNOWN."""
 
     check: str
-    rule: Rule
+    rule: ExpectationKind
     shows: str
     expected: float | str | None = None
     warn: float = math.inf
     critical: float = math.inf
     unit: str = ""
-    otherwise: Status = Status.CRITICAL
-    above: Status = Status.CRITICAL
-    unreadable: Status = Status.WARN
+    otherwise: CheckStatus = CheckStatus.CRITICAL
+    above: CheckStatus = CheckStatus.CRITICAL
+    unreadable: CheckStatus = CheckStatus.WARN
 
 
 @cache
@@ -52,25 +52,26 @@ def expectations() -> dict[str, Expectation]:
     """All by the check's name. Raises ValueError or KeyError for a wrong entry."""
     found = {}
     for check, entry in read_toml(__package__ or "", "expectations.toml").items():
-        otherwise = Status(entry.get("otherwise", "CRITICAL"))
+        otherwise = CheckStatus(entry.get("otherwise", "CRITICAL"))
         found[check] = Expectation(
             check=check,
-            rule=Rule(entry["rule"]),
+            rule=ExpectationKind(entry["rule"]),
             shows=entry["shows"],
             expected=entry.get("expected") if entry.get("expected") != "" else None,
             warn=float(entry.get("warn", math.inf)),
             critical=float(entry.get("critical", math.inf)),
             unit=entry.get("unit", ""),
             otherwise=otherwise,
-            above=Status(entry.get("above", otherwise.value)),
-            unreadable=Status(entry["unreadable"]),
+            above=CheckStatus(entry.get("above", otherwise.value)),
+            unreadable=CheckStatus(entry["unreadable"]),
         )
     return found
 
 
 #: As people write comparisons in a configuration.
 OPERATORS = {
-    ">": Rule.ABOVE, "<": Rule.BELOW, ">=": Rule.AT_LEAST, "<=": Rule.AT_MOST, "=": Rule.EQUAL, "==": Rule.EQUAL,
+    ">": ExpectationKind.ABOVE, "<": ExpectationKind.BELOW, ">=": ExpectationKind.AT_LEAST,
+    "<=": ExpectationKind.AT_MOST, "=": ExpectationKind.EQUAL, "==": ExpectationKind.EQUAL,
 }  # fmt: skip
 
 
@@ -93,51 +94,53 @@ def expecting(
     )
 
 
-def judge(expectation: Expectation, reading: Reading, *, what: str = "") -> Outcome:
+def judge(expectation: Expectation, reading: Reading, *, what: str = "") -> CheckOutcome:
     """``reading`` None: the source failed or said nothing that can be read. ``what``: which of several (GPU 3)."""
     name = f"{what}: {expectation.shows}" if what else expectation.shows
     if reading is None or (isinstance(reading, float) and math.isnan(reading)):
         return _said(expectation, expectation.unreadable, f"{name}: cannot be read")
     unit = f" {expectation.unit}" if expectation.unit else ""
-    if expectation.rule is Rule.SHARE:
+    if expectation.rule is ExpectationKind.SHARE:
         return _share(expectation, reading, name)
     expected = expectation.expected
     if expected is None:
-        return _said(expectation, Status.UNKNOWN, f"{name}: {reading}{unit}; nothing is expected, so nothing is judged")
+        return _said(
+            expectation, CheckStatus.UNKNOWN, f"{name}: {reading}{unit}; nothing is expected, so nothing is judged"
+        )
     status = _status(expectation, reading, expected)
     word = _WORDS[expectation.rule]
-    wanted = "" if status is Status.OK else f", expected {word}{expected}{unit}"
+    wanted = "" if status is CheckStatus.OK else f", expected {word}{expected}{unit}"
     return _said(expectation, status, f"{name}: {reading}{unit}{wanted}")
 
 
-def _status(expectation: Expectation, reading: float | str, expected: float | str) -> Status:
+def _status(expectation: Expectation, reading: float | str, expected: float | str) -> CheckStatus:
     if isinstance(reading, str) or isinstance(expected, str):
-        return Status.OK if str(reading).strip() == str(expected).strip() else expectation.otherwise
-    if expectation.rule is Rule.AT_LEAST:
+        return CheckStatus.OK if str(reading).strip() == str(expected).strip() else expectation.otherwise
+    if expectation.rule is ExpectationKind.AT_LEAST:
         if reading < expected:
             return expectation.otherwise
         # A second, higher limit of what should be.
-        return Status.WARN if reading < expectation.warn and math.isfinite(expectation.warn) else Status.OK
-    if expectation.rule is Rule.EQUAL and reading > expected:
+        return CheckStatus.WARN if reading < expectation.warn and math.isfinite(expectation.warn) else CheckStatus.OK
+    if expectation.rule is ExpectationKind.EQUAL and reading > expected:
         return expectation.above
     is_held = {
-        Rule.AT_MOST: reading <= expected,
-        Rule.ABOVE: reading > expected,
-        Rule.BELOW: reading < expected,
-        Rule.EQUAL: reading == expected,
+        ExpectationKind.AT_MOST: reading <= expected,
+        ExpectationKind.ABOVE: reading > expected,
+        ExpectationKind.BELOW: reading < expected,
+        ExpectationKind.EQUAL: reading == expected,
     }[expectation.rule]
-    return Status.OK if is_held else expectation.otherwise
+    return CheckStatus.OK if is_held else expectation.otherwise
 
 
-def _share(expectation: Expectation, reading: float | str, name: str) -> Outcome:
+def _share(expectation: Expectation, reading: float | str, name: str) -> CheckOutcome:
     if isinstance(reading, str):
         return _said(expectation, expectation.unreadable, f"{name}: {reading[:80]!r} is no number")
     unit = expectation.unit
-    for status, limit in ((Status.CRITICAL, expectation.critical), (Status.WARN, expectation.warn)):
+    for status, limit in ((CheckStatus.CRITICAL, expectation.critical), (CheckStatus.WARN, expectation.warn)):
         if reading > limit:
             return _said(expectation, status, f"{name}: {reading:g}{unit}, limit {limit:g}{unit}")
-    return _said(expectation, Status.OK, f"{name}: {reading:g}{unit}")
+    return _said(expectation, CheckStatus.OK, f"{name}: {reading:g}{unit}")
 
 
-def _said(expectation: Expectation, status: Status, reason: str) -> Outcome:
-    return Outcome(check=expectation.check, status=status, reasons=(reason,))
+def _said(expectation: Expectation, status: CheckStatus, reason: str) -> CheckOutcome:
+    return CheckOutcome(check=expectation.check, status=status, reasons=(reason,))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..counters.sample import LinkState, parse_physical, parse_rate, parse_state
-from .outcome import Outcome, Status, outcome
+from .outcome import CheckOutcome, CheckStatus, outcome
 
 _DEVICE = re.compile(r"/sys/bus/pci/devices/([0-9a-f:.]+)/(infiniband|net)/([^/]+)/(.+)")
 _SPEED = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*GT/s", re.ASCII)
@@ -19,26 +19,26 @@ Files = Mapping[str, str]
 Inventory = Mapping[str, Any]
 
 
-def pci_links(inventory: Inventory, files: Files) -> Outcome:
+def pci_links(inventory: Inventory, files: Files) -> CheckOutcome:
     """Every device of the list is on the bus, with the speed and width that it should have."""
     return outcome("pci", _pci(inventory.get("pci", {}), files), "all PCIe devices are there and at full speed")
 
 
-def infiniband_links(inventory: Inventory, files: Files) -> Outcome:
+def infiniband_links(inventory: Inventory, files: Files) -> CheckOutcome:
     """Every interface of the list is there, on its own adapter, up, at its rate and with a known firmware."""
     wanted = inventory.get("ib", {})
     count = len(wanted.get("interfaces", {}))
     return outcome("infiniband", _infiniband(wanted, _observed(files)), f"{count} InfiniBand interfaces are up")
 
 
-def ethernet_links(inventory: Inventory, observed: Mapping[str, Any]) -> Outcome:
+def ethernet_links(inventory: Inventory, observed: Mapping[str, Any]) -> CheckOutcome:
     """``observed``: ``intf_status`` (ip -json addr), ``link_speed`` and ``phys_macaddr`` (interface -> value), and
     ``intf_ifcfg``, the configuration that names each interface's hardware address."""
     wanted = inventory.get("eth", {})
     return outcome("ethernet", _ethernet(wanted, observed), f"{len(wanted)} Ethernet interfaces are up")
 
 
-def _pci(wanted: Mapping[str, Any], files: Files) -> Iterator[tuple[Status, str]]:
+def _pci(wanted: Mapping[str, Any], files: Files) -> Iterator[tuple[CheckStatus, str]]:
     for address, entry in wanted.items():
         name = f"{entry.get('dev', '?')} ({address}, {entry.get('slot', '?')})"
         places = (f"/sys/class/pci_bus/{address[:7]}/device/{address}", f"/sys/bus/pci/devices/{address}")
@@ -47,57 +47,62 @@ def _pci(wanted: Mapping[str, Any], files: Files) -> Iterator[tuple[Status, str]
             for fact in ("speed", "width")
         )
         if speed is None or width is None:
-            yield Status.CRITICAL, f"{name} is not on the bus"
+            yield CheckStatus.CRITICAL, f"{name} is not on the bus"
             continue
         allowed = [_gigatransfers(each) for each in entry.get("link_speed", ())]
         if allowed and _gigatransfers(speed) not in allowed:
-            yield Status.CRITICAL, f"{name} runs at {speed.strip()}, not at {entry['link_speed'][0]}"
+            yield CheckStatus.CRITICAL, f"{name} runs at {speed.strip()}, not at {entry['link_speed'][0]}"
         if "link_width" in entry and width.strip() != str(entry["link_width"]):
-            yield Status.CRITICAL, f"{name} has {width.strip()} lanes, not {entry['link_width']}"
+            yield CheckStatus.CRITICAL, f"{name} has {width.strip()} lanes, not {entry['link_width']}"
 
 
-def _infiniband(wanted: Mapping[str, Any], observed: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[Status, str]]:
+def _infiniband(
+    wanted: Mapping[str, Any], observed: Mapping[str, Mapping[str, str]]
+) -> Iterator[tuple[CheckStatus, str]]:
     rate = parse_rate(wanted.get("link_rate"))
     firmwares = {str(each).strip() for each in wanted.get("firmware_version", ())}
     for interface, entry in wanted.get("interfaces", {}).items():
         seen = observed.get(interface)
         if seen is None:
-            yield Status.CRITICAL, f"{interface} is missing"
+            yield CheckStatus.CRITICAL, f"{interface} is missing"
             continue
         adapter = seen.get("adapter", "")
         if adapter != entry.get("mlx", adapter):
-            yield Status.CRITICAL, f"{interface} is bound to {adapter or 'no adapter'}, not to {entry['mlx']}"
+            yield CheckStatus.CRITICAL, f"{interface} is bound to {adapter or 'no adapter'}, not to {entry['mlx']}"
         if parse_state(seen.get("operstate")) is not LinkState.ACTIVE:
-            yield Status.CRITICAL, f"{interface} is {seen.get('operstate', 'unknown').strip()}"
+            yield CheckStatus.CRITICAL, f"{interface} is {seen.get('operstate', 'unknown').strip()}"
         if parse_state(seen.get("state")) is not LinkState.ACTIVE or parse_physical(seen.get("phys_state")) != "linkup":
             states = "/".join(seen.get(name, "unknown").strip() for name in ("state", "phys_state"))
-            yield Status.CRITICAL, f"{interface} ({adapter}): the port is {states}"
+            yield CheckStatus.CRITICAL, f"{interface} ({adapter}): the port is {states}"
         have = parse_rate(seen.get("rate"))
         if rate is not None and (have is None or have.gbps < rate.gbps):
-            yield Status.CRITICAL, f"{interface} ({adapter}) runs at {seen.get('rate', 'unknown').strip()}"
+            yield CheckStatus.CRITICAL, f"{interface} ({adapter}) runs at {seen.get('rate', 'unknown').strip()}"
         if firmwares and seen.get("fw_ver", "").strip() not in firmwares:
-            yield Status.CRITICAL, f"{interface} ({adapter}) has firmware {seen.get('fw_ver', 'unknown').strip()}"
+            yield CheckStatus.CRITICAL, f"{interface} ({adapter}) has firmware {seen.get('fw_ver', 'unknown').strip()}"
 
 
-def _ethernet(wanted: Mapping[str, Any], observed: Mapping[str, Any]) -> Iterator[tuple[Status, str]]:
+def _ethernet(wanted: Mapping[str, Any], observed: Mapping[str, Any]) -> Iterator[tuple[CheckStatus, str]]:
     interfaces = {each.get("ifname"): each for each in observed.get("intf_status", ()) if isinstance(each, dict)}
     for entry in wanted.values():
         name = entry["netdev"]
         seen = interfaces.get(name)
         if seen is None:
-            yield Status.CRITICAL, f"{name} is missing"
+            yield CheckStatus.CRITICAL, f"{name} is missing"
             continue
         if absent := [flag for flag in entry.get("flags", ()) if flag not in seen.get("flags", ())]:
-            yield Status.CRITICAL, f"{name} is not {', '.join(absent)}"
+            yield CheckStatus.CRITICAL, f"{name} is not {', '.join(absent)}"
         if "mtu" in entry and seen.get("mtu") != entry["mtu"]:
-            yield Status.CRITICAL, f"{name} has an MTU of {seen.get('mtu')}, not {entry['mtu']}"
+            yield CheckStatus.CRITICAL, f"{name} has an MTU of {seen.get('mtu')}, not {entry['mtu']}"
         address = observed.get("phys_macaddr", {}).get(name)
         configured = observed.get("intf_ifcfg", {}).get(name, {}).get("HWADDR")
         if address and configured and address.strip().lower() != configured.strip().lower():
-            yield Status.CRITICAL, f"{name} is configured for {configured}, and the card is {address}: it was swapped"
+            yield (
+                CheckStatus.CRITICAL,
+                f"{name} is configured for {configured}, and the card is {address}: it was swapped",
+            )
         speed = str(observed.get("link_speed", {}).get(name, "")).strip()
         if speed.isascii() and speed.isdigit() and int(speed[:12]) < entry.get("speed", 0):
-            yield Status.WARN, f"{name} runs at {speed} Mb/s, not at {entry['speed']}"
+            yield CheckStatus.WARN, f"{name} runs at {speed} Mb/s, not at {entry['speed']}"
 
 
 def _observed(files: Files) -> dict[str, dict[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Status(str, Enum):
+class CheckStatus(str, Enum):
     """WARN: look at it when there is time. UNKNOWN: there is nothing here to check, or nobody may look."""
 
     OK = "OK"
@@ -16,29 +16,29 @@ class Status(str, Enum):
     UNKNOWN = "UNKNOWN"
 
 
-EXIT_CODES = {Status.OK: 0, Status.WARN: 1, Status.CRITICAL: 2, Status.UNKNOWN: 3}
+EXIT_CODES = {CheckStatus.OK: 0, CheckStatus.WARN: 1, CheckStatus.CRITICAL: 2, CheckStatus.UNKNOWN: 3}
 #: What outweighs what: a fault that is seen outweighs something that could not be seen.
-_WEIGHT = {Status.OK: 0, Status.UNKNOWN: 1, Status.WARN: 2, Status.CRITICAL: 3}
+_WEIGHT = {CheckStatus.OK: 0, CheckStatus.UNKNOWN: 1, CheckStatus.WARN: 2, CheckStatus.CRITICAL: 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CheckOutcome:
     """``reasons``: one per thing that is wrong, or what was found."""
 
     check: str
-    status: Status
+    status: CheckStatus
     reasons: tuple[str, ...] = ()
 
 
-def worst(statuses: Iterable[Status]) -> Status:
+def worst(statuses: Iterable[CheckStatus]) -> CheckStatus:
     """The heaviest; UNKNOWN where there is none."""
-    return max(statuses, key=lambda status: _WEIGHT[status], default=Status.UNKNOWN)
+    return max(statuses, key=lambda status: _WEIGHT[status], default=CheckStatus.UNKNOWN)
 
 
-def outcome(check: str, found: Iterable[tuple[Status, str]], fine: str) -> Outcome:
+def outcome(check: str, found: Iterable[tuple[CheckStatus, str]], fine: str) -> CheckOutcome:
     """One outcome of all that was found; ``fine`` where nothing was."""
     found = list(found)
     if not found:
-        return Outcome(check=check, status=Status.OK, reasons=(fine,))
+        return CheckOutcome(check=check, status=CheckStatus.OK, reasons=(fine,))
     status = worst(each for each, _ in found)
-    return Outcome(check=check, status=status, reasons=tuple(reason for _, reason in found))
+    return CheckOutcome(check=check, status=status, reasons=tuple(reason for _, reason in found))

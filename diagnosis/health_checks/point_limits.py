@@ -12,7 +12,7 @@ from typing import Any
 from ...telemetry.records import Point
 from ..data_file import read_toml
 from ..node_limits.table import rows_of
-from .outcome import Status
+from .outcome import CheckStatus
 
 #: Labels that say which of several it is, the first that a point has after its device.
 _FINER = (
@@ -58,7 +58,7 @@ class Peer:
     metric: str
     shows: str
     remedy: str
-    status: Status
+    status: CheckStatus
     labels: Mapping[str, str] = field(default_factory=dict)
     label: str = ""
     tolerance: float = 0.0
@@ -71,7 +71,7 @@ class Judged:
     family: str
     check: str
     device: str
-    status: Status
+    status: CheckStatus
     reason: str
     remedy: str
     value: float | None = None
@@ -91,7 +91,7 @@ def limits() -> tuple[Limit, ...]:
 def peers() -> tuple[Peer, ...]:
     """Raises TypeError or ValueError for a wrong entry."""
     entries = read_toml(__package__ or "", "peers.toml")["peer"]
-    return tuple(Peer(**{**entry, "status": Status(entry["status"])}) for entry in entries)
+    return tuple(Peer(**{**entry, "status": CheckStatus(entry["status"])}) for entry in entries)
 
 
 def judge_points(
@@ -142,7 +142,7 @@ def _odd_ones(peer: Peer, of_device: Mapping[str, Any]) -> list[Judged]:
             family=peer.family,
             check=peer.check,
             device=device,
-            status=Status.WARN if is_split else peer.status,
+            status=CheckStatus.WARN if is_split else peer.status,
             reason=f"{peer.shows}: {_shown(value)}, "
             + ("and the GPUs of this node do not agree" if is_split else f"{_shown(usual)} on {most} others"),
             remedy=peer.remedy,
@@ -166,19 +166,19 @@ def _judge(limit: Limit, point: Point, given: float | None) -> Judged:
     if given is not None:
         warn_above, warn_below = inf, -inf
         critical_above, critical_below = (given, -inf) if above else (inf, given)
-    status, crossed = Status.OK, 0.0
+    status, crossed = CheckStatus.OK, 0.0
     for each, bound, is_crossed in (
-        (Status.CRITICAL, critical_above, value > critical_above),
-        (Status.CRITICAL, critical_below, value < critical_below),
-        (Status.WARN, warn_above, value > warn_above),
-        (Status.WARN, warn_below, value < warn_below),
+        (CheckStatus.CRITICAL, critical_above, value > critical_above),
+        (CheckStatus.CRITICAL, critical_below, value < critical_below),
+        (CheckStatus.WARN, warn_above, value > warn_above),
+        (CheckStatus.WARN, warn_below, value < warn_below),
     ):
         if is_crossed:
             status, crossed = each, bound
             break
     unit = f" {limit.unit}" if limit.unit else ""
     reason = f"{limit.shows}: {_shown(value)}{unit}"
-    if status is not Status.OK:
+    if status is not CheckStatus.OK:
         reason += f", limit {_shown(crossed)}{unit}"
     return Judged(
         family=limit.family,
@@ -186,7 +186,7 @@ def _judge(limit: Limit, point: Point, given: float | None) -> Judged:
         device=_device(point),
         status=status,
         reason=reason,
-        remedy="" if status is Status.OK else limit.remedy,
+        remedy="" if status is CheckStatus.OK else limit.remedy,
         value=value,
     )
 
@@ -216,7 +216,7 @@ def _shown(value: Any) -> str:
 
 def worst_of_each(judged: Sequence[Judged]) -> list[Judged]:
     """Of several about one check of one device the heaviest."""
-    order = (Status.CRITICAL, Status.WARN, Status.UNKNOWN, Status.OK)
+    order = (CheckStatus.CRITICAL, CheckStatus.WARN, CheckStatus.UNKNOWN, CheckStatus.OK)
     found: dict[tuple[str, str, str], Judged] = {}
     for each in judged:
         key = (each.family, each.check, each.device)

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from .tables import table
+from .log_tables import table
 
 #: A statement is cut into sentences where one ends and the next begins.
 SENTENCE = re.compile(r"(?<=[.!?;])\s+|(?<=[\w)]\.)(?=(?:This|That|There|If|Please|You|It|Try|Additionally)\b)|\n")

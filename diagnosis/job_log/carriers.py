@@ -1,4 +1,4 @@
-"""The grammar of what carriers put in front of a line: one pattern each, composed from the outside in by ``prefix``.
+"""The grammar of what carriers put before a line: one pattern each, composed from the outside in by ``log_prefix``.
 
 A pattern eats one carrier and names what it tells: rank, local, node, level, logger, pg (rank inside a group), and the
 parts of a time. Nothing here knows an order: containers in syslog in srun in torchrun in a logger are as good as any.
@@ -37,8 +37,8 @@ BRACKETED_HOST = (
 
 #: What a carrier can begin with (a bracket, a dash, 0 for any digit, a for any letter; after "=" only what is listed),
 #: and its pattern. Tried in turn till none matches. Named groups: rank (global), local, inner (a rank in ``group``),
-#: role and replica (of torchx), actor (of Ray, read further by ``prefix``), node, device, level, logger, and the parts
-#: of a time.
+#: role and replica (of torchx), actor (of Ray, read further by ``log_prefix``), node, device, level, logger, and the
+#: parts of a time.
 PATTERNS: tuple[tuple[str, str], ...] = (
     # kubectl logs --prefix, stern, docker compose
     ("[", r"\[(?:pod/)?(?P<node>[a-z0-9][a-z0-9.-]*-[a-z0-9.-]+)/[a-z0-9][\w.-]*\] ?"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .carriers import LOUD_LEVELS
-from .model import Form, Line, Witness
+from .model import Form, LogLine, Witness
 from .tracebacks import HANDLED
 
 
@@ -25,7 +25,7 @@ class Caught:
         self._held = witness
         return True
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: LogLine) -> bool:
         """Never takes the line: it is what it is, whatever stood before it."""
         held = self._held
         if held is None:

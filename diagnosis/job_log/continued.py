@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from .model import Line, Witness
+from .model import LogLine, Witness
 from .witnesses import of_line
 
 RPC = re.compile(r"of RPC that terminated with:\s*$")
@@ -23,7 +23,7 @@ MOST_LINES = 6
 
 @dataclass(slots=True)
 class _Open:
-    line: Line
+    line: LogLine
     is_rpc: bool
     more: list[str]
 
@@ -38,7 +38,7 @@ class Continued:
     def wants_next(self) -> bool:
         return self._open is not None
 
-    def hold(self, line: Line) -> bool:
+    def hold(self, line: LogLine) -> bool:
         """Whether it is the first line of such a message."""
         is_rpc = "RPC that" in line.text and RPC.search(line.text) is not None
         if not is_rpc and not LAUNCHER.match(line.text):
@@ -47,7 +47,7 @@ class Continued:
         self._open = _Open(line, is_rpc, [])
         return True
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: LogLine) -> bool:
         """Whether the line goes on with it."""
         held = self._open
         if held is None:

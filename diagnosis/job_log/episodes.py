@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from .model import Episode, Form, Group, Line, Progress, Role, Witness
+from .model import Episode, Form, LineRole, LogLine, Progress, StatementGroup, Witness
 from .standstills import Standstills, Wave
 
 #: Different statements kept per episode, episodes kept per job (the first and the newest), lines kept per group.
@@ -32,9 +32,9 @@ class Episodes:
         self.attempt = 0
         self._finished_at: tuple[int, int] | None = None
         self._is_open = False
-        self._groups: dict[tuple[str, Role, str], Group] = {}
+        self._groups: dict[tuple[str, LineRole, str], StatementGroup] = {}
         self._terminal: Episode | None = None
-        self._terminal_groups: dict[tuple[str, Role, str], Group] = {}
+        self._terminal_groups: dict[tuple[str, LineRole, str], StatementGroup] = {}
 
     def add(self, witness: Witness) -> None:
         if not self._is_open:
@@ -46,7 +46,7 @@ class Episodes:
             if len(self._groups) >= MOST_GROUPS:
                 self.episodes[-1].overflow += 1
                 return
-            group = self._groups[key] = Group(first=witness, count=0)
+            group = self._groups[key] = StatementGroup(first=witness, count=0)
             self.episodes[-1].groups.append(group)
         _join(group, witness)
         group.attempts.add(self.attempt)
@@ -60,7 +60,7 @@ class Episodes:
         self.attempt += 1
         self._finished_at = None
 
-    def finished(self, line: Line) -> None:
+    def finished(self, line: LogLine) -> None:
         """The trainer says that training is done: what came before was outlived."""
         self._finished_at = (line.source, line.number)
         if self._is_open:
@@ -141,7 +141,7 @@ def _is_below(step: int | None, last: int | None) -> bool:
     return step is not None and last is not None and step < last
 
 
-def _join(group: Group, witness: Witness) -> None:
+def _join(group: StatementGroup, witness: Witness) -> None:
     group.count += 1
     line = witness.line
     if line.rank is not None and len(group.ranks) < MOST_RANKS:
@@ -161,7 +161,7 @@ def _join(group: Group, witness: Witness) -> None:
         group.first = witness
 
 
-def _merge_groups(into: Group, group: Group) -> None:
+def _merge_groups(into: StatementGroup, group: StatementGroup) -> None:
     into.count += group.count
     into.ranks |= group.ranks
     into.nodes |= group.nodes

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from .model import Frame, Line, Witness
+from .model import LogLine, TracebackFrame, Witness
 from .tracebacks import FRAME
 from .witnesses import refined
 
@@ -22,7 +22,7 @@ class _Stack:
     witness: Witness
     last_number: int
     is_current: bool = False
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[TracebackFrame] = field(default_factory=list)
 
 
 class FatalStacks:
@@ -41,7 +41,7 @@ class FatalStacks:
                 self._end(stream)
             self._open[stream] = _Stack(witness, witness.line.number)
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: LogLine) -> bool:
         """Whether the line is of a stack."""
         for stream, stack in list(self._open.items()):
             if line.number - stack.last_number > SILENT_LINES:
@@ -55,7 +55,7 @@ class FatalStacks:
             return True
         if frame := FRAME.match(line.text):
             if found.is_current and len(found.frames) < MOST_FRAMES:
-                found.frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or ""))
+                found.frames.append(TracebackFrame(frame["file"], int(frame["line"]), frame["function"] or ""))
             return True
         if not line.text or line.text.startswith(("<no Python frame>", "Python runtime state")):
             return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .model import Frame
+from .model import TracebackFrame
 
 UNITS = {"b": 1, "bytes": 1, "k": 1 << 10, "kib": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "mb": 1 << 20,
          "g": 1 << 30, "gib": 1 << 30, "gb": 1 << 30, "t": 1 << 40, "tib": 1 << 40}  # fmt: skip
@@ -64,7 +64,7 @@ FIRST_CALL = re.compile(
 )
 
 
-def is_held_by_others(text: str, frames: Sequence[Frame], *, has_trained: bool) -> bool:
+def is_held_by_others(text: str, frames: Sequence[TracebackFrame], *, has_trained: bool) -> bool:
     """Of a statement that the GPU's memory was too small: whether that is the doing of other processes."""
     if AT_START.search(text):
         return True

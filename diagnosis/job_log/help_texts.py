@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .model import Line
+from .model import LogLine
 
 BEGIN = re.compile(r"usage: \S+(?: \S+)?\s+[\[<-](?!.*\berror: )", re.IGNORECASE)
 OPTION = re.compile(
@@ -25,7 +25,7 @@ class HelpTexts:
     def wants_next(self) -> bool:
         return self._left > 0
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: LogLine) -> bool:
         """Whether the line is of a help text: below its first line all is further right, a heading, or empty."""
         if self._left and line.stream == self._stream:
             self._left -= 1
@@ -43,5 +43,5 @@ class HelpTexts:
     def finish(self) -> None:
         self._left = 0
 
-    def _begin(self, line: Line, indent: int) -> None:
+    def _begin(self, line: LogLine, indent: int) -> None:
         self._indent, self._left, self._stream = indent, MOST_LINES, line.stream

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from ..kernel_log.hung_task import waits_for
-from .model import Form, Line, Role, Witness
+from .model import Form, LineRole, LogLine, Witness
 from .taxonomy import failure_classes
 from .witnesses import of_line
 
@@ -33,7 +33,7 @@ MOST_LINES = 80
 
 @dataclass(slots=True)
 class _Hung:
-    line: Line
+    line: LogLine
     left: int = MOST_LINES
     frames: list[tuple[str, str]] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class HungTasks:
     def wants_next(self) -> bool:
         return self._open is not None
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: LogLine) -> bool:
         """Whether the line is of such a report."""
         if "blocked for more than" in line.text and BEGIN.search(line.text):
             self.finish()
@@ -83,7 +83,7 @@ class HungTasks:
             Witness(
                 line=hung.line,
                 failure=failure_classes()[failure],
-                role=Role.INITIATING,
+                role=LineRole.INITIATING,
                 form=Form.MESSAGE,
                 text=text,
                 rule="hung_task",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from .model import Line, Witness
+from .model import LogLine, Witness
 
 HEAD = re.compile(
     r"(?:[Tt]imed out task names?|(?:[Mm]issing|[Ss]talled|[Ss]ilent|[Aa]bsent) (?:ranks|tasks|workers|"
@@ -42,7 +42,7 @@ class Listings:
         self._held, self._last = witness, witness.line.number
         return True
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: LogLine) -> bool:
         """Whether the line is of a list."""
         held = self._held
         if held is None:

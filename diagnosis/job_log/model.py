@@ -18,7 +18,7 @@ FEWEST_STEPS = 10
 YEAR_S = 366 * DAY_S
 
 
-class Role(str, Enum):
+class LineRole(str, Enum):
     """What a line is in the course of a failure."""
 
     INITIATING = "initiating"
@@ -74,7 +74,7 @@ class FailureClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class LineStamp:
     """A line's own time. ``second`` since the year's begin, or since midnight where ``has_day`` is false.
 
     Only stamps of one job are compared; a year is not kept, so that glog lines (no year) compare with ISO ones.
@@ -84,23 +84,23 @@ class Stamp:
     has_day: bool
     text: str
 
-    def is_like(self, other: Stamp) -> bool:
+    def is_like(self, other: LineStamp) -> bool:
         """Whether both are written in one way: what writes alike reads one clock."""
         return DIGIT.sub("0", self.text) == DIGIT.sub("0", other.text)
 
-    def minus(self, other: Stamp) -> float:
+    def minus(self, other: LineStamp) -> float:
         """Seconds from ``other`` to this, the short way round midnight or New Year."""
         if not (self.has_day and other.has_day):
             return self.minus_of_day(other)
         return (self.second - other.second + YEAR_S / 2) % YEAR_S - YEAR_S / 2
 
-    def minus_of_day(self, other: Stamp) -> float:
+    def minus_of_day(self, other: LineStamp) -> float:
         """The same by the times of day alone."""
         return (self.second % DAY_S - other.second % DAY_S + DAY_S / 2) % DAY_S - DAY_S / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LogLine:
     """One line without what its carriers put in front. ``source``: index of the file; ``number`` counts from 1.
 
     stamp: of the outermost carrier, one clock for all lines; own_stamp: of the program, the nearest to what happened.
@@ -117,8 +117,8 @@ class Line:
     rank: int | None = None
     local_rank: int | None = None
     node: str | None = None
-    stamp: Stamp | None = None
-    own_stamp: Stamp | None = None
+    stamp: LineStamp | None = None
+    own_stamp: LineStamp | None = None
     level: str = ""
     logger: str = ""
     indent: int = 0
@@ -128,7 +128,7 @@ class Line:
     writer: str = ""
     is_boxed: bool = False
 
-    def seconds_after(self, other: Line) -> float | None:
+    def seconds_after(self, other: LogLine) -> float | None:
         """By the programs' own times if both write them in one way, else by their carriers'; None: not to be told."""
         if self.own_stamp is not None and other.own_stamp is not None and self.own_stamp.is_like(other.own_stamp):
             return self.own_stamp.minus(other.own_stamp)
@@ -143,7 +143,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class TracebackFrame:
     file: str
     line: int
     function: str
@@ -170,15 +170,15 @@ class Witness:
     a list of strings into one line, which its rank has mostly printed as such too.
     """
 
-    line: Line
+    line: LogLine
     failure: FailureClass
-    role: Role
+    role: LineRole
     form: Form
     text: str
     rule: str = ""
     first_line: int = 0
     exception: str = ""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[TracebackFrame, ...] = ()
     wraps: bool = False
     quoted: bool = False
     collective: Collective | None = None
@@ -196,12 +196,12 @@ class Witness:
         )
 
     @property
-    def where(self) -> Frame | None:
+    def where(self) -> TracebackFrame | None:
         return user_frame(self.frames)
 
 
 @dataclass(slots=True, kw_only=True)
-class Group:
+class StatementGroup:
     """The same statement by one or many ranks: fan-out is one cause. ``first`` is the earliest in the log.
 
     lines: (source, number) of the first few.
@@ -267,7 +267,7 @@ class EpisodeStatus(str, Enum):
 class Episode:
     """Witnesses with no training progress between them, in the log's order."""
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[StatementGroup] = field(default_factory=list)
     before: Progress | None = None
     after: Progress | None = None
     #: Statements beyond the bound, which only count.
@@ -279,7 +279,7 @@ class Episode:
     def status(self) -> EpisodeStatus:
         return EpisodeStatus.TERMINAL if self.after is None else EpisodeStatus.PROGRESSED_AFTER
 
-    def of(self, *roles: Role) -> list[Group]:
+    def of(self, *roles: LineRole) -> list[StatementGroup]:
         return [group for group in self.groups if group.first.role in roles]
 
 
@@ -287,7 +287,7 @@ NOBODY_SUSPECTED = Suspects()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class LogVerdict:
     """What the log shows. ``failure`` None: no failure is told (which is not: none happened).
 
     is_cause: the primary line is an initiating event; false where only consequences are in this log.
@@ -295,7 +295,7 @@ class Verdict:
     """
 
     failure: FailureClass | None
-    primary: Group | None = None
+    primary: StatementGroup | None = None
     is_cause: bool = False
     confidence: float = 0.0
     why: str = ""
@@ -305,16 +305,16 @@ class Verdict:
     suspects: Suspects = NOBODY_SUSPECTED
     warnings: Sequence[str] = ()
     episode: Episode | None = None
-    confirmations: Sequence[Group] = ()
-    precursors: Sequence[Group] = ()
-    consequences: Sequence[Group] = ()
+    confirmations: Sequence[StatementGroup] = ()
+    precursors: Sequence[StatementGroup] = ()
+    consequences: Sequence[StatementGroup] = ()
 
 
 #: Frames of these paths are not the user's code.
 LIBRARY_PATHS = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>", "importlib/", "/torch/")
 
 
-def user_frame(frames: Sequence[Frame]) -> Frame | None:
+def user_frame(frames: Sequence[TracebackFrame]) -> TracebackFrame | None:
     """The innermost frame outside of libraries, else the innermost of all."""
     for frame in reversed(frames):
         if not any(part in frame.file for part in LIBRARY_PATHS):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from .model import Line, Witness
+from .model import LogLine, Witness
 
 #: Of events and of "kubectl describe pod".
 PLACED = re.compile(r"Successfully assigned (?:[\w.-]+/)?(?P<pod>[\w.-]+) to (?P<node>[\w.-]+)")
@@ -23,7 +23,7 @@ class Pods:
         self._nodes: dict[str, str] = {}
         self._described = ""
 
-    def see(self, line: Line) -> None:
+    def see(self, line: LogLine) -> None:
         if match := PLACED.search(line.text):
             if len(self._nodes) < MOST_PODS:
                 self._nodes[match["pod"]] = match["node"]

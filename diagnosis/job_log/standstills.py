@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .model import Line, Stamp, Witness
+from .model import LineStamp, LogLine, Witness
 
 MOST_WAVES = 64
 KEPT_LINES = 20
@@ -44,7 +44,7 @@ class Wave:
     source: int
     last_line: int
     first_line: int
-    stamps: list[Stamp] = field(default_factory=list)
+    stamps: list[LineStamp] = field(default_factory=list)
     count: int = 0
     ranks: set[int] = field(default_factory=set)
     operations: set[str] = field(default_factory=set)
@@ -78,7 +78,7 @@ class Standstills:
         self.waves: list[Wave] = []
         self._groups: dict[str, _Group] = {}
 
-    def see(self, line: Line) -> None:
+    def see(self, line: LogLine) -> None:
         """Keeps what a watchdog's line tells of its rank: the first of each counts, later ones are of the abort."""
         if line.rank is None:
             return

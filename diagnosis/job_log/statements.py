@@ -12,10 +12,10 @@ from .fatal_stacks import FatalStacks
 from .help_texts import BEGIN as USAGE
 from .help_texts import HelpTexts
 from .hung_tasks import HungTasks
-from .launcher import BEGIN as TABLE
-from .launcher import LauncherTables
+from .launcher_tables import BEGIN as TABLE
+from .launcher_tables import LauncherTables
 from .listings import Listings
-from .model import Line, Witness
+from .model import LogLine, Witness
 from .terminations import WHAT, Terminations
 from .tracebacks import Tracebacks
 from .ways import TRACEBACK
@@ -64,7 +64,7 @@ class Statements:
         """Whether what is open lacks its point: flushed now, it would say little."""
         return self._tracebacks.is_cut
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: LogLine) -> bool:
         """Whether the line is of a statement."""
         if not self._is_open and not _may_begin(line.text):
             return self._alone(line)
@@ -72,7 +72,7 @@ class Statements:
         self._is_open = self._any_open()
         return is_said
 
-    def _alone(self, line: Line) -> bool:
+    def _alone(self, line: LogLine) -> bool:
         """A line that nothing waits for and that is none of several: most are."""
         self._tracebacks.passes(line)
         self.took = False
@@ -80,7 +80,7 @@ class Statements:
         self._is_open = is_said and (self._caught.wants_next() or self._lists.wants_next())
         return is_said
 
-    def _feed(self, line: Line) -> bool:
+    def _feed(self, line: LogLine) -> bool:
         is_taken = any(reader.feed(line) for reader in self._readers)
         self._gather()
         self.took = is_taken
@@ -93,7 +93,7 @@ class Statements:
             return True
         return self._said(line)
 
-    def _said(self, line: Line) -> bool:
+    def _said(self, line: LogLine) -> bool:
         """Whether a line by itself says something."""
         said = list(of_line(line))
         self._done += [witness for witness in said if not (self._lists.hold(witness) or self._caught.hold(witness))]

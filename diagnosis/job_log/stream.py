@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..word_gate import WordGate
+from .log_prefix import read_lines
+from .log_scan import scan
 from .model import Witness
-from .prefix import read_lines
-from .scan import scan
 from .statements import Statements
 from .taxonomy import gate_words
 from .ways import Origin

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..alike import asked_once, kind_of, takes_digits_alike
-from .tables import table
+from .log_tables import table
 
 #: Of a statement this much is searched: names stand at its begin.
 SEARCHED_CHARS = 2000

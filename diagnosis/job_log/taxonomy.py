@@ -16,8 +16,8 @@ from ...telemetry.vocabulary import Action, Bucket, Scope
 from ..alike import asked_once, kind_of, takes_digits_alike
 from ..kernel_log.xid import xids_of_class
 from .assertion import asserted
-from .model import FailureClass, Rank, Restart, Role
-from .tables import table, tables_in
+from .log_tables import table, tables_in
+from .model import FailureClass, LineRole, Rank, Restart
 
 #: Patterns see no more of a line than this: none is quadratic in so little.
 MATCHED_CHARS = 2000
@@ -28,12 +28,12 @@ COMMON = " etaoinsrlcdumpfg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class StatementRule:
     """failure is None for context. ``unless``: a pattern that must not be in the line."""
 
     name: str
     failure: FailureClass | None
-    role: Role
+    role: LineRole
     words: tuple[str, ...]
     pattern: re.Pattern[str]
     unless: re.Pattern[str] | None
@@ -56,15 +56,15 @@ class _Plan:
     one does anyway. is_sure: nothing in it is only supposed or advised.
     """
 
-    asked: tuple[tuple[Rule, tuple[str, ...]], ...]
-    answer: Rule | None
+    asked: tuple[tuple[StatementRule, tuple[str, ...]], ...]
+    answer: StatementRule | None
     is_sure: bool
 
 
-class Rules:
+class StatementRules:
     """Finds the rule of a text. Not for several threads at once: it remembers."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[StatementRule]) -> None:
         self.rules = tuple(rules)
         #: Bits of rules, by word; words with digits apart, with zeros for them.
         self._by_word: dict[str, int] = {}
@@ -81,12 +81,12 @@ class Rules:
             self._by_letters.setdefault(_rarest(word), []).append(word)
         self._plan = asked_once(self._planned)
 
-    def find(self, text: str) -> Rule | None:
+    def find(self, text: str) -> StatementRule | None:
         text = text[:MATCHED_CHARS]
         plan = self._plan(text)
         rule = _carried_out(plan, text)
         # What is only supposed or advised is no evidence; what explains or decorates is told from the whole.
-        if rule is not None and not plan.is_sure and rule.role is not Role.CONTEXT:
+        if rule is not None and not plan.is_sure and rule.role is not LineRole.CONTEXT:
             sure = asserted(text)
             rule = _carried_out(self._plan(sure), sure)
         return rule
@@ -95,7 +95,7 @@ class Rules:
         low = kind.lower() + "\n"
         tried, numbered = self._rules_with_words_of(low)
         left = tried | numbered
-        asked: list[tuple[Rule, tuple[str, ...]]] = []
+        asked: list[tuple[StatementRule, tuple[str, ...]]] = []
         answer = None
         while left and answer is None:
             lowest = left & -left
@@ -121,7 +121,7 @@ class Rules:
         return tried, numbered
 
 
-def _carried_out(plan: _Plan, text: str) -> Rule | None:
+def _carried_out(plan: _Plan, text: str) -> StatementRule | None:
     if plan.asked:
         low = text.lower() + "\n"
         for rule, words in plan.asked:
@@ -130,11 +130,11 @@ def _carried_out(plan: _Plan, text: str) -> Rule | None:
     return plan.answer
 
 
-def _matches(rule: Rule, text: str) -> bool:
+def _matches(rule: StatementRule, text: str) -> bool:
     return rule.pattern.search(text) is not None and not (rule.unless and rule.unless.search(text))
 
 
-def _takes_digits_alike(rule: Rule) -> bool:
+def _takes_digits_alike(rule: StatementRule) -> bool:
     return takes_digits_alike(rule.pattern.pattern) and (rule.unless is None or takes_digits_alike(rule.unless.pattern))
 
 
@@ -166,9 +166,11 @@ def failure_classes() -> Mapping[str, FailureClass]:
 
 
 @cache
-def rules() -> Rules:
+def rules() -> StatementRules:
     """Raises ValueError that names the rule if one is not sound."""
-    return Rules([_rule(name, entry) for name in tables_in("rules") for entry in table(f"rules/{name}")["rule"]])
+    return StatementRules(
+        [_rule(name, entry) for name in tables_in("rules") for entry in table(f"rules/{name}")["rule"]]
+    )
 
 
 @cache
@@ -210,15 +212,15 @@ def _xid_line(which: str, failure_class: str) -> Mapping[str, Any]:
     return {"literals": ["xid"], "pattern": _XID_LINE.replace("{codes}", f"(?:{codes})")}
 
 
-def _rule(file: str, entry: Mapping[str, Any]) -> Rule:
+def _rule(file: str, entry: Mapping[str, Any]) -> StatementRule:
     name = entry["name"]
     failure = failure_classes()[entry["class"]] if "class" in entry else None
     if "role" in entry:
-        role = Role(entry["role"])
+        role = LineRole(entry["role"])
     elif failure is None:
         raise ValueError(f"{file}: rule {name} has neither class nor role")
     else:
-        role = {Rank.CASCADE: Role.CASCADE, Rank.TEARDOWN: Role.TEARDOWN}.get(failure.rank, Role.INITIATING)
+        role = {Rank.CASCADE: LineRole.CASCADE, Rank.TEARDOWN: LineRole.TEARDOWN}.get(failure.rank, LineRole.INITIATING)
     entry = {**entry, **_xid_line(entry["xids"], entry.get("class", ""))} if "xids" in entry else entry
     words = tuple(entry["literals"])
     if not words or any(word != word.lower() or len(word) < LETTERS for word in words):
@@ -228,4 +230,4 @@ def _rule(file: str, entry: Mapping[str, Any]) -> Rule:
         unless = re.compile(entry["unless"], re.IGNORECASE) if "unless" in entry else None
     except re.error as error:
         raise ValueError(f"{file}: rule {name}: {error}") from None
-    return Rule(name=name, failure=failure, role=role, words=words, pattern=pattern, unless=unless)
+    return StatementRule(name=name, failure=failure, role=role, words=words, pattern=pattern, unless=unless)

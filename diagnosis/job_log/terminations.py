@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from .model import Line, Witness
+from .model import LogLine, Witness
 from .taxonomy import failure_classes
 from .witnesses import of_exception, of_line
 
@@ -20,7 +20,7 @@ PATIENCE = 24
 
 @dataclass(slots=True)
 class _Ended:
-    line: Line
+    line: LogLine
     kind: str
 
 
@@ -34,7 +34,7 @@ class Terminations:
     def wants_next(self) -> bool:
         return bool(self._open)
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: LogLine) -> bool:
         """Whether the line is of such an end."""
         if self._open:
             for stream, ended in list(self._open.items()):
@@ -62,7 +62,7 @@ class Terminations:
         self.done += of_line(self._open.pop(stream).line)
 
 
-def _thrown(line: Line, kind: str, message: str) -> Witness:
+def _thrown(line: LogLine, kind: str, message: str) -> Witness:
     witness = of_exception(line, kind, message)
     if not witness.rule and witness.failure.name == "exception":
         return replace(witness, failure=failure_classes()["native_crash"])

@@ -14,7 +14,7 @@ from enum import Enum
 from ...telemetry.ring_layout import cut_text
 from ..alike import asked_once
 from .carriers import LOUD_LEVELS, WARNINGS
-from .model import Frame, Line
+from .model import LogLine, TracebackFrame
 from .ways import TRACEBACK
 
 FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,7})(?:,? in (?P<function>.{1,200}))?')
@@ -69,7 +69,7 @@ TRAILING_LINES = 12
 CUT_OFF = "Traceback"
 
 
-class Link(Enum):
+class ExceptionLink(Enum):
     """How an exception relates to the one before it in the chain."""
 
     FIRST = "first"
@@ -83,10 +83,10 @@ class Link(Enum):
 class Raised:
     """One exception of a chain. ``line`` is where its type and message stand; complete once ``kind`` is not ""."""
 
-    link: Link
-    first: Line
-    frames: list[Frame] = field(default_factory=list)
-    line: Line
+    link: ExceptionLink
+    first: LogLine
+    frames: list[TracebackFrame] = field(default_factory=list)
+    line: LogLine
     kind: str = ""
     message: str = ""
     more: int = 0
@@ -109,7 +109,7 @@ class _Open:
     #: Columns before "Traceback": what stands further left ends it.
     indent: int
     last_number: int
-    link: Link | None = None
+    link: ExceptionLink | None = None
     #: "Exception ignored in" stood before: it was raised while something was taken down.
     is_ignored: bool = False
     #: Its frames are not indented: a carrier has eaten leading blanks.
@@ -133,7 +133,7 @@ class Tracebacks:
         self._looked_at = 0
         self._ignored: set[tuple[int, int | None, int | None, str | None]] = set()
         #: The last line fed that was of no traceback: a warning right before one tells that it was caught.
-        self._before: Line | None = None
+        self._before: LogLine | None = None
 
     def wants_next(self) -> bool:
         return bool(self._open)
@@ -143,7 +143,7 @@ class Tracebacks:
         """Whether one has no exception yet: its last lines are still to come, or never will."""
         return any(not chain.is_raised for chain in self._open.values())
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: LogLine) -> bool:
         """Whether the line is part of a traceback."""
         self._end_silent(line)
         stream = line.stream
@@ -168,7 +168,7 @@ class Tracebacks:
             chain.is_handled |= _is_handled(chain, line)
         return took
 
-    def passes(self, line: Line) -> None:
+    def passes(self, line: LogLine) -> None:
         """A line by itself, while nothing is open."""
         self._before = line
 
@@ -176,12 +176,14 @@ class Tracebacks:
         for stream in list(self._open):
             self._finish(stream)
 
-    def _begin(self, stream: tuple[int, int | None, int | None, str | None], chain: _Open | None, line: Line) -> None:
-        raised = Raised(link=Link.FIRST, first=line, line=line)
+    def _begin(
+        self, stream: tuple[int, int | None, int | None, str | None], chain: _Open | None, line: LogLine
+    ) -> None:
+        raised = Raised(link=ExceptionLink.FIRST, first=line, line=line)
         if chain is not None:
             carried = chain.is_raised and CARRIED.search(chain.chain[-1].message + chain.chain[-1].kind)
             if chain.link is not None or carried or "Original Traceback" in line.text:
-                raised.link = chain.link or Link.CARRIED_BY
+                raised.link = chain.link or ExceptionLink.CARRIED_BY
                 chain.link = None
                 if not chain.is_raised:
                     chain.chain.pop()
@@ -197,19 +199,19 @@ class Tracebacks:
         self._open[stream].is_warned = self._is_warned(line)
         self._ignored.discard(stream)
 
-    def _is_warned(self, line: Line) -> bool:
+    def _is_warned(self, line: LogLine) -> bool:
         """Whether a logger wrote it below a warning: Python's exc_info of something that was caught."""
         before = self._before
         if before is None or line.level:
             return line.level in WARNINGS
         return before.level in WARNINGS and before.stream == line.stream and line.number - before.number == 1
 
-    def _continue(self, chain: _Open, line: Line) -> bool | None:
+    def _continue(self, chain: _Open, line: LogLine) -> bool | None:
         """True: taken; False: not part of it, but it may go on; None: it has ended before this line."""
         last = chain.chain[-1]
         text = line.text
         if CAUSE in text or CONTEXT in text:
-            chain.link = Link.CAUSED_BY if CAUSE in text else Link.WHILE_HANDLING
+            chain.link = ExceptionLink.CAUSED_BY if CAUSE in text else ExceptionLink.WHILE_HANDLING
             return True
         if line.is_boxed:
             return self._boxed(last, text)
@@ -220,7 +222,7 @@ class Tracebacks:
             if frame:
                 chain.is_flat |= line.indent <= chain.indent
                 if len(last.frames) < MOST_FRAMES:
-                    last.frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or ""))
+                    last.frames.append(TracebackFrame(frame["file"], int(frame["line"]), frame["function"] or ""))
                 return True
             raised = EXCEPTION.match(text)
             if raised and (line.indent <= chain.indent or not last.frames) and _looks_raised(raised["type"], text):
@@ -231,7 +233,7 @@ class Tracebacks:
             # Source lines, carets, "[Previous line repeated]": all further right than the beginning.
             return True if line.indent > chain.indent or chain.is_flat or set(text) <= set("~^ |+") else None
         if CARRIED.search(last.kind + last.message) and (frame or (EXCEPTION.match(text) and BARE.match(text))):
-            chain.chain.append(Raised(link=Link.CARRIED_BY, first=line, line=line))
+            chain.chain.append(Raised(link=ExceptionLink.CARRIED_BY, first=line, line=line))
             return self._continue(chain, line)
         if BARE.match(text) or line.level:
             return None
@@ -247,10 +249,10 @@ class Tracebacks:
     def _boxed(self, last: Raised, text: str) -> bool:
         frame = BOXED_FRAME.match(text)
         if frame and not last.kind and len(last.frames) < MOST_FRAMES:
-            last.frames.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+            last.frames.append(TracebackFrame(frame["file"], int(frame["line"]), frame["function"]))
         return True
 
-    def _end_silent(self, line: Line) -> None:
+    def _end_silent(self, line: LogLine) -> None:
         # With thousands of ranks in one log a rank's next line is thousands of lines away; and looking at all is dear.
         if len(self._open) > FEW_STREAMS and 0 <= line.number - self._looked_at < len(self._open):
             return
@@ -276,11 +278,11 @@ class Tracebacks:
             each.is_handled, each.is_warned = chain.is_handled, chain.is_warned
         if chain.is_ignored:
             for each in raised:
-                each.frames.append(Frame("", 0, "__del__"))
+                each.frames.append(TracebackFrame("", 0, "__del__"))
         self.done.append(raised)
 
 
-def _lead(line: Line) -> re.Pattern[str] | None:
+def _lead(line: LogLine) -> re.Pattern[str] | None:
     """A pattern of what stood before the first line, any number for its numbers: it stands before the others too."""
     lead = line.lead.strip(" \t")
     if not 1 < len(lead) <= MOST_LEAD or "%|" in lead or TRACEBACK in lead:
@@ -288,7 +290,7 @@ def _lead(line: Line) -> re.Pattern[str] | None:
     return re.compile(r"\d+".join(re.escape(part) for part in re.split(r"\d+", lead)) + " ?")
 
 
-def _without_lead(chain: _Open, line: Line) -> Line:
+def _without_lead(chain: _Open, line: LogLine) -> LogLine:
     if chain.lead is None or not (match := chain.lead.match(line.text)):
         return line
     rest = line.text[match.end() :]
@@ -296,7 +298,7 @@ def _without_lead(chain: _Open, line: Line) -> Line:
     return replace(line, text=body, indent=line.indent + len(rest) - len(body))
 
 
-def _is_handled(chain: _Open, line: Line) -> bool:
+def _is_handled(chain: _Open, line: LogLine) -> bool:
     """The line right after an exception, not louder than a warning, that says how things went on."""
     last = chain.chain[-1]
     return (
@@ -313,7 +315,7 @@ def _looks_raised(kind: str, text: str) -> bool:
     return last[:1].isupper() or last.startswith("_") or "." in kind or bool(re.match(r"[a-z_]\w*: ", text))
 
 
-def bare_exception(line: Line) -> tuple[str, str] | None:
+def bare_exception(line: LogLine) -> tuple[str, str] | None:
     """(type, message) of an exception that stands alone in its line."""
     match = BARE.match(line.text) if _is_bare(line.text) else None
     return (match["type"], match["message"] or "") if match else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..alike import asked_once
 from .carriers import CARRIERS, GLOG_LEVELS
-from .model import DAY_S, Line, Stamp
+from .model import DAY_S, LineStamp, LogLine
 from .unknown_prefix import RANK, UnknownPrefix
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -94,13 +94,13 @@ class Origin:
 NOBODY_KNOWN = Origin()
 
 
-def stripped(origin: Origin, number: int, text: str) -> Line:
+def stripped(origin: Origin, number: int, text: str) -> LogLine:
     """A line without its carriers. text: without characters that control terminals."""
     way = _known_way(text) if origin.learnt is None else way_of(text, origin.learnt)
     return along(way, origin, number, text)
 
 
-def along(way: _Way, origin: Origin, number: int, text: str) -> Line:
+def along(way: _Way, origin: Origin, number: int, text: str) -> LogLine:
     """The line, by where its kind has what."""
     rank = int(text[way.rank]) if way.rank is not None else None
     group = text[way.group] if way.group is not None else ""
@@ -121,7 +121,7 @@ def along(way: _Way, origin: Origin, number: int, text: str) -> Line:
         if head := NCCL_HEAD.match(body):
             node, device = node or head["node"], device or head["gpu"]
         body = body.rstrip()
-    return Line(
+    return LogLine(
         source=origin.source,
         number=number,
         text=body,
@@ -264,7 +264,7 @@ def _inside(body: str, has_level: bool) -> Place:
     return Place(begin, end)
 
 
-def _stamp(text: str, clock: _Clock) -> Stamp | None:
+def _stamp(text: str, clock: _Clock) -> LineStamp | None:
     hour, minute = int(text[clock.hour]), int(text[clock.minute])
     second = float(text[clock.second].replace(",", "."))
     if hour > 23 or minute > 59 or second >= 61:
@@ -273,8 +273,8 @@ def _stamp(text: str, clock: _Clock) -> Stamp | None:
     month = (int(text[clock.month_place]) if clock.month_place is not None else 0) or clock.month
     day = int(text[clock.day]) if clock.day is not None else 0
     if not (1 <= month <= 12 and 1 <= day <= 31):
-        return Stamp(of_day, False, text[clock.whole])
-    return Stamp((DAYS_BEFORE[month - 1] + day - 1) * DAY_S + of_day, True, text[clock.whole])
+        return LineStamp(of_day, False, text[clock.whole])
+    return LineStamp((DAYS_BEFORE[month - 1] + day - 1) * DAY_S + of_day, True, text[clock.whole])
 
 
 def _place(match: re.Match[str], name: str | int, offset: int = 0) -> Place:

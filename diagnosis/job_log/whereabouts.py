@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ...telemetry.vocabulary import Bucket
-from .model import Episode, Form, Group, Line, Witness
+from .model import Episode, Form, LogLine, StatementGroup, Witness
 
 Name = TypeVar("Name", int, str)
 #: Lines of one process stand so close where none says whose it is.
 NEAR_LINES = 4
 
 
-def located(primary: Group, episode: Episode) -> Witness:
+def located(primary: StatementGroup, episode: Episode) -> Witness:
     """The first statement of ``primary`` with the rank, node and device that the episode tells of it."""
     first = primary.first
     if first.points_elsewhere or first.failure.bucket is Bucket.PLANNED:
@@ -38,7 +38,7 @@ def located(primary: Group, episode: Episode) -> Witness:
     return first if line is first.line and device is first.device else replace(first, line=line, device=device)
 
 
-def _with_rank(line: Line, first: Witness, others: list[Group]) -> Line:
+def _with_rank(line: LogLine, first: Witness, others: list[StatementGroup]) -> LogLine:
     """The one rank that says the same, else the one whose end the launcher reports."""
     same = [group for group in others if group.first.failure is first.failure and len(group.ranks) < 2]
     rank = _one(group.first.line.rank for group in same if _fits(group.first.line, line))
@@ -55,7 +55,7 @@ def _with_rank(line: Line, first: Witness, others: list[Group]) -> Line:
     return replace(line, rank=rank, node=node) if line.node in (None, "", node) else line
 
 
-def _is_near(other: Witness, first: Witness, line: Line) -> bool:
+def _is_near(other: Witness, first: Witness, line: LogLine) -> bool:
     """Of the same trouble and the same process, as far as its line tells."""
     apart = abs(other.line.number - line.number)
     return (
@@ -65,7 +65,7 @@ def _is_near(other: Witness, first: Witness, line: Line) -> bool:
     )
 
 
-def _fits(other: Line, line: Line) -> bool:
+def _fits(other: LogLine, line: LogLine) -> bool:
     return not other.node or not line.node or other.node == line.node
 
 

@@ -11,11 +11,11 @@ from ...telemetry.ring_layout import cut_text
 from .carriers import LOUD_LEVELS, QUIET_LEVELS
 from .details import devices_in
 from .gpu_memory import is_held_by_others
-from .model import Collective, FailureClass, Form, Frame, Line, Rank, Role, Witness
-from .prefix import node_in, rank_in, whom_in
+from .log_prefix import node_in, rank_in, whom_in
+from .model import Collective, FailureClass, Form, LineRole, LogLine, Rank, TracebackFrame, Witness
 from .targets import Target, target_of
 from .taxonomy import exception_types, failure_classes, fallback_types, frame_rules, rules, types_asked_first
-from .tracebacks import Link, Raised, bare_exception, quoted_exceptions
+from .tracebacks import ExceptionLink, Raised, bare_exception, quoted_exceptions
 
 #: Of a statement this much is kept.
 KEPT_CHARS = 500
@@ -50,7 +50,7 @@ EVEN_IF_QUIET = frozenset(
 )  # fmt: skip
 
 
-def of_line(line: Line) -> Iterator[Witness]:
+def of_line(line: LogLine) -> Iterator[Witness]:
     """What a line outside of tracebacks says; nothing for context."""
     if "Traceback (most recent call last)" in line.text:
         for kind, message in list(quoted_exceptions(line.text))[-1:]:
@@ -59,7 +59,7 @@ def of_line(line: Line) -> Iterator[Witness]:
     rule = rules().find(line.text)
     if line.level in QUIET_LEVELS and (rule is None or rule.name not in EVEN_IF_QUIET):
         return
-    if rule is not None and rule.role is Role.CONTEXT:
+    if rule is not None and rule.role is LineRole.CONTEXT:
         return
     if bare := bare_exception(line):
         yield of_exception(line, *bare)
@@ -67,24 +67,24 @@ def of_line(line: Line) -> Iterator[Witness]:
         yield _witness(line, rule.failure, rule.role, Form.MESSAGE, line.text, rule=rule.name)
     elif line.level in LOUD_LEVELS or line.text.startswith(("error: ", "Error: ", "fatal: ", "FATAL: ")):
         yield _witness(
-            line, failure_classes()["error_message"], Role.INITIATING, Form.MESSAGE, line.text or line.logger
+            line, failure_classes()["error_message"], LineRole.INITIATING, Form.MESSAGE, line.text or line.logger
         )
 
 
-def of_exception(line: Line, kind: str, message: str, raised: Raised | None = None) -> Witness:
+def of_exception(line: LogLine, kind: str, message: str, raised: Raised | None = None) -> Witness:
     short = re.split(r"\.|::", kind.split("(")[0])[-1]
     text = f"{kind}: {message}" if message else kind
     rule = rules().find(text)
-    role: Role
-    if rule is not None and rule.role is not Role.CONTEXT and rule.failure is not None:
+    role: LineRole
+    if rule is not None and rule.role is not LineRole.CONTEXT and rule.failure is not None:
         failure, role, name = rule.failure, rule.role, rule.name
     else:
         failure = failure_classes()[exception_types().get(short, "exception")]
         role, name = _role(failure), ""
     if raised is not None and raised.is_ending:
-        role = Role.TEARDOWN
+        role = LineRole.TEARDOWN
     elif raised is not None and raised.is_handled:
-        role = Role.CONTEXT
+        role = LineRole.CONTEXT
     frames = tuple(raised.frames) if raised is not None else ()
     first = raised.first.number if raised is not None else line.number
     return refined(
@@ -97,7 +97,7 @@ def of_exception(line: Line, kind: str, message: str, raised: Raised | None = No
     )
 
 
-def _warned(line: Line, raised: Raised | None) -> Line:
+def _warned(line: LogLine, raised: Raised | None) -> LogLine:
     return replace(line, level="WARNING") if raised is not None and raised.is_warned and not line.level else line
 
 
@@ -113,7 +113,7 @@ def refined(witness: Witness) -> Witness:
     return witness
 
 
-def _is_importing(frames: Sequence[Frame]) -> bool:
+def _is_importing(frames: Sequence[TracebackFrame]) -> bool:
     """Whether it was raised while one module loaded another: what is installed does not fit together."""
     return any(
         one.function == other.function == "<module>" and IMPORTS.match(one.code) is not None
@@ -124,21 +124,23 @@ def _is_importing(frames: Sequence[Frame]) -> bool:
 def of_chain(chain: Sequence[Raised]) -> Iterator[Witness]:
     """The witnesses of linked exceptions: one is the failure, the others report it."""
     witnesses = [of_exception(raised.line, raised.kind, raised.message, raised) for raised in chain]
-    if any(witness.role is Role.CONTEXT for witness in witnesses):
+    if any(witness.role is LineRole.CONTEXT for witness in witnesses):
         return
     cause = _cause(chain, witnesses)
     for index, witness in enumerate(witnesses):
         if index == cause:
             yield witness
         else:
-            yield replace(witness, wraps=True, role=Role.TEARDOWN if witness.role is Role.TEARDOWN else Role.CASCADE)
+            yield replace(
+                witness, wraps=True, role=LineRole.TEARDOWN if witness.role is LineRole.TEARDOWN else LineRole.CASCADE
+            )
 
 
 def _cause(chain: Sequence[Raised], witnesses: Sequence[Witness]) -> int:
     """The first of a chain, but for carriers, and for what was raised only to try something else."""
     cause = 0
     for index in range(1, len(chain)):
-        if chain[index].link is Link.CARRIED_BY:
+        if chain[index].link is ExceptionLink.CARRIED_BY:
             cause = index
             continue
         before, this = witnesses[cause], witnesses[index]
@@ -147,12 +149,14 @@ def _cause(chain: Sequence[Raised], witnesses: Sequence[Witness]) -> int:
             continue
         kind = before.exception.split(".")[-1]
         is_fallback = kind in fallback_types() and not before.rule
-        says_more = bool(this.rule) and this.role is Role.INITIATING and this.failure.rank in (Rank.ROOT, Rank.FAILURE)
+        says_more = (
+            bool(this.rule) and this.role is LineRole.INITIATING and this.failure.rank in (Rank.ROOT, Rank.FAILURE)
+        )
         is_then_on_disk = (
             kind in types_asked_first() and this.failure.name in NOT_THERE and bool(PATH.search(this.text))
         )
-        is_handled = is_fallback and (chain[index].link is Link.WHILE_HANDLING or says_more)
-        if (is_handled and this.role is Role.INITIATING) or (is_then_on_disk and says_more):
+        is_handled = is_fallback and (chain[index].link is ExceptionLink.WHILE_HANDLING or says_more)
+        if (is_handled and this.role is LineRole.INITIATING) or (is_then_on_disk and says_more):
             cause = index
     return cause
 
@@ -180,7 +184,9 @@ def _held_by_others(failure: FailureClass, text: str) -> FailureClass:
     return failure
 
 
-def _witness(line: Line, failure: FailureClass | None, role: Role, form: Form, text: str, *, rule: str = "") -> Witness:
+def _witness(
+    line: LogLine, failure: FailureClass | None, role: LineRole, form: Form, text: str, *, rule: str = ""
+) -> Witness:
     assert failure is not None
     failure = _held_by_others(failure, text)
     is_report = failure.name == "launcher_report"
@@ -216,7 +222,7 @@ def _exit_code(text: str) -> int | None:
     return int(match["code"]) if match["code"] else -int(match["signal"])
 
 
-def _with_whom(line: Line, text: str, target: Target) -> Line:
+def _with_whom(line: LogLine, text: str, target: Target) -> LogLine:
     """Rank and node from the text where nothing before it told them, or where it names them as what it is about."""
     if (both := whom_in(text)) is not None:
         return replace(line, rank=both[0], node=both[1])
@@ -236,5 +242,5 @@ def _with_whom(line: Line, text: str, target: Target) -> Line:
     return replace(line, rank=rank, local_rank=local, node=node)
 
 
-def _role(failure: FailureClass) -> Role:
-    return {Rank.CASCADE: Role.CASCADE, Rank.TEARDOWN: Role.TEARDOWN}.get(failure.rank, Role.INITIATING)
+def _role(failure: FailureClass) -> LineRole:
+    return {Rank.CASCADE: LineRole.CASCADE, Rank.TEARDOWN: LineRole.TEARDOWN}.get(failure.rank, LineRole.INITIATING)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from .prefix import read_lines
+from .log_prefix import read_lines
 from .ways import BOX, NOBODY_KNOWN, TRACEBACK
 
 NARROWEST, WIDEST = 60, 400

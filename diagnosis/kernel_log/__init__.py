@@ -3,7 +3,7 @@
 ``KernelLogReader`` reads line by line; rules and tables are the data files beside it; ``recurrence`` judges repeats.
 """
 
-from .event import DeviceKind, Domain, KernelEvent, Repair, Severity
-from .reader import KernelLogReader
+from .event import DeviceKind, Domain, EventSeverity, KernelEvent, Repair
+from .kernel_log_reader import KernelLogReader
 
-__all__ = ["DeviceKind", "Domain", "KernelEvent", "KernelLogReader", "Repair", "Severity"]
+__all__ = ["DeviceKind", "Domain", "EventSeverity", "KernelEvent", "KernelLogReader", "Repair"]

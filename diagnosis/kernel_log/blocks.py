@@ -7,9 +7,9 @@ from itertools import repeat
 from typing import Protocol
 
 from .event import KernelEvent
-from .reader import LINE_CHARACTERS, KernelLogReader
+from .kernel_log_reader import LINE_CHARACTERS, KernelLogReader
+from .line_scan import LineKind, LineScan
 from .repeats import RepeatLane
-from .scan import LineKind, LineScan
 
 BLOCK_BYTES = 1 << 18
 

@@ -27,7 +27,7 @@ class DeviceKind(str, Enum):
     PROCESS = "process"
 
 
-class Severity(str, Enum):
+class EventSeverity(str, Enum):
     """Of the event for its device, not for a job: what pages is decided where jobs are known."""
 
     #: The device is of no use until it is reset, repaired or replaced.
@@ -80,7 +80,7 @@ class KernelEvent:
 
     event: str
     device_kind: DeviceKind
-    severity: Severity
+    severity: EventSeverity
     component: str
     domain: Domain
     action: Action
@@ -104,7 +104,7 @@ TEXT_CHARACTERS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stamp:
+class KernelStamp:
     """When and where a line was written, as far as it says."""
 
     time_s: float | None = None
@@ -140,7 +140,7 @@ class Stamp:
             also=event.also,
         )
 
-    def until(self, later: Stamp) -> float | None:
+    def until(self, later: KernelStamp) -> float | None:
         """Seconds; None if the two have no clock in common."""
         if self.monotonic_s is not None and later.monotonic_s is not None:
             return later.monotonic_s - self.monotonic_s
@@ -148,7 +148,7 @@ class Stamp:
             return later.time_s - self.time_s
         return None
 
-    def is_within(self, window_s: float, later: Stamp) -> bool:
+    def is_within(self, window_s: float, later: KernelStamp) -> bool:
         """Without a common clock the order of lines is all there is, and counts."""
         gap_s = self.until(later)
         return gap_s is None or 0 <= gap_s <= window_s

@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from .event import Domain, KernelEvent, Severity
+from .event import Domain, EventSeverity, KernelEvent
 from .hung_task import HUNG_TASK
 from .recurrence import Conclusion, Sighting, conclusions, parameters, sighting_of
 from .several_lines import CGROUP_OOM_KILL, OOM_KILL
@@ -25,7 +25,7 @@ NODES = 64
 
 
 @dataclass(slots=True)
-class Group:
+class RepeatedEvent:
     """Repeats of one event on one device: the first of them, how many, and when the last was.
 
     is_kept: one of the first ``MOST_GROUPS``; of the others only how many events they are is told.
@@ -39,7 +39,7 @@ class Group:
 
 #: Each of these is the end of one process.
 _ENDS = frozenset({OOM_KILL, CGROUP_OOM_KILL})
-_HARMLESS = frozenset({Severity.WARNING, Severity.INFO})
+_HARMLESS = frozenset({EventSeverity.WARNING, EventSeverity.INFO})
 Key = tuple[str, ...]
 
 
@@ -47,12 +47,12 @@ Key = tuple[str, ...]
 class Findings:
     """``left_out``: events beyond the first ``MOST_GROUPS`` groups. ``concluded``: by node, rule and device."""
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[RepeatedEvent] = field(default_factory=list)
     concluded: dict[tuple[str, str, str], Conclusion] = field(default_factory=dict)
     events: int = 0
     left_out: int = 0
     driver: int | None = None
-    _open: OrderedDict[Key, Group] = field(default_factory=OrderedDict)
+    _open: OrderedDict[Key, RepeatedEvent] = field(default_factory=OrderedDict)
     _histories: OrderedDict[str, deque[Sighting]] = field(default_factory=OrderedDict)
 
     def collect(self, events: Iterable[KernelEvent]) -> None:
@@ -75,7 +75,7 @@ class Findings:
             elif event.process and not group.event.process:
                 group.event = replace(group.event, process=event.process, pid=event.pid)
             return
-        group = Group(event, last_s=when_s, is_kept=not self.is_full)
+        group = RepeatedEvent(event, last_s=when_s, is_kept=not self.is_full)
         if group.is_kept:
             self.groups.append(group)
             self._conclude(event)
@@ -90,12 +90,12 @@ class Findings:
     def is_full(self) -> bool:
         return len(self.groups) >= MOST_GROUPS
 
-    def repeat(self, group: Group, when_s: float | None) -> None:
+    def repeat(self, group: RepeatedEvent, when_s: float | None) -> None:
         group.last_s = when_s
         group.count += 1
         self.left_out += not group.is_kept
 
-    def group_of(self, event: KernelEvent) -> Group | None:
+    def group_of(self, event: KernelEvent) -> RepeatedEvent | None:
         """The one that a repeat of this event would be counted in; None where there is none any more."""
         return self._open.get(_key(event))
 
@@ -115,13 +115,13 @@ def when_of(event: KernelEvent) -> float | None:
     return event.monotonic_s if event.time_s is None else event.time_s
 
 
-def is_repeat(group: Group, when_s: float | None) -> bool:
+def is_repeat(group: RepeatedEvent, when_s: float | None) -> bool:
     if when_s is None or group.last_s is None:
         return when_s is group.last_s
     return 0 <= when_s - group.last_s <= parameters().coalesce_s
 
 
-def is_slow(group: Group, when_s: float | None) -> bool:
+def is_slow(group: RepeatedEvent, when_s: float | None) -> bool:
     """Whether what harms nothing by itself comes again within the hour: each time a line of its own says no more.
 
     Xids are told apart by the minute whatever they say: rules count their bursts, and people their lines.

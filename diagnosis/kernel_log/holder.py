@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .event import KernelEvent, Stamp
+from .event import KernelEvent, KernelStamp
 
 
 class Holder:
@@ -16,7 +16,7 @@ class Holder:
     def __init__(self) -> None:
         self.lines_left = 0
         self._held: KernelEvent | None = None
-        self._begun = Stamp()
+        self._begun = KernelStamp()
 
     def takes(self, event: KernelEvent) -> bool:
         """Whether lines to come may tell more of this event."""
@@ -30,13 +30,13 @@ class Holder:
         """The event as it is given out; a holder forgets here what it kept beside it."""
         return held
 
-    def begin(self, event: KernelEvent, stamp: Stamp) -> list[KernelEvent]:
+    def begin(self, event: KernelEvent, stamp: KernelStamp) -> list[KernelEvent]:
         """What was held before."""
         out = self.flush()
         self._held, self._begun, self.lines_left = event, stamp, self.LINES
         return out
 
-    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+    def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
         held = self._held
         if held is None or stamp.host != held.host:
             return []

@@ -13,7 +13,7 @@ from functools import cache
 from ...telemetry.vocabulary import Action
 from .event import Domain, KernelEvent
 from .holder import Holder
-from .tables import read_toml
+from .kernel_log_tables import read_toml
 
 HUNG_TASK = "hung_task"
 #: A frame that the unwinder is not sure of is marked "?": what lay on the stack of calls that are over.
@@ -40,7 +40,7 @@ _OWNER = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class WaitPattern:
     """One entry of waits.toml."""
 
     name: str
@@ -56,9 +56,9 @@ class Wait:
 
 
 @cache
-def waits() -> tuple[Wait, ...]:
+def waits() -> tuple[WaitPattern, ...]:
     return tuple(
-        Wait(
+        WaitPattern(
             name=name,
             is_weak=entry.get("is_weak", False),
             domain=Domain(entry["domain"]),
@@ -71,9 +71,9 @@ def waits() -> tuple[Wait, ...]:
     )
 
 
-def waits_for(frames: Sequence[tuple[str, str]]) -> tuple[Wait, str] | None:
+def waits_for(frames: Sequence[tuple[str, str]]) -> tuple[WaitPattern, str] | None:
     """(what, the frame that says it) of (function, module), innermost first; None: no frame tells."""
-    weak: list[tuple[int, Wait, str]] = []
+    weak: list[tuple[int, WaitPattern, str]] = []
     for function, module in frames:
         for order, wait in enumerate(waits()):
             if wait.knows(function, module):

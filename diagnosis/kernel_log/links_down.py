@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import replace
 
-from .event import KernelEvent, Stamp
+from .event import KernelEvent, KernelStamp
 from .rules import event_of, event_rules
 
 LINK_DOWN, LINK_UP, STAYS_DOWN = "nic_link_down", "nic_link_up", "nic_link_stays_down"
@@ -24,9 +24,9 @@ class LinksDown:
     """One per log."""
 
     def __init__(self) -> None:
-        self._down: OrderedDict[tuple[str, str], tuple[KernelEvent, Stamp]] = OrderedDict()
+        self._down: OrderedDict[tuple[str, str], tuple[KernelEvent, KernelStamp]] = OrderedDict()
 
-    def read(self, event: KernelEvent, stamp: Stamp) -> None:
+    def read(self, event: KernelEvent, stamp: KernelStamp) -> None:
         key = (stamp.host, event.facts.get("interface") or event.device)
         if event.event == LINK_UP:
             self._down.pop(key, None)
@@ -37,7 +37,7 @@ class LinksDown:
             if len(self._down) > PORTS:
                 self._down.popitem(last=False)
 
-    def at_end(self, last: Stamp) -> list[KernelEvent]:
+    def at_end(self, last: KernelStamp) -> list[KernelEvent]:
         """``last``: of the log's last line. Without a clock nobody knows whether the log went on for long enough."""
         found: list[KernelEvent] = []
         for event, stamp in self._down.values():

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from .event import Domain, Repair, Severity
-from .tables import read_tsv
+from .event import Domain, EventSeverity, Repair
+from .kernel_log_tables import read_tsv
 
 #: First driver branch that writes version 2.
 VERSION_2_DRIVER = 575
@@ -28,7 +28,7 @@ _BODY = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Nvlink5Row:
     """``unit_v1``: the name older drivers print. ``status`` None: any. ``promoted_repair``: if it was promoted."""
 
     xid: int
@@ -38,7 +38,7 @@ class Row:
     v2: int
     reason: int
     status: int | None
-    severity: Severity
+    severity: EventSeverity
     domain: Domain
     repair: Repair
     promoted_repair: Repair
@@ -60,14 +60,14 @@ class Nvlink5:
     is_fatal: bool
     is_injected: bool
     version: int
-    row: Row | None
+    row: Nvlink5Row | None
     is_promoted: bool
 
 
 @cache
-def table() -> tuple[Row, ...]:
+def table() -> tuple[Nvlink5Row, ...]:
     return tuple(
-        Row(
+        Nvlink5Row(
             xid=int(row["xid"]),
             unit_v1=row["unit_v1"],
             unit_v2=row["unit_v2"],
@@ -75,7 +75,7 @@ def table() -> tuple[Row, ...]:
             v2=int(row["v2"]),
             reason=int(row["reason"]),
             status=int(row["status"], 16) if row["status"] else None,
-            severity=Severity(row["severity"]),
+            severity=EventSeverity(row["severity"]),
             domain=Domain(row["domain"]),
             repair=Repair(row["repair"]),
             promoted_repair=Repair(row["promoted_repair"]),
@@ -114,7 +114,9 @@ def decode(xid: int, text: str, driver_major: int | None) -> Nvlink5 | None:
     )
 
 
-def _find(xid: int, names: list[str], intrinfo: int, status: int, driver_major: int | None) -> tuple[int, Row | None]:
+def _find(
+    xid: int, names: list[str], intrinfo: int, status: int, driver_major: int | None
+) -> tuple[int, Nvlink5Row | None]:
     rows = [row for row in table() if row.xid == xid]
     if driver_major is not None:
         version = 2 if driver_major >= VERSION_2_DRIVER else 1
@@ -129,17 +131,17 @@ def _find(xid: int, names: list[str], intrinfo: int, status: int, driver_major: 
     return 2, _best([row for row in named if row.reason == reason] or named, names, status)
 
 
-def _decoded(rows: list[Row], version: int, intrinfo: int) -> list[Row]:
+def _decoded(rows: list[Nvlink5Row], version: int, intrinfo: int) -> list[Nvlink5Row]:
     reason = intrinfo >> 20 & 0x3F
     if version == 1:
         return [row for row in rows if row.reason == reason and row.v1 == intrinfo >> 5 & 0x1F]
     return [row for row in rows if row.reason == reason and row.v2 == intrinfo & 0x7F]
 
 
-def _best(rows: list[Row], names: list[str], status: int) -> Row | None:
+def _best(rows: list[Nvlink5Row], names: list[str], status: int) -> Nvlink5Row | None:
     """The row with that status; of several errors at once the worst."""
     exact = [row for row in rows if row.status is None or row.status == status]
     if not exact:
         exact = [row for row in rows if row.status and row.status & status and not row.unit_v1.startswith(_NUMBERED)]
-    exact.sort(key=lambda row: (not row.is_unit(names), row.severity is not Severity.FATAL))
+    exact.sort(key=lambda row: (not row.is_unit(names), row.severity is not EventSeverity.FATAL))
     return exact[0] if exact else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from .device_history import CRASHES
 from .event import DeviceKind, KernelEvent
-from .history import CRASHES
 from .holder import Holder
 
 KERNEL_OOPS = "kernel_oops"

@@ -12,7 +12,7 @@ from functools import cache
 from ...telemetry.vocabulary import Action
 from .device import pci_slot
 from .event import Domain, KernelEvent, Repair
-from .tables import read_toml
+from .kernel_log_tables import read_toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Conclusion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class RecurrenceRule:
     """One entry of recurrence.toml. ``codes`` empty: every Xid. ``register`` -1: looks at none."""
 
     name: str
@@ -75,7 +75,7 @@ class Parameters:
     sticky: frozenset[str]
     sticky_s: float
     cancels: Mapping[str, frozenset[str]]
-    rules: tuple[Rule, ...]
+    rules: tuple[RecurrenceRule, ...]
 
 
 @cache
@@ -83,7 +83,7 @@ def parameters() -> Parameters:
     """As recurrence.toml has them. Raises ValueError where it names a kind of rule that is not there."""
     document = read_toml("recurrence.toml")
     rules = tuple(
-        Rule(
+        RecurrenceRule(
             name=entry["name"],
             also=entry["also"],
             kind=entry["kind"],
@@ -211,7 +211,7 @@ def coalesced(sightings: Iterable[Sighting], given: Parameters | None = None) ->
     return [(group[0], len(group)) for group in found]
 
 
-def _same_code_bursts(rule: Rule, recent: Sequence[Sighting], known: Parameters) -> int:
+def _same_code_bursts(rule: RecurrenceRule, recent: Sequence[Sighting], known: Parameters) -> int:
     newest = recent[-1]
     if not newest.code.isdigit():
         return 0
@@ -219,7 +219,7 @@ def _same_code_bursts(rule: Rule, recent: Sequence[Sighting], known: Parameters)
     return sum(any(s.code == newest.code for s in burst) for burst in bursts(own, known))
 
 
-def _same_place_bursts(rule: Rule, recent: Sequence[Sighting], known: Parameters) -> int:
+def _same_place_bursts(rule: RecurrenceRule, recent: Sequence[Sighting], known: Parameters) -> int:
     newest = recent[-1]
     if rule.place == "processor" and not newest.place:
         return 0
@@ -230,7 +230,7 @@ def _same_place_bursts(rule: Rule, recent: Sequence[Sighting], known: Parameters
     )
 
 
-def _different_places(rule: Rule, recent: Sequence[Sighting], known: Parameters) -> int:
+def _different_places(rule: RecurrenceRule, recent: Sequence[Sighting], known: Parameters) -> int:
     newest = recent[-1]
     if rule.place == "processor" and not newest.place:
         return 0
@@ -239,41 +239,41 @@ def _different_places(rule: Rule, recent: Sequence[Sighting], known: Parameters)
     return len({_place(s, rule) for s in recent if s.code in rule.codes})
 
 
-def _alone_in_burst(rule: Rule, recent: Sequence[Sighting], known: Parameters) -> int:
+def _alone_in_burst(rule: RecurrenceRule, recent: Sequence[Sighting], known: Parameters) -> int:
     """1 if the newest burst of the device holds this code once and no earlier burst does."""
     newest = recent[-1]
     own = [s for s in recent if s.device == newest.device and s.code == newest.code]
     return int(len(own) == 1)
 
 
-def _register_alone(rule: Rule, recent: Sequence[Sighting], known: Parameters) -> int:
+def _register_alone(rule: RecurrenceRule, recent: Sequence[Sighting], known: Parameters) -> int:
     newest = recent[-1]
     others = [s for s in recent[:-1] if s.node == newest.node and (s.code != newest.code or s.device != newest.device)]
     return int(_has_bit(newest, rule) and not others)
 
 
-def _register_repeated(rule: Rule, recent: Sequence[Sighting], known: Parameters) -> int:
+def _register_repeated(rule: RecurrenceRule, recent: Sequence[Sighting], known: Parameters) -> int:
     newest = recent[-1]
     if not _has_bit(newest, rule):
         return 0
     return sum(s.code in rule.codes and _has_bit(s, rule) and _place(s, rule) == _place(newest, rule) for s in recent)
 
 
-def _count(rule: Rule, recent: Sequence[Sighting], known: Parameters) -> int:
+def _count(rule: RecurrenceRule, recent: Sequence[Sighting], known: Parameters) -> int:
     newest = recent[-1]
     if rule.place == "node":
         return sum(s.code == newest.code and s.node == newest.node for s in recent)
     return sum(s.code in rule.codes and s.node == newest.node and s.device == newest.device for s in recent)
 
 
-def _repairs(rule: Rule, recent: Sequence[Sighting], known: Parameters) -> int:
+def _repairs(rule: RecurrenceRule, recent: Sequence[Sighting], known: Parameters) -> int:
     newest = recent[-1]
     if not newest.is_fatal:
         return 0
     return sum(s.was_repaired and s.node == newest.node for s in recent[:-1])
 
 
-def _place(sighting: Sighting, rule: Rule) -> tuple[str, ...]:
+def _place(sighting: Sighting, rule: RecurrenceRule) -> tuple[str, ...]:
     if rule.place == "link":
         return (sighting.node, sighting.device, sighting.link)
     if rule.place == "processor":
@@ -281,13 +281,13 @@ def _place(sighting: Sighting, rule: Rule) -> tuple[str, ...]:
     return (sighting.node, sighting.device)
 
 
-def _has_bit(sighting: Sighting, rule: Rule) -> bool:
+def _has_bit(sighting: Sighting, rule: RecurrenceRule) -> bool:
     if rule.register >= len(sighting.registers):
         return False
     return any(sighting.registers[rule.register] >> bit & 1 for bit in rule.bits)
 
 
-_KINDS: Mapping[str, Callable[[Rule, Sequence[Sighting], Parameters], int]] = {
+_KINDS: Mapping[str, Callable[[RecurrenceRule, Sequence[Sighting], Parameters], int]] = {
     "same_code_bursts": _same_code_bursts,
     "same_place_bursts": _same_place_bursts,
     "different_places": _different_places,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from ...telemetry.vocabulary import CausalRole
 from . import nvlink5
+from .device_history import ONE_LOSS_S, is_soon
 from .event import KernelEvent
-from .findings import Findings, Group, when_of
-from .history import ONE_LOSS_S, is_soon
-from .reader import KernelLogReader
+from .findings import Findings, RepeatedEvent, when_of
+from .kernel_log_reader import KernelLogReader
 from .recurrence import parameters
 from .xid import CASCADE_S, OFF_THE_BUS_XID, RECOVERY_XID, XID, policy_of
 
@@ -56,8 +56,8 @@ class _Entry:
     follows: frozenset[str] | None
     seen: dict[str, float | None]
     #: Its group where it began something, and the one where it followed; None: not seen in that role yet.
-    began: Group | None = None
-    followed: Group | None = None
+    began: RepeatedEvent | None = None
+    followed: RepeatedEvent | None = None
     #: Of Xid 79: when the GPU was last said to be lost, and its name there.
     lost: MutableMapping[tuple[str, str], float | None] | None = None
     lost_key: tuple[str, str] = ("", "")

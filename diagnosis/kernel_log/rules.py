@@ -31,10 +31,10 @@ from typing import Any
 
 from ...telemetry.vocabulary import Action
 from .device import canonical_pci
-from .event import DeviceKind, Domain, KernelEvent, Repair, Severity
-from .folding import Fold, folded_pattern
+from .event import DeviceKind, Domain, EventSeverity, KernelEvent, Repair
+from .kernel_log_tables import read_toml
+from .line_folding import Fold, folded_pattern
 from .macros import DRIVER_WORDS, MACROS, PCI, kind_by_driver
-from .tables import read_toml
 
 FILES = ("rules_gpu.toml", "rules_accelerator.toml", "rules_network.toml", "rules_storage.toml", "rules_host.toml")
 _ANCHOR = re.compile(r"(?<![\[\\])\^")
@@ -51,10 +51,10 @@ WHAT_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventRule:
+class KernelEventRule:
     event: str
     device_kind: DeviceKind
-    severity: Severity
+    severity: EventSeverity
     component: str
     domain: Domain
     repair: Repair
@@ -72,7 +72,7 @@ class LineRule:
     order: int
     needs: tuple[str, ...]
     regex: str
-    rule: EventRule
+    rule: KernelEventRule
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -102,7 +102,7 @@ def _compiled(regex: str) -> re.Pattern[str]:
 
 
 @cache
-def event_rules() -> Mapping[str, EventRule]:
+def event_rules() -> Mapping[str, KernelEventRule]:
     """By word."""
     return MappingProxyType({rule.event: rule for rule, _ in _read()})
 
@@ -114,7 +114,7 @@ def line_rules() -> tuple[LineRule, ...]:
         for line in lines:
             own = replace(
                 rule,
-                severity=Severity(line.get("severity", rule.severity)),
+                severity=EventSeverity(line.get("severity", rule.severity)),
                 domain=Domain(line.get("domain", rule.domain)),
                 action=Action(line.get("action", rule.action)),
             )
@@ -127,9 +127,9 @@ def _needs(value: str | list[str]) -> tuple[str, ...]:
     return tuple(told for word in words for told in DRIVER_WORDS.get(word, (word,)))
 
 
-def _read() -> list[tuple[EventRule, list[dict[str, Any]]]]:
+def _read() -> list[tuple[KernelEventRule, list[dict[str, Any]]]]:
     """Raises ValueError for an event that stands in two places, or has a key that nobody reads."""
-    found: list[tuple[EventRule, list[dict[str, Any]]]] = []
+    found: list[tuple[KernelEventRule, list[dict[str, Any]]]] = []
     words: set[str] = set()
     for file in FILES:
         for word, entry in read_toml(file).items():
@@ -140,12 +140,12 @@ def _read() -> list[tuple[EventRule, list[dict[str, Any]]]]:
     return found
 
 
-def _event_rule(file: str, word: str, entry: dict[str, Any]) -> EventRule:
+def _event_rule(file: str, word: str, entry: dict[str, Any]) -> KernelEventRule:
     entry.pop("lines", None)
-    rule = EventRule(
+    rule = KernelEventRule(
         event=word,
         device_kind=DeviceKind(entry.pop("device_kind")),
-        severity=Severity(entry.pop("severity")),
+        severity=EventSeverity(entry.pop("severity")),
         component=entry.pop("component"),
         domain=Domain(entry.pop("domain")),
         repair=Repair(entry.pop("repair")),
@@ -184,7 +184,7 @@ def match(line_rule: LineRule, text: str) -> KernelEvent | None:
 
 
 def event_of(
-    rule: EventRule,
+    rule: KernelEventRule,
     text: str,
     *,
     device: str = "",

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from .device import canonical_pci
-from .event import KernelEvent, Stamp
+from .event import KernelEvent, KernelStamp
 from .oops import WHO
 from .rules import event_of, event_rules
 
@@ -48,13 +48,13 @@ class OomFollower:
 
     def __init__(self) -> None:
         self._memcg: str | None = None
-        self._told: tuple[str, Stamp] | None = None
+        self._told: tuple[str, KernelStamp] | None = None
         self._held: KernelEvent | None = None
         #: Somebody asked for memory; whom it cost the log does not say any more, if it ends here.
         self._invoked: KernelEvent | None = None
         self._killed: deque[str] = deque(maxlen=self.KILLS)
 
-    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+    def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
         held = self._held
         if held is None or _when(held).is_within(self.ONE_KILL_S, stamp):
             return self._read(text, stamp)
@@ -62,7 +62,7 @@ class OomFollower:
         self._forget()
         return [held, *self._read(text, stamp)]
 
-    def _read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+    def _read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
         if _INVOKED.search(text):
             out = self.flush()
             self._invoked = self._event(text, stamp, "", "")
@@ -107,7 +107,7 @@ class OomFollower:
     def _forget(self) -> None:
         self._held, self._memcg, self._told, self._invoked = None, None, None, None
 
-    def _event(self, text: str, stamp: Stamp, process: str, pid: str) -> KernelEvent:
+    def _event(self, text: str, stamp: KernelStamp, process: str, pid: str) -> KernelEvent:
         rule = event_rules()[OOM_KILL if self._memcg is None else CGROUP_OOM_KILL]
         facts = found.groupdict() if (found := _RSS.search(text)) else {}
         if pid:
@@ -117,8 +117,8 @@ class OomFollower:
         return stamp.on(event)
 
 
-def _when(event: KernelEvent) -> Stamp:
-    return Stamp(time_s=event.time_s, monotonic_s=event.monotonic_s, host=event.host)
+def _when(event: KernelEvent) -> KernelStamp:
+    return KernelStamp(time_s=event.time_s, monotonic_s=event.monotonic_s, host=event.host)
 
 
 _PANIC = re.compile(r"(?<!end )Kernel [pP]anic - not syncing: ?(?P<reason>[^\n\"]{0,200})")
@@ -134,7 +134,7 @@ class PanicFollower:
         self.lines_left = 0
         self._held: KernelEvent | None = None
 
-    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+    def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
         if (panic := _PANIC.search(text)) is not None:
             out = self.flush()
             self._held = stamp.on(event_of(event_rules()[KERNEL_PANIC], text, facts={"reason": panic["reason"]}))
@@ -164,7 +164,7 @@ class BusFollower:
         self.lines_left = 0
         self._device: str | None = None
 
-    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+    def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
         if (named := _THE_GPU.search(text)) is not None:
             self._device = canonical_pci(named["device"])
             self.lines_left = self.LINES
@@ -195,7 +195,7 @@ class NapiFollower:
     def begin(self, lockup: KernelEvent) -> None:
         self._lockup, self.lines_left = lockup, self.LINES
 
-    def read(self, text: str, stamp: Stamp) -> list[KernelEvent]:
+    def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
         lockup = self._lockup
         if lockup is None or not _NAPI_FRAME.search(text) or text.lstrip().startswith("?"):
             return []

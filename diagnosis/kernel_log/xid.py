@@ -14,8 +14,8 @@ from types import MappingProxyType
 from ...telemetry.vocabulary import Action, CausalRole
 from . import nvlink5
 from .device import canonical_gpu
-from .event import DeviceKind, Domain, KernelEvent, Repair, Severity
-from .tables import read_tsv
+from .event import DeviceKind, Domain, EventSeverity, KernelEvent, Repair
+from .kernel_log_tables import read_tsv
 
 XID = "xid"
 SXID = "sxid"
@@ -73,12 +73,12 @@ _ACTIONS: Mapping[Repair, Action] = {
     Repair.CONTACT_SUPPORT: Action.ASK_A_HUMAN,
 }
 #: What Xid 154 says in words (its text, lower case) -> what it takes.
-_RECOVERIES: Mapping[str, tuple[Repair, Severity]] = {
-    "none": (Repair.IGNORE, Severity.INFO),
-    "drain p2p": (Repair.RESTART_APP, Severity.ERROR),
-    "drain and reset": (Repair.RESET_GPU, Severity.ERROR),
-    "gpu reset required": (Repair.RESET_GPU, Severity.FATAL),
-    "node reboot required": (Repair.REBOOT_NODE, Severity.FATAL),
+_RECOVERIES: Mapping[str, tuple[Repair, EventSeverity]] = {
+    "none": (Repair.IGNORE, EventSeverity.INFO),
+    "drain p2p": (Repair.RESTART_APP, EventSeverity.ERROR),
+    "drain and reset": (Repair.RESET_GPU, EventSeverity.ERROR),
+    "gpu reset required": (Repair.RESET_GPU, EventSeverity.FATAL),
+    "node reboot required": (Repair.REBOOT_NODE, EventSeverity.FATAL),
 }
 
 
@@ -94,7 +94,7 @@ class XidPolicy:
     code: str
     mnemonic: str
     meaning: str
-    severity: Severity
+    severity: EventSeverity
     domain: Domain
     repair: Repair
     action: Action
@@ -107,7 +107,7 @@ class XidPolicy:
 class SxidPolicy:
     code: str
     meaning: str
-    severity: Severity
+    severity: EventSeverity
     repair: Repair
 
 
@@ -121,7 +121,7 @@ def xid_policies() -> Mapping[str, XidPolicy]:
             code=row["code"],
             mnemonic=row["mnemonic"],
             meaning=row["meaning"],
-            severity=Severity(row["severity"]),
+            severity=EventSeverity(row["severity"]),
             domain=Domain(row["domain"]),
             repair=Repair(row["repair"]),
             action=Action(row["action"]),
@@ -158,7 +158,7 @@ def sxid_policies() -> Mapping[str, SxidPolicy]:
             row["code"]: SxidPolicy(
                 code=row["code"],
                 meaning=row["meaning"],
-                severity=Severity(row["severity"]),
+                severity=EventSeverity(row["severity"]),
                 repair=Repair(row["repair"]),
             )
             for row in rows
@@ -175,7 +175,7 @@ def policy_of(code: str) -> XidPolicy:
         code=code,
         mnemonic="",
         meaning="A code that our table does not have",
-        severity=Severity.ERROR,
+        severity=EventSeverity.ERROR,
         domain=Domain.HARDWARE,
         repair=Repair.CONTACT_SUPPORT,
         action=Action.ASK_A_HUMAN,
@@ -215,7 +215,7 @@ def parse_xid(text: str, driver_major: int | None) -> KernelEvent | None:
     elif int(code) == RECOVERY_XID:
         words = _RECOVERY.search(rest)
         repair, severity = _RECOVERIES.get(
-            words[1].lower() if words else "", (Repair.CONTACT_SUPPORT, Severity.WARNING)
+            words[1].lower() if words else "", (Repair.CONTACT_SUPPORT, EventSeverity.WARNING)
         )
         action = _ACTIONS[repair]
         facts["recovery"] = words[1] if words else ""
@@ -271,11 +271,11 @@ def _component(code: str) -> str:
     return "nvlink" if int(code) in nvlink5.CODES or code in ("74", "136", "137", "155") else "gpu"
 
 
-def _judge_link(link: nvlink5.Nvlink5) -> tuple[Severity, Domain, Repair]:
+def _judge_link(link: nvlink5.Nvlink5) -> tuple[EventSeverity, Domain, Repair]:
     """The driver's own word says how bad it is; the table what to do."""
     if link.is_promoted and link.row is not None:
-        return Severity.FATAL, link.row.domain, link.row.promoted_repair
-    severity = Severity.FATAL if link.is_fatal else Severity.WARNING
+        return EventSeverity.FATAL, link.row.domain, link.row.promoted_repair
+    severity = EventSeverity.FATAL if link.is_fatal else EventSeverity.WARNING
     if link.row is None:
         return severity, Domain.HARDWARE, Repair.RESET_GPU if link.is_fatal else Repair.IGNORE
     return severity, link.row.domain, link.row.repair
@@ -306,14 +306,14 @@ def parse_sxid(text: str) -> KernelEvent | None:
         return None
     code, rest = str(int(found["code"])), found["rest"][:2048]
     policy = sxid_policies().get(code)
-    severity = policy.severity if policy else Severity.WARNING
+    severity = policy.severity if policy else EventSeverity.WARNING
     repair = policy.repair if policy else Repair.CONTACT_SUPPORT
     if word := _SXID_SEVERITY.search(rest):
         is_fatal = bool(word[1] or word[2])
         if is_fatal:
-            severity, repair = Severity.FATAL, repair if repair is not Repair.IGNORE else Repair.CONTACT_SUPPORT
+            severity, repair = EventSeverity.FATAL, repair if repair is not Repair.IGNORE else Repair.CONTACT_SUPPORT
         else:
-            severity, repair = Severity.WARNING, Repair.IGNORE
+            severity, repair = EventSeverity.WARNING, Repair.IGNORE
     facts = {"switch": found["switch"]} if found["switch"] else {}
     if link := _LINK.search(rest):
         facts["link"] = link[1]
@@ -325,7 +325,7 @@ def parse_sxid(text: str) -> KernelEvent | None:
         severity=severity,
         component="nvswitch",
         domain=Domain.HARDWARE,
-        action=Action.RESTART_WITHOUT_NODE if severity is Severity.FATAL else _ACTIONS[repair],
+        action=Action.RESTART_WITHOUT_NODE if severity is EventSeverity.FATAL else _ACTIONS[repair],
         repair=repair,
         meaning=policy.meaning if policy else "A code that our table does not have",
         facts=facts,

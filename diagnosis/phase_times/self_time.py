@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .phases import Cause, Severity, StepPhase, StepVerdict
+from .step_phases import StepPhase, StepTimeCause, StepVerdict, StragglerSeverity
 from .visible_time import CRIT_SHARE, CRIT_STEPS, WARN_STEPS
 
 #: Robust z from which a rank stands out, and the share by which it must.
@@ -33,11 +33,11 @@ STAGE_EXCESS = 0.10
 #: Lateness that changes hands is worth a word from that share of the step on.
 WANDERING_SHARE = 0.10
 _STRAGGLERS = {
-    StepPhase.INPUT: Cause.INPUT_STRAGGLER,
-    StepPhase.H2D: Cause.H2D_STRAGGLER,
-    StepPhase.FORWARD: Cause.COMPUTE_STRAGGLER,
-    StepPhase.BACKWARD: Cause.COMPUTE_STRAGGLER,
-    StepPhase.OPTIMIZER: Cause.COMPUTE_STRAGGLER,
+    StepPhase.INPUT: StepTimeCause.INPUT_STRAGGLER,
+    StepPhase.H2D: StepTimeCause.H2D_STRAGGLER,
+    StepPhase.FORWARD: StepTimeCause.COMPUTE_STRAGGLER,
+    StepPhase.BACKWARD: StepTimeCause.COMPUTE_STRAGGLER,
+    StepPhase.OPTIMIZER: StepTimeCause.COMPUTE_STRAGGLER,
 }
 
 
@@ -71,14 +71,14 @@ def judge_self(table: StepTable) -> StepVerdict:
     is_whole: NDArray[np.bool_] = np.asarray(~np.isnan(own_s).any(axis=1))
     steps = int(is_whole.sum())
     if steps < WARN_STEPS or len(table.ranks) < 2:
-        return StepVerdict(cause=Cause.WARM_UP, text=f"{steps} steps with all ranks are too few to judge")
+        return StepVerdict(cause=StepTimeCause.WARM_UP, text=f"{steps} steps with all ranks are too few to judge")
     own_s = own_s[is_whole]
     typical_step_s = float(np.median(table.step_s[is_whole]))
     return (
         _slow_stage(table, own_s, typical_step_s, steps)
         or _slow_rank(table, own_s, is_whole, typical_step_s, steps)
         or _wandering(own_s, typical_step_s, steps)
-        or StepVerdict(cause=Cause.BALANCED, text=f"no rank stands out over {steps} steps")
+        or StepVerdict(cause=StepTimeCause.BALANCED, text=f"no rank stands out over {steps} steps")
     )
 
 
@@ -113,8 +113,10 @@ def _slow_rank(
     where = f", all on {node}" if node and len(slow) > 1 else f" on {node}" if node else ""
     who = f"rank {culprits[0]} works" if len(slow) == 1 else f"{len(slow)} ranks ({_some(culprits)}) work"
     return StepVerdict(
-        cause=_STRAGGLERS.get(phase, Cause.STRAGGLER) if phase is not None and is_explained else Cause.STRAGGLER,
-        severity=Severity.CRIT if score >= CRIT_SHARE and steps >= CRIT_STEPS else Severity.WARN,
+        cause=_STRAGGLERS.get(phase, StepTimeCause.STRAGGLER)
+        if phase is not None and is_explained
+        else StepTimeCause.STRAGGLER,
+        severity=StragglerSeverity.CRIT if score >= CRIT_SHARE and steps >= CRIT_STEPS else StragglerSeverity.WARN,
         culprit=table.ranks[place],
         culprits=culprits,
         node=node,
@@ -163,8 +165,8 @@ def _slow_stage(table: StepTable, own_s: NDArray[np.float64], typical_step_s: fl
         return None
     score = min((medians[slowest] - others) / typical_step_s, 1.0)
     return StepVerdict(
-        cause=Cause.STAGE_IMBALANCE,
-        severity=Severity.WARN,
+        cause=StepTimeCause.STAGE_IMBALANCE,
+        severity=StragglerSeverity.WARN,
         phase=f"stage {slowest}",
         score=score,
         text=f"all {len(places[slowest])} ranks of stage {slowest} work {medians[slowest] / others - 1:.0%} longer "
@@ -177,7 +179,7 @@ def _wandering(own_s: NDArray[np.float64], typical_step_s: float, steps: int) ->
     if lost_s < WANDERING_SHARE * typical_step_s:
         return None
     return StepVerdict(
-        cause=Cause.WANDERING,
+        cause=StepTimeCause.WANDERING,
         score=min(lost_s / typical_step_s, 1.0),
         text=f"each step waits {lost_s * 1e3:.1f} ms for a rank, and another one each time: pauses or uneven samples",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .phases import Cause, RankTimes, Severity, StepPhase, StepVerdict, Strategy
+from .step_phases import RankTimes, StepPhase, StepTimeCause, StepVerdict, StragglerSeverity, Strategy
 
 #: Shares of the step from which waiting counts, and is grave.
 WARN_SHARE, CRIT_SHARE = 0.10, 0.20
@@ -25,14 +25,14 @@ _SYNCHRONISING = {
     Strategy.FSDP: (StepPhase.FORWARD, StepPhase.BACKWARD),
 }
 _STRAGGLERS = {
-    StepPhase.INPUT: Cause.INPUT_STRAGGLER,
-    StepPhase.H2D: Cause.H2D_STRAGGLER,
-    StepPhase.FORWARD: Cause.COMPUTE_STRAGGLER,
+    StepPhase.INPUT: StepTimeCause.INPUT_STRAGGLER,
+    StepPhase.H2D: StepTimeCause.H2D_STRAGGLER,
+    StepPhase.FORWARD: StepTimeCause.COMPUTE_STRAGGLER,
 }
 _BOUNDS = {
-    StepPhase.INPUT: Cause.INPUT_BOUND,
-    StepPhase.H2D: Cause.H2D_BOUND,
-    StepPhase.RESIDUAL: Cause.RESIDUAL_BOUND,
+    StepPhase.INPUT: StepTimeCause.INPUT_BOUND,
+    StepPhase.H2D: StepTimeCause.H2D_BOUND,
+    StepPhase.RESIDUAL: StepTimeCause.RESIDUAL_BOUND,
 }
 _COMPUTE = (StepPhase.FORWARD, StepPhase.BACKWARD, StepPhase.OPTIMIZER)
 
@@ -40,7 +40,7 @@ _COMPUTE = (StepPhase.FORWARD, StepPhase.BACKWARD, StepPhase.OPTIMIZER)
 def judge_visible(ranks: Sequence[RankTimes], steps: int, strategy: Strategy = Strategy.DDP) -> StepVerdict:
     """``steps``: how many steps the times are typical of."""
     if steps < WARN_STEPS or not ranks:
-        return StepVerdict(cause=Cause.WARM_UP, text=f"{steps} steps are too few to judge")
+        return StepVerdict(cause=StepTimeCause.WARM_UP, text=f"{steps} steps are too few to judge")
     return _straggler(ranks, steps, strategy) or judge_shares(ranks, steps)
 
 
@@ -58,8 +58,10 @@ def judge_shares(ranks: Sequence[RankTimes], steps: int) -> StepVerdict:
         )
     compute = _median([_share(rank, _COMPUTE) for rank in ranks])
     if compute >= COMPUTE_SHARE - _ROUND:
-        return StepVerdict(cause=Cause.COMPUTE_BOUND, score=compute, text=f"{compute:.0%} of the step is compute")
-    return StepVerdict(cause=Cause.BALANCED, text="no rank and no phase stands out")
+        return StepVerdict(
+            cause=StepTimeCause.COMPUTE_BOUND, score=compute, text=f"{compute:.0%} of the step is compute"
+        )
+    return StepVerdict(cause=StepTimeCause.BALANCED, text="no rank and no phase stands out")
 
 
 def _straggler(ranks: Sequence[RankTimes], steps: int, strategy: Strategy) -> StepVerdict | None:
@@ -82,7 +84,7 @@ def _straggler(ranks: Sequence[RankTimes], steps: int, strategy: Strategy) -> St
     phase = max(candidates, key=lambda each: excess_s[each])
     coverage = min(max(excess_s[phase] / gap_s, 0.0), 1.0)
     is_explained = coverage >= COVERAGE - _ROUND
-    cause = _STRAGGLERS[phase] if is_explained else Cause.STRAGGLER
+    cause = _STRAGGLERS[phase] if is_explained else StepTimeCause.STRAGGLER
     word = phase.value if is_explained else "sync"
     why = f": {excess_s[phase] * 1e3:.1f} ms more in {word}" if is_explained else "; no measured phase explains it"
     return StepVerdict(
@@ -98,9 +100,9 @@ def _straggler(ranks: Sequence[RankTimes], steps: int, strategy: Strategy) -> St
     )
 
 
-def _severity(share: float, steps: int, strategy: Strategy) -> Severity:
+def _severity(share: float, steps: int, strategy: Strategy) -> StragglerSeverity:
     is_grave = share >= CRIT_SHARE - _ROUND and steps >= CRIT_STEPS and strategy is not Strategy.FSDP
-    return Severity.CRIT if is_grave else Severity.WARN
+    return StragglerSeverity.CRIT if is_grave else StragglerSeverity.WARN
 
 
 def _share(rank: RankTimes, phases: Sequence[StepPhase]) -> float:

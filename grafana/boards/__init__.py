@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ..elements.dashboard import Dashboard
 from ..elements.panels import LogStore
-from . import fleet, goodput, incident, job, node, overview, pipeline
+from . import fleet, goodput, incident_board, job_board, node, overview, pipeline
 
 
 def all_dashboards(logs: LogStore = LogStore.VICTORIALOGS) -> list[Dashboard]:
     """logs: the store that their panels of events ask."""
     return [
         overview.dashboard(logs),
-        job.dashboard(logs),
-        incident.dashboard(logs),
+        job_board.dashboard(logs),
+        incident_board.dashboard(logs),
         node.dashboard(logs),
         fleet.dashboard(),
         goodput.dashboard(),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from ..elements.dashboard import Dashboard
-from ..elements.metric_names import label_name, prometheus_name
-from ..elements.panels import BAD, GOOD, ODD, Query, bars, board, lines, link, number, section, table, thresholds
-from ..elements.words import (
+from ..elements.dashboard_words import (
     ACTIVE,
     BUCKET_LABEL,
     FLEET,
@@ -18,6 +16,8 @@ from ..elements.words import (
     SUSPECT_NODE_LABEL,
     incidents_table,
 )  # fmt: skip
+from ..elements.metric_names import label_name, prometheus_name
+from ..elements.panels import BAD, GOOD, ODD, Query, bars, board, lines, link, number, section, table, thresholds
 
 _TO_NODE = link("The node", board(NODE, node=f"${{__field.labels.{SUSPECT_NODE_LABEL}}}"))
 

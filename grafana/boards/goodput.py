@@ -5,9 +5,9 @@ from __future__ import annotations
 from ...telemetry import attributes as names
 from ...telemetry.vocabulary import TimeBucket
 from ..elements.dashboard import Dashboard, Variable
+from ..elements.dashboard_words import ACTIVE, GOODPUT, INCIDENT_LABEL, JOB_LABEL, SEVERITY_LABEL, SUSPECT_NODE_LABEL
 from ..elements.metric_names import label_name, prometheus_name
 from ..elements.panels import BAD, GOOD, ODD, Query, bars, lines, number, section, table, thresholds
-from ..elements.words import ACTIVE, GOODPUT, INCIDENT_LABEL, JOB_LABEL, SEVERITY_LABEL, SUSPECT_NODE_LABEL
 
 _BUCKET = label_name(names.GOODPUT_BUCKET)
 _TIME, _GPU_TIME = prometheus_name(names.METRIC_GOODPUT_TIME), prometheus_name(names.METRIC_GOODPUT_GPU_TIME)

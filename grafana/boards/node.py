@@ -5,6 +5,22 @@ from __future__ import annotations
 from ...telemetry import attributes as names
 from ...telemetry.vocabulary import EventName
 from ..elements.dashboard import Dashboard
+from ..elements.dashboard_words import (
+    ACTIVE,
+    BUCKET_LABEL,
+    INCIDENT_LABEL,
+    JOB,
+    JOB_LABEL,
+    KIND_LABEL,
+    NODE,
+    NODE_LABEL,
+    NODES,
+    OF_NODE,
+    RANK_STEP,
+    SUSPECT_NODE_LABEL,
+    WITHOUT_DOCUMENT,
+    incidents_table,
+)  # fmt: skip
 from ..elements.metric_names import label_name, prometheus_name
 from ..elements.panels import (
     BAD,
@@ -22,22 +38,6 @@ from ..elements.panels import (
     table,
     thresholds,
 )
-from ..elements.words import (
-    ACTIVE,
-    BUCKET_LABEL,
-    INCIDENT_LABEL,
-    JOB,
-    JOB_LABEL,
-    KIND_LABEL,
-    NODE,
-    NODE_LABEL,
-    NODES,
-    OF_NODE,
-    RANK_STEP,
-    SUSPECT_NODE_LABEL,
-    WITHOUT_DOCUMENT,
-    incidents_table,
-)  # fmt: skip
 
 _GPU, _MOUNT = "{{hw_id}}", "{{system_filesystem_mountpoint}}"
 _WINDOW = "[$__rate_interval]"

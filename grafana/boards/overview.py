@@ -4,6 +4,25 @@ from __future__ import annotations
 
 from ...telemetry import attributes as names
 from ..elements.dashboard import Dashboard
+from ..elements.dashboard_words import (
+    ACTIVE,
+    BUCKET_LABEL,
+    GOODPUT,
+    INCIDENT_LABEL,
+    JOB,
+    JOB_LABEL,
+    JOBS,
+    KIND_LABEL,
+    NONE_IS_GOOD,
+    OF_AN_INCIDENT,
+    OF_JOB,
+    OVERVIEW,
+    PIPELINE,
+    RANK_STEP,
+    SEVERITY_LABEL,
+    WITHOUT_DOCUMENT,
+    incidents_table,
+)  # fmt: skip
 from ..elements.metric_names import label_name, prometheus_name
 from ..elements.panels import (
     BAD,
@@ -23,25 +42,6 @@ from ..elements.panels import (
     thresholds,
 )
 from ..elements.recordings import STEP_SECONDS
-from ..elements.words import (
-    ACTIVE,
-    BUCKET_LABEL,
-    GOODPUT,
-    INCIDENT_LABEL,
-    JOB,
-    JOB_LABEL,
-    JOBS,
-    KIND_LABEL,
-    NONE_IS_GOOD,
-    OF_AN_INCIDENT,
-    OF_JOB,
-    OVERVIEW,
-    PIPELINE,
-    RANK_STEP,
-    SEVERITY_LABEL,
-    WITHOUT_DOCUMENT,
-    incidents_table,
-)  # fmt: skip
 
 _BUCKET = label_name(names.GOODPUT_BUCKET)
 _GPU_TIME = prometheus_name(names.METRIC_GOODPUT_GPU_TIME)

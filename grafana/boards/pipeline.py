@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...telemetry import attributes as names
 from ..elements.dashboard import Dashboard
+from ..elements.dashboard_words import INCIDENT_LABEL, NODE_LABEL, OF_AN_INCIDENT, PIPELINE
 from ..elements.metric_names import label_name, prometheus_name
 from ..elements.panels import (
     BAD,
@@ -19,7 +20,6 @@ from ..elements.panels import (
     section,
     thresholds,
 )
-from ..elements.words import INCIDENT_LABEL, NODE_LABEL, OF_AN_INCIDENT, PIPELINE
 
 _WINDOW = "[$__rate_interval]"
 _SILENT = "processors tell nothing: are they running?"

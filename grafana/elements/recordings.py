@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...telemetry import attributes as names
+from .dashboard_words import JOB_LABEL, NODE_LABEL, RANK_LABEL, RANK_STEP
 from .metric_names import label_name, prometheus_name
-from .words import JOB_LABEL, NODE_LABEL, RANK_LABEL, RANK_STEP
 
 #: Sums over a hundred thousand histograms and more are dear (6 s of a core at 16,384 ranks), and come once a minute.
 GROUPS = {"whichrank-recorded": 30, "whichrank-recorded-seldom": 60}
@@ -30,7 +30,7 @@ _PHASE, _GROUP, _OP = label_name(names.PHASE), label_name(names.GROUP_NAME), lab
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class RecordingRule:
     """group: of ``GROUPS``; what is made of another one stands behind it in the same group."""
 
     record: str
@@ -51,35 +51,37 @@ CALLS = "job:whichrank_collective_duration_seconds:rate_of_rank"
 WAIT_SHARES = "job:whichrank_rank_wait_seconds:quantile"
 WAITS_LEAST = "rank:whichrank_rank_wait_seconds:least"
 
-RECORDINGS: Sequence[Recording] = (
+RECORDINGS: Sequence[RecordingRule] = (
     *(
-        Recording(
+        RecordingRule(
             record=STEP_SECONDS, expr=f"histogram_quantile({share}, {_rate_of(_STEP)})", labels=(("quantile", share),)
         )
         for share in ("0.5", "0.95")
     ),
-    Recording(
+    RecordingRule(
         record=PHASE_SECONDS,
         group=SELDOM,
         expr=f"histogram_sum({_rate_of(_PHASE_TIME, _PHASE)})"
         f" / on ({JOB_LABEL}) group_left () histogram_count({_rate_of(_STEP)})",
     ),
-    Recording(record=CALL_RATES, group=SELDOM, expr=_rate_of(_CALL, _GROUP, _OP)),
-    Recording(record=CALL_SECONDS, group=SELDOM, expr=f"histogram_sum({CALL_RATES}) / histogram_count({CALL_RATES})"),
-    Recording(
+    RecordingRule(record=CALL_RATES, group=SELDOM, expr=_rate_of(_CALL, _GROUP, _OP)),
+    RecordingRule(
+        record=CALL_SECONDS, group=SELDOM, expr=f"histogram_sum({CALL_RATES}) / histogram_count({CALL_RATES})"
+    ),
+    RecordingRule(
         record=CALLS,
         group=SELDOM,
         expr=f"histogram_count({CALL_RATES}) / on ({JOB_LABEL}) group_left () count by ({JOB_LABEL}) ({RANK_STEP})",
     ),
     *(
-        Recording(
+        RecordingRule(
             record=WAIT_SHARES,
             expr=f"quantile by ({JOB_LABEL}) ({share}, rate({_WAIT}{WINDOW}))",
             labels=(("quantile", share),),
         )
         for share in SHARES
     ),
-    Recording(
+    RecordingRule(
         record=WAITS_LEAST,
         expr=f"max by ({JOB_LABEL}, {NODE_LABEL}, {RANK_LABEL})"
         f" (bottomk by ({JOB_LABEL}) ({KEPT_RANKS}, rate({_WAIT}{WINDOW})))",

@@ -16,7 +16,7 @@ from ..support.import_hooks import PostImportFinder
 from ..support.patch import PatchSet
 from ..trackers.loss import Scalars
 from ..trackers.phases import Phases
-from ..trackers.steps import Steps
+from ..trackers.step_counter import Steps
 
 _EVAL, _OTHER = int(Phase.EVAL), int(Phase.OTHER)
 #: In place of ``scaled_loss``: the loss of the backward pass under way has been read, whatever is passed on.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from ...telemetry.evidence_facts import EvidenceFact, How, Sender, signal_word
+from ...telemetry.evidence_facts import EvidenceFact, How, SignalSender, signal_word
 from ...telemetry.vocabulary import Bucket
 from ..older_sentences import fact_of_row, key_of_failure
 from ..operator import Table
@@ -82,7 +82,9 @@ def error_of(fact: EvidenceFact | None) -> str:
         case How.RAISED:
             error = _VARIES.sub("#", fact.said)
         case How.SIGNAL | How.ABORTED:
-            error = _VARIES.sub("#", signal_word(fact.signal)) + (" by itself" if fact.sender is Sender.ITSELF else "")
+            error = _VARIES.sub("#", signal_word(fact.signal)) + (
+                " by itself" if fact.sender is SignalSender.ITSELF else ""
+            )
         case How.EXIT:
             error = f"exit code {fact.exit_code}"
         case How.VANISHED:

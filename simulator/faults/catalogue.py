@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import compute, harmless, history, host, observer, process, program, services, shared
+from . import (
+    cross_job_faults,
+    gpu_faults,
+    harmless,
+    host_faults,
+    observer,
+    process_faults,
+    program_faults,
+    service_faults,
+    shared,
+)
 from .fault import FaultKind
 
 CATALOGUE: Mapping[str, FaultKind] = {
     kind.name: kind
     for kind in (
-        *compute.KINDS,
-        *process.KINDS,
-        *host.KINDS,
-        *program.KINDS,
+        *gpu_faults.KINDS,
+        *process_faults.KINDS,
+        *host_faults.KINDS,
+        *program_faults.KINDS,
         *shared.KINDS,
-        *services.KINDS,
-        *history.KINDS,
+        *service_faults.KINDS,
+        *cross_job_faults.KINDS,
         *observer.KINDS,
         *harmless.KINDS,
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..ground_truth import Truth
 from ..jobs import JobSpec
-from ..ledger import Truth
-from ..resources import Change
-from .fault import Planned, Site
+from ..resources import ParameterChange
+from .fault import FaultSite, Planned
 from .harmless import OF_ANY_NODE, OF_IDLE_NODES
 
 #: Beside each fault; and so long before or after it at most.
@@ -19,7 +19,7 @@ ANOMALIES = 2
 WITHIN_S = 20.0
 
 
-def anomalies(site: Site, struck: Sequence[str]) -> list[Planned]:
+def anomalies(site: FaultSite, struck: Sequence[str]) -> list[Planned]:
     """ANOMALIES of different kinds on different nodes, around ``site.at_s``. struck: names of nodes that faults are on.
 
     Raises ValueError where all nodes but one are struck.
@@ -46,7 +46,7 @@ def _later_nodes(job: JobSpec) -> Sequence[int]:
     return job.spares if job.launcher.moves else ()
 
 
-def blinded(truth: Truth, nodes: Sequence[str]) -> tuple[Truth, tuple[Change, ...]]:
+def blinded(truth: Truth, nodes: Sequence[str]) -> tuple[Truth, tuple[ParameterChange, ...]]:
     """The truth of a run in which collectors of its nodes do not watch, and what makes it so. nodes: all names.
 
     Of a link the place shows by no other sign than its collectors': only the one that tells ``condition`` is missing,
@@ -58,5 +58,5 @@ def blinded(truth: Truth, nodes: Sequence[str]) -> tuple[Truth, tuple[Change, ..
     places = tuple(nodes.index(name) for name in truth.nodes)
     if not missing or not places:
         return truth, ()
-    changes = tuple(Change(at_s=0.0, family="agent", name=name, value=0.0, places=places) for name in missing)
+    changes = tuple(ParameterChange(at_s=0.0, family="agent", name=name, value=0.0, places=places) for name in missing)
     return replace(truth, blind=True), changes

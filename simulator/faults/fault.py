@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..cluster_topology import Topology
+from ..ground_truth import Truth
 from ..jobs import JobSpec
-from ..ledger import Truth
-from ..resources import Change
-from ..topology import Topology
+from ..resources import ParameterChange
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Site:
+class FaultSite:
     """at_s: when the fault begins. job: the one that it strikes (the first), where it strikes one.
 
     node: of the cluster, where it has to be there; -1: the kind of fault chooses.
@@ -71,7 +71,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    changes: tuple[Change, ...]
+    changes: tuple[ParameterChange, ...]
     truth: Truth
 
 
@@ -82,7 +82,7 @@ class FaultKind:
     name: str
     number: str
     sentence: str
-    make: Callable[[Site, FaultKind], Planned]
+    make: Callable[[FaultSite, FaultKind], Planned]
 
-    def plan(self, site: Site) -> Planned:
+    def plan(self, site: FaultSite) -> Planned:
         return self.make(site, self)

@@ -2,88 +2,96 @@
 
 from __future__ import annotations
 
-from ..resources import Change
-from .fault import FaultKind, Planned, Site
+from ..resources import ParameterChange
+from .fault import FaultKind, FaultSite, Planned
 
 
-def _of_idle_node(site: Site) -> int:
+def _of_idle_node(site: FaultSite) -> int:
     return site.node if site.node >= 0 else site.job.spares[0]
 
 
-def _of_any_node(site: Site) -> int:
+def _of_any_node(site: FaultSite) -> int:
     return site.node if site.node >= 0 else site.job.nodes[site.any_node()]
 
 
-def _device(site: Site, node: int, number: int) -> int:
+def _device(site: FaultSite, node: int, number: int) -> int:
     """A GPU, or its port, of a node that may have fewer."""
     per_node = site.topology.shape.gpus_per_node
     return node * per_node + number % per_node
 
 
-def _nothing(site: Site, kind: FaultKind, *changes: Change) -> Planned:
+def _nothing(site: FaultSite, kind: FaultKind, *changes: ParameterChange) -> Planned:
     return Planned(changes=changes, truth=site.truth(kind, "node", (), job=""))
 
 
-def _for_a_while(site: Site, family: str, name: str, place: int, seconds: float) -> tuple[Change, Change]:
+def _for_a_while(
+    site: FaultSite, family: str, name: str, place: int, seconds: float
+) -> tuple[ParameterChange, ParameterChange]:
     """Down, and up again."""
-    down = Change(at_s=site.at_s, family=family, name=name, value=0.0, places=(place,))
-    return down, Change(at_s=site.at_s + seconds, family=family, name=name, value=1.0, places=(place,))
+    down = ParameterChange(at_s=site.at_s, family=family, name=name, value=0.0, places=(place,))
+    return down, ParameterChange(at_s=site.at_s + seconds, family=family, name=name, value=1.0, places=(place,))
 
 
 # --- on nodes that nobody of the jobs uses ----------------------------------------------------------------------------
-def idle_port_flaps(site: Site, kind: FaultKind) -> Planned:
+def idle_port_flaps(site: FaultSite, kind: FaultKind) -> Planned:
     """The link of a port that nobody uses goes down, and up again after 12 s."""
     port = _device(site, _of_idle_node(site), 0)
     return _nothing(site, kind, *_for_a_while(site, "port", "up", port, 12.0))
 
 
-def idle_clock_locked(site: Site, kind: FaultKind) -> Planned:
+def idle_clock_locked(site: FaultSite, kind: FaultKind) -> Planned:
     """The clocks of a GPU that nobody uses were left locked low."""
     gpu = _device(site, _of_idle_node(site), 1)
-    return _nothing(site, kind, Change(at_s=site.at_s, family="gpu", name="clock_limit", value=0.75, places=(gpu,)))
+    return _nothing(
+        site, kind, ParameterChange(at_s=site.at_s, family="gpu", name="clock_limit", value=0.75, places=(gpu,))
+    )
 
 
-def tenant_fault(site: Site, kind: FaultKind) -> Planned:
+def tenant_fault(site: FaultSite, kind: FaultKind) -> Planned:
     """The program of another tenant, on a node of its own, reads memory that is not its own."""
     gpu = _device(site, _of_idle_node(site), 2)
-    return _nothing(site, kind, Change(at_s=site.at_s, family="gpu", name="tenant", value=1.0, places=(gpu,)))
+    return _nothing(site, kind, ParameterChange(at_s=site.at_s, family="gpu", name="tenant", value=1.0, places=(gpu,)))
 
 
 # --- on any node ------------------------------------------------------------------------------------------------------
-def port_blinks(site: Site, kind: FaultKind) -> Planned:
+def port_blinks(site: FaultSite, kind: FaultKind) -> Planned:
     """The link of a port in use is trained anew: what is under way is sent again, 0.6 s later."""
     port = _device(site, _of_any_node(site), 3)
     return _nothing(site, kind, *_for_a_while(site, "port", "up", port, 0.6))
 
 
-def errors_corrected(site: Site, kind: FaultKind) -> Planned:
+def errors_corrected(site: FaultSite, kind: FaultKind) -> Planned:
     """The memory of a GPU in use corrects an error, and means to replace the row when it is next reset."""
     gpu = _device(site, _of_any_node(site), 4)
-    return _nothing(site, kind, Change(at_s=site.at_s, family="gpu", name="corrected", value=1.0, places=(gpu,)))
+    return _nothing(
+        site, kind, ParameterChange(at_s=site.at_s, family="gpu", name="corrected", value=1.0, places=(gpu,))
+    )
 
 
-def host_errors_corrected(site: Site, kind: FaultKind) -> Planned:
+def host_errors_corrected(site: FaultSite, kind: FaultKind) -> Planned:
     """The memory of a host corrects an error."""
     node = _of_any_node(site)
-    return _nothing(site, kind, Change(at_s=site.at_s, family="host", name="corrected", value=1.0, places=(node,)))
+    return _nothing(
+        site, kind, ParameterChange(at_s=site.at_s, family="host", name="corrected", value=1.0, places=(node,))
+    )
 
 
-def home_mount_late(site: Site, kind: FaultKind) -> Planned:
+def home_mount_late(site: FaultSite, kind: FaultKind) -> Planned:
     """The home directories, which no job reads, do not answer on one node for 25 s."""
     return _nothing(site, kind, *_for_a_while(site, "host", "home_mount", _of_any_node(site), 25.0))
 
 
-def agent_restarts(site: Site, kind: FaultKind) -> Planned:
+def agent_restarts(site: FaultSite, kind: FaultKind) -> Planned:
     """One node's agent is updated: it is away for 4 s, and reads what the rings hold when it comes back."""
     return _nothing(site, kind, *_for_a_while(site, "agent", "wanted", _of_any_node(site), 4.0))
 
 
-def messages_repeat(site: Site, kind: FaultKind) -> Planned:
+def messages_repeat(site: FaultSite, kind: FaultKind) -> Planned:
     """A third of all messages arrive twice, and all of one node half a second late."""
     late = _of_any_node(site)
     changes = (
-        Change(at_s=site.at_s, family="agent", name="repeats", value=0.33),
-        Change(at_s=site.at_s, family="agent", name="delay_s", value=0.5, places=(late,)),
+        ParameterChange(at_s=site.at_s, family="agent", name="repeats", value=0.33),
+        ParameterChange(at_s=site.at_s, family="agent", name="delay_s", value=0.5, places=(late,)),
     )
     return Planned(changes=changes, truth=site.truth(kind, "cluster", (), job=""))
 

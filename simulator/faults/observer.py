@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
-from ..resources import Change
-from .fault import FaultKind, Planned, Site
+from ..resources import ParameterChange
+from .fault import FaultKind, FaultSite, Planned
 
 
-def agent_dies(site: Site, kind: FaultKind) -> Planned:
+def agent_dies(site: FaultSite, kind: FaultKind) -> Planned:
     """Its node's ranks train on, unseen."""
     node = site.job.nodes[site.any_node()]
-    change = Change(at_s=site.at_s, family="agent", name="up", value=0.0, places=(node,))
+    change = ParameterChange(at_s=site.at_s, family="agent", name="up", value=0.0, places=(node,))
     return Planned(changes=(change,), truth=site.truth(kind, "node", ("agent_silent", "telemetry_fault")))
 
 
-def messages_lost(site: Site, kind: FaultKind) -> Planned:
+def messages_lost(site: FaultSite, kind: FaultKind) -> Planned:
     """For 30 s nothing of any node arrives."""
     until_s = site.at_s + 30.0
     changes = tuple(
-        Change(at_s=at_s, family="agent", name="loss", value=loss) for at_s, loss in ((site.at_s, 1.0), (until_s, 0.0))
+        ParameterChange(at_s=at_s, family="agent", name="loss", value=loss)
+        for at_s, loss in ((site.at_s, 1.0), (until_s, 0.0))
     )
     kinds = ("input_silent", "agent_silent", "telemetry_fault")
     return Planned(changes=changes, truth=site.truth(kind, "cluster", kinds, until_s=until_s))
 
 
-def clock_turned_back(site: Site, kind: FaultKind) -> Planned:
+def clock_turned_back(site: FaultSite, kind: FaultKind) -> Planned:
     """Somebody sets a node's wall clock back by some seconds."""
     node = site.job.nodes[site.any_node()]
     back_s = -float(site.random.uniform(3.0, 9.0))
-    change = Change(at_s=site.at_s, family="agent", name="clock_s", value=back_s, places=(node,))
+    change = ParameterChange(at_s=site.at_s, family="agent", name="clock_s", value=back_s, places=(node,))
     # It is told of the node, and of no job.
     return Planned(changes=(change,), truth=site.truth(kind, "node", ("telemetry_fault",), job=""))
 
 
-def ranks_relabelled(site: Site, kind: FaultKind) -> Planned:
+def ranks_relabelled(site: FaultSite, kind: FaultKind) -> Planned:
     """After the next restart its ranks are on other nodes: what is known of a rank is not known of its node."""
-    change = Change(at_s=site.at_s, family="program", name="moves", value=1.0, job=site.job.name)
+    change = ParameterChange(at_s=site.at_s, family="program", name="moves", value=1.0, job=site.job.name)
     return Planned(changes=(change,), truth=site.truth(kind, "job", (), job=""))
 
 
-def kernel_lines_lost(site: Site, kind: FaultKind) -> Planned:
+def kernel_lines_lost(site: FaultSite, kind: FaultKind) -> Planned:
     """Kernels write more than their logs hold: seven of ten lines are overwritten before anybody has read them."""
-    change = Change(at_s=0.0, family="agent", name="lines_lost", value=0.7)
+    change = ParameterChange(at_s=0.0, family="agent", name="lines_lost", value=0.7)
     return Planned(changes=(change,), truth=site.truth(kind, "cluster", (), job=""))
 
 

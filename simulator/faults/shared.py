@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-from ..ledger import Truth
-from ..resources import Change
-from .fault import FaultKind, Planned, Site
+from ..ground_truth import Truth
+from ..resources import ParameterChange
+from .fault import FaultKind, FaultSite, Planned
 
 
-def half_rate(site: Site, kind: FaultKind) -> Planned:
+def half_rate(site: FaultSite, kind: FaultKind) -> Planned:
     """One port negotiates half of its lanes."""
     rank = site.any_rank_of_the_first_stage()
-    change = Change(at_s=site.at_s, family="port", name="rate", value=0.5, places=(site.gpu(rank),))
+    change = ParameterChange(at_s=site.at_s, family="port", name="rate", value=0.5, places=(site.gpu(rank),))
     truth = site.of_rank(
         kind, "link", ("slow_together", "rank_slow"), rank, condition="port_slow", told_by=("network",)
     )
     return Planned(changes=(change,), truth=truth)
 
 
-def link_down(site: Site, kind: FaultKind) -> Planned:
+def link_down(site: FaultSite, kind: FaultKind) -> Planned:
     rank = site.any_rank()
-    change = Change(at_s=site.at_s, family="port", name="up", value=0.0, places=(site.gpu(rank),))
+    change = ParameterChange(at_s=site.at_s, family="port", name="up", value=0.0, places=(site.gpu(rank),))
     told_by = ("network", "kernel_log")
     truth = site.of_rank(kind, "link", ("collective_stalled",), rank, condition="port_down", told_by=told_by)
     return Planned(changes=(change,), truth=truth)
 
 
-def black_hole(site: Site, kind: FaultKind) -> Planned:
+def black_hole(site: FaultSite, kind: FaultKind) -> Planned:
     """One port loses what is larger than a packet: its link is up, and a ping passes."""
     rank = site.any_rank()
-    change = Change(at_s=site.at_s, family="port", name="carries", value=0.0, places=(site.gpu(rank),))
+    change = ParameterChange(at_s=site.at_s, family="port", name="carries", value=0.0, places=(site.gpu(rank),))
     truth = site.of_rank(
         kind, "link", ("collective_stalled",), rank, condition="port_loses_packets", told_by=("network",)
     )
     return Planned(changes=(change,), truth=truth)
 
 
-def mount_dead(site: Site, kind: FaultKind) -> Planned:
+def mount_dead(site: FaultSite, kind: FaultKind) -> Planned:
     """The shared file system does not answer on one node any more."""
     place = site.any_node()
     node = site.job.nodes[place]
-    change = Change(at_s=site.at_s, family="host", name="mount", value=0.0, places=(node,))
+    change = ParameterChange(at_s=site.at_s, family="host", name="mount", value=0.0, places=(node,))
     truth = site.truth(
         kind,
         "storage",
@@ -52,10 +52,10 @@ def mount_dead(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=(change,), truth=truth)
 
 
-def metadata_storm(site: Site, kind: FaultKind) -> Planned:
+def metadata_storm(site: FaultSite, kind: FaultKind) -> Planned:
     """The last job begins to look up files without a pause, beside its steps; all wait in the same queue."""
     culprit = site.jobs[-1]
-    change = Change(at_s=site.at_s, family="program", name="background_ops", value=64.0, job=culprit.name)
+    change = ParameterChange(at_s=site.at_s, family="program", name="background_ops", value=64.0, job=culprit.name)
     truth = site.truth(
         kind,
         "storage",
@@ -66,29 +66,29 @@ def metadata_storm(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=(change,), truth=truth)
 
 
-def uniform(site: Site, kind: FaultKind) -> Planned:
+def uniform(site: FaultSite, kind: FaultKind) -> Planned:
     """A change makes the work of every rank a fifth longer."""
-    change = Change(at_s=site.at_s, family="program", name="work", value=1.2, job=site.job.name)
+    change = ParameterChange(at_s=site.at_s, family="program", name="work", value=1.2, job=site.job.name)
     return Planned(changes=(change,), truth=site.truth(kind, "job", ("slow_together",)))
 
 
-def preempted(site: Site, kind: FaultKind) -> Planned:
-    change = Change(at_s=site.at_s, family="program", name="granted", value=0.0, job=site.job.name)
+def preempted(site: FaultSite, kind: FaultKind) -> Planned:
+    change = ParameterChange(at_s=site.at_s, family="program", name="granted", value=0.0, job=site.job.name)
     return Planned(changes=(change,), truth=site.truth(kind, "job", ("planned_stop",)))
 
 
-def leaf_congested(site: Site, kind: FaultKind) -> Planned:
+def leaf_congested(site: FaultSite, kind: FaultKind) -> Planned:
     """Nearly all uplinks of a leaf switch are gone; what stays under it is not slowed."""
-    change = Change(at_s=site.at_s, family="leaf", name="capacity", value=0.02, places=(0,))
+    change = ParameterChange(at_s=site.at_s, family="leaf", name="capacity", value=0.02, places=(0,))
     return Planned(changes=(change,), truth=_under_the_first_leaf(site, kind))
 
 
-def leaf_lost(site: Site, kind: FaultKind) -> Planned:
-    change = Change(at_s=site.at_s, family="leaf", name="up", value=0.0, places=(0,))
+def leaf_lost(site: FaultSite, kind: FaultKind) -> Planned:
+    change = ParameterChange(at_s=site.at_s, family="leaf", name="up", value=0.0, places=(0,))
     return Planned(changes=(change,), truth=_under_the_first_leaf(site, kind))
 
 
-def _under_the_first_leaf(site: Site, kind: FaultKind) -> Truth:
+def _under_the_first_leaf(site: FaultSite, kind: FaultKind) -> Truth:
     leaf_of = site.topology.leaf_of_node
     hit = tuple(job.name for job in site.jobs if any(leaf_of[node] == 0 for node in job.nodes))
     return site.truth(
@@ -96,9 +96,9 @@ def _under_the_first_leaf(site: Site, kind: FaultKind) -> Truth:
     )
 
 
-def power_capped(site: Site, kind: FaultKind) -> Planned:
+def power_capped(site: FaultSite, kind: FaultKind) -> Planned:
     """The first supply gives its racks a third less than they draw."""
-    change = Change(at_s=site.at_s, family="supply", name="power", value=0.65, places=(0,))
+    change = ParameterChange(at_s=site.at_s, family="supply", name="power", value=0.65, places=(0,))
     supply_of = site.topology.supply_of_node
     hit = tuple(job.name for job in site.jobs if any(supply_of[node] == 0 for node in job.nodes))
     pdu = site.topology.labels(0)["pdu"]
@@ -106,11 +106,12 @@ def power_capped(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=(change,), truth=truth)
 
 
-def fabric_stalls(site: Site, kind: FaultKind) -> Planned:
+def fabric_stalls(site: FaultSite, kind: FaultKind) -> Planned:
     """Its manager restarts: for 25 s nothing is forwarded anywhere, then all goes on."""
     until_s = site.at_s + 25.0
     changes = tuple(
-        Change(at_s=at_s, family="leaf", name="up", value=up) for at_s, up in ((site.at_s, 0.0), (until_s, 1.0))
+        ParameterChange(at_s=at_s, family="leaf", name="up", value=up)
+        for at_s, up in ((site.at_s, 0.0), (until_s, 1.0))
     )
     others = tuple(job.name for job in site.jobs[1:])
     return Planned(
@@ -118,11 +119,11 @@ def fabric_stalls(site: Site, kind: FaultKind) -> Planned:
     )
 
 
-def one_spine(site: Site, kind: FaultKind) -> Planned:
+def one_spine(site: FaultSite, kind: FaultKind) -> Planned:
     """The scheduler lets the second job begin: what it exchanges takes the spine that the first one's takes, too."""
     first, second = site.jobs[:2]
     changes = tuple(
-        Change(at_s=at_s, family="program", name="granted", value=granted, job=second.name)
+        ParameterChange(at_s=at_s, family="program", name="granted", value=granted, job=second.name)
         for at_s, granted in ((0.0, 0.0), (site.at_s, 1.0))
     )
     spine = site.topology.labels(first.nodes[0])["spine"]
@@ -130,10 +131,10 @@ def one_spine(site: Site, kind: FaultKind) -> Planned:
     return Planned(changes=changes, truth=truth)
 
 
-def requeued_again(site: Site, kind: FaultKind) -> Planned:
+def requeued_again(site: FaultSite, kind: FaultKind) -> Planned:
     """The first job goes before all others, and fails at one step at each start: whoever has its nodes then must go."""
     first = site.jobs[0]
-    change = Change(
+    change = ParameterChange(
         at_s=site.at_s, family="process", name="bad_batch", value=1.0, places=(site.any_rank(),), job=first.name
     )
     nodes = set(first.nodes)

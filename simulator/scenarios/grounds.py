@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..clock import generator
+from ..cluster_topology import Topology
 from ..jobs import JobSpec
 from ..mesh import Mesh
-from ..topology import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..clock import generator
+from ..cluster_topology import ClusterShape, Topology
 from ..jobs import JobSpec, Launcher
 from ..mesh import mesh_for
 from ..program import Recipe
-from ..topology import ClusterShape, Topology
 
 ROUNDS, ROUND_S = 8, 48.0
 #: Steps of one second; with start and first step a job takes some 38 s.

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..clock import START_UNIX_NS, generator
+from ..cluster_topology import ClusterShape, Topology
 from ..faults.catalogue import CATALOGUE
 from ..faults.company import anomalies, blinded
-from ..faults.fault import FaultKind, Site
+from ..faults.fault import FaultKind, FaultSite
+from ..ground_truth import Truth
 from ..jobs import JobSpec, Launcher
-from ..ledger import Truth
 from ..mesh import Mesh, mesh_for
 from ..program import Recipe
-from ..resources import Change
-from ..topology import ClusterShape, Topology
+from ..resources import ParameterChange
 from ..world import World
 from .grounds import TUNING, Ground, moved
 from .histories import ROUND_S, ROUNDS, histories_of
@@ -31,7 +31,7 @@ _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ScenarioLayout:
     """topology and jobs of a scenario, before anything goes wrong."""
 
     topology: Topology
@@ -45,7 +45,7 @@ class Setting:
 
     topology: Topology
     jobs: tuple[JobSpec, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[ParameterChange, ...]
     truths: tuple[Truth, ...]
 
     @property
@@ -69,7 +69,7 @@ class Scenario:
 
     name: str
     sentence: str
-    layout: Callable[[int, Recipe], Layout]
+    layout: Callable[[int, Recipe], ScenarioLayout]
     faults: Sequence[FaultKind] = ()
     at_s: float = ONSET_S
     after_s: float = AFTER_S
@@ -116,14 +116,14 @@ class Scenario:
         """
         layout = self.layout(ranks, recipe or self.recipe)
         topology, jobs = moved(layout.topology, layout.jobs, ground, seed)
-        layout = Layout(topology=topology, jobs=jobs)
-        changes: list[Change] = []
+        layout = ScenarioLayout(topology=topology, jobs=jobs)
+        changes: list[ParameterChange] = []
         truths: list[Truth] = []
         for number, kind in enumerate(self.faults):
             random = generator(seed, self.name, number)
             began_s = (self.at_s if at_s is None else at_s) + float(random.uniform(0.0, 4.0))
             jobs = layout.jobs[number:] + layout.jobs[:number] if self.apart else layout.jobs
-            planned = kind.plan(Site(topology=layout.topology, jobs=jobs, random=random, at_s=began_s))
+            planned = kind.plan(FaultSite(topology=layout.topology, jobs=jobs, random=random, at_s=began_s))
             changes += planned.changes
             truths.append(planned.truth)
         asked = [truth for truth in truths if truth.kinds]
@@ -135,7 +135,7 @@ class Scenario:
         if asked and company:
             struck = [name for truth in asked for name in truth.nodes]
             random = generator(seed, self.name, "company")
-            site = Site(topology=layout.topology, jobs=layout.jobs, random=random, at_s=asked[0].at_s)
+            site = FaultSite(topology=layout.topology, jobs=layout.jobs, random=random, at_s=asked[0].at_s)
             for planned in anomalies(site, struck):
                 changes += planned.changes
                 truths.append(planned.truth)
@@ -147,7 +147,7 @@ def is_blind(scenario: str, seed: int, share: float) -> bool:
     return (zlib.crc32(scenario.encode()) / 2**32 + seed * _GOLDEN) % 1.0 < share
 
 
-def one_job(ranks: int, recipe: Recipe) -> Layout:
+def one_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """On all nodes but one, which is spare."""
     mesh = mesh_for(ranks)
     per_node = min(8, ranks)
@@ -161,27 +161,27 @@ def one_job(ranks: int, recipe: Recipe) -> Layout:
         recipe=recipe,
         ranks_per_node=per_node,
     )
-    return Layout(topology=topology, jobs=(job,))
+    return ScenarioLayout(topology=topology, jobs=(job,))
 
 
-def four_jobs(ranks: int, recipe: Recipe) -> Layout:
+def four_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """Four equal ones side by side. Raises ValueError for fewer than 4 nodes."""
     return _side_by_side(ranks, recipe, 4)
 
 
-def saving_jobs(ranks: int, recipe: Recipe) -> Layout:
+def saving_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """As ``four_jobs``, with checkpoints every half minute, not all at the same time."""
     return _one_after_the_other(four_jobs(ranks, replace(recipe, saves_every=12)), 6.0)
 
 
-def reading_jobs(ranks: int, recipe: Recipe) -> Layout:
+def reading_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """Four that read half of what the file servers can give; the last one saves now and then."""
     layout = four_jobs(ranks, replace(recipe, input_bytes=400_000_000))
     *readers, last = layout.jobs
     return replace(layout, jobs=(*readers, replace(last, recipe=replace(last.recipe, saves_every=15))))
 
 
-def starting_jobs(ranks: int, recipe: Recipe) -> Layout:
+def starting_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """Four: the first two run, the others are launched while a service is away."""
     layout = four_jobs(ranks, recipe)
     starts_s = (0.0, 10.0, _SERVICE_AT_S + 10.0, _SERVICE_AT_S + 25.0)
@@ -190,17 +190,17 @@ def starting_jobs(ranks: int, recipe: Recipe) -> Layout:
     )
 
 
-def _one_after_the_other(layout: Layout, apart_s: float) -> Layout:
+def _one_after_the_other(layout: ScenarioLayout, apart_s: float) -> ScenarioLayout:
     return replace(layout, jobs=tuple(replace(job, start_s=apart_s * place) for place, job in enumerate(layout.jobs)))
 
 
-def histories(ranks: int, recipe: Recipe) -> Layout:
+def histories(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """Jobs of some nodes each, one after the other on all nodes."""
     topology, jobs = histories_of(ranks, recipe)
-    return Layout(topology=topology, jobs=jobs)
+    return ScenarioLayout(topology=topology, jobs=jobs)
 
 
-def jobs_over_spines(ranks: int, recipe: Recipe) -> Layout:
+def jobs_over_spines(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """Four that exchange much, each under two leaf switches of its own: the first two send over one spine, the others
     over another. Raises ValueError where the ranks do not make them."""
     nodes = ranks // 8
@@ -215,10 +215,10 @@ def jobs_over_spines(ranks: int, recipe: Recipe) -> Layout:
         for name, (one, two) in pairs.items()
     )
     # The fourth would be as much too many for the other spine.
-    return Layout(topology=Topology(shape=shape), jobs=jobs[:3])
+    return ScenarioLayout(topology=Topology(shape=shape), jobs=jobs[:3])
 
 
-def preempting_jobs(ranks: int, recipe: Recipe) -> Layout:
+def preempting_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """One on half of the nodes that goes before all others, two that may have these while it does not run, and one that
     nobody disturbs. Raises ValueError for what is not a multiple of 32 ranks."""
     nodes = ranks // 8
@@ -234,52 +234,52 @@ def preempting_jobs(ranks: int, recipe: Recipe) -> Layout:
         replace(_job("c", tuple(range(quarter, half)), recipe), start_s=5.0, launcher=filling),
         _job("d", tuple(range(half, nodes)), recipe),
     )
-    return Layout(topology=Topology(shape=ClusterShape(nodes=nodes)), jobs=jobs)
+    return ScenarioLayout(topology=Topology(shape=ClusterShape(nodes=nodes)), jobs=jobs)
 
 
-def moving_job(ranks: int, recipe: Recipe) -> Layout:
+def moving_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """As ``one_job``; every launch has other nodes for its ranks."""
     layout = one_job(ranks, recipe)
     job = replace(layout.jobs[0], launcher=Launcher(moves=True))
-    return Layout(topology=layout.topology, jobs=(job,))
+    return ScenarioLayout(topology=layout.topology, jobs=(job,))
 
 
-def late_job(ranks: int, recipe: Recipe) -> Layout:
+def late_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """As ``one_job``; it starts after 10 s."""
     layout = one_job(ranks, recipe)
-    return Layout(topology=layout.topology, jobs=(replace(layout.jobs[0], start_s=10.0),))
+    return ScenarioLayout(topology=layout.topology, jobs=(replace(layout.jobs[0], start_s=10.0),))
 
 
-def pipelined_job(ranks: int, recipe: Recipe) -> Layout:
+def pipelined_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """As ``one_job``, in four stages. Raises ValueError for fewer than 4 nodes."""
     return _with_mesh(one_job(ranks, recipe), mesh_for(ranks, pipeline=4))
 
 
-def experts_job(ranks: int, recipe: Recipe) -> Layout:
+def experts_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """As ``one_job``, with two shards of tensors and eight experts. Raises ValueError for fewer than 2 nodes."""
     return _with_mesh(one_job(ranks, recipe), Mesh(tensor=2, data=ranks // 2, experts=8))
 
 
-def _with_mesh(layout: Layout, mesh: Mesh) -> Layout:
-    return Layout(topology=layout.topology, jobs=(replace(layout.jobs[0], mesh=mesh),))
+def _with_mesh(layout: ScenarioLayout, mesh: Mesh) -> ScenarioLayout:
+    return ScenarioLayout(topology=layout.topology, jobs=(replace(layout.jobs[0], mesh=mesh),))
 
 
-def two_jobs(ranks: int, recipe: Recipe) -> Layout:
+def two_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """Two equal ones side by side. Raises ValueError for fewer than 2 nodes."""
     return _side_by_side(ranks, recipe, 2)
 
 
-def crossing_jobs(ranks: int, recipe: Recipe) -> Layout:
+def crossing_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """Four jobs; two of them share each leaf switch with another one, and the fourth has one for itself."""
     return _crossing(ranks, recipe, leaves=4, racks=2, racks_per_supply=1)
 
 
-def jobs_over_racks(ranks: int, recipe: Recipe) -> Layout:
+def jobs_over_racks(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """The same jobs; a quarter of the nodes hangs on each power supply, in two racks, all under one leaf switch."""
     return _crossing(ranks, recipe, leaves=1, racks=8, racks_per_supply=2)
 
 
-def _crossing(ranks: int, recipe: Recipe, *, leaves: int, racks: int, racks_per_supply: int) -> Layout:
+def _crossing(ranks: int, recipe: Recipe, *, leaves: int, racks: int, racks_per_supply: int) -> ScenarioLayout:
     """Quarters of the nodes: a has one half of the first and of the second, c the other one of the first and one of
     the third, b what is left of these two, d the fourth. Raises ValueError for what is not a multiple of 8 nodes."""
     nodes = ranks // 8
@@ -303,7 +303,9 @@ def _crossing(ranks: int, recipe: Recipe, *, leaves: int, racks: int, racks_per_
         "c": half_of(0, 1) + half_of(2, 0),
         "d": half_of(3, 0) + half_of(3, 1),
     }
-    return Layout(topology=Topology(shape=shape), jobs=tuple(_job(name, at, recipe) for name, at in places.items()))
+    return ScenarioLayout(
+        topology=Topology(shape=shape), jobs=tuple(_job(name, at, recipe) for name, at in places.items())
+    )
 
 
 def _job(letter: str, nodes: tuple[int, ...], recipe: Recipe) -> JobSpec:
@@ -311,18 +313,18 @@ def _job(letter: str, nodes: tuple[int, ...], recipe: Recipe) -> JobSpec:
     return JobSpec(name=f"job-{letter}", mesh=mesh, nodes=nodes, recipe=recipe, owner=f"team-{letter}")
 
 
-def _side_by_side(ranks: int, recipe: Recipe, count: int) -> Layout:
+def _side_by_side(ranks: int, recipe: Recipe, count: int) -> ScenarioLayout:
     nodes = ranks // 8
     if nodes < count or ranks % (8 * count):
         raise ValueError(f"{ranks} ranks do not make {count} jobs of whole nodes")
     each = nodes // count
     jobs = tuple(_job("abcd"[place], tuple(range(place * each, (place + 1) * each)), recipe) for place in range(count))
-    return Layout(topology=Topology(shape=ClusterShape(nodes=nodes)), jobs=jobs)
+    return ScenarioLayout(topology=Topology(shape=ClusterShape(nodes=nodes)), jobs=jobs)
 
 
 #: What shows only over many jobs.
 _HISTORIES = ("lemon_node", "bad_rollout", "corrupts_jobs")
-_LAYOUTS: dict[str, Callable[[int, Recipe], Layout]] = {
+_LAYOUTS: dict[str, Callable[[int, Recipe], ScenarioLayout]] = {
     "metadata_storm": four_jobs,
     "leaf_congested": crossing_jobs,
     "leaf_lost": crossing_jobs,
@@ -377,7 +379,9 @@ def _of(kind: FaultKind) -> Scenario:
     return replace(scenario, at_s=at_s, after_s=after_s, recipe=recipe)
 
 
-def _together(names: Sequence[str], title: str, layout: Callable[[int, Recipe], Layout], *, apart: bool) -> Scenario:
+def _together(
+    names: Sequence[str], title: str, layout: Callable[[int, Recipe], ScenarioLayout], *, apart: bool
+) -> Scenario:
     kinds = tuple(CATALOGUE[name] for name in names)
     return Scenario(
         name=title,

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..attempt import FLUSH_S
 from ..clock import generator
+from ..cluster_topology import ClusterShape, Topology
 from ..faults.catalogue import CATALOGUE
-from ..faults.fault import FaultKind, Site
+from ..faults.fault import FaultKind, FaultSite
+from ..ground_truth import Truth
 from ..jobs import JobSpec
-from ..ledger import Truth
 from ..mesh import mesh_for
 from ..program import Recipe
-from ..resources import Change
-from ..topology import ClusterShape, Topology
+from ..resources import ParameterChange
+from ..simulated_attempt import FLUSH_S
 from ..world import World
 from .grounds import HELD_OUT, HELD_OUT_SEED, moved
 
@@ -36,7 +36,7 @@ _FLAP_S = (0.3, 1.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mode:
+class SoundDayMode:
     """step_s: length of a step. steps_only: agents send one row per rank and step. flush_s: and so often.
 
     around_s: each kind of happening comes about once in such a time. gateway_s: see ``World``.
@@ -51,8 +51,8 @@ class Mode:
 
 
 #: The design's reference load: steps of 2 s, and all records.
-REFERENCE = Mode(name="reference", step_s=2.0, steps_only=False, flush_s=FLUSH_S, around_s=1800.0)
-REDUCED = Mode(
+REFERENCE = SoundDayMode(name="reference", step_s=2.0, steps_only=False, flush_s=FLUSH_S, around_s=1800.0)
+REDUCED = SoundDayMode(
     name="reduced",
     step_s=20.0,
     steps_only=True,
@@ -63,7 +63,7 @@ REDUCED = Mode(
 MODES = (REFERENCE, REDUCED)
 
 
-def sound_world(mode: Mode, ranks: int, seed: int, seconds: float) -> World:
+def sound_world(mode: SoundDayMode, ranks: int, seed: int, seconds: float) -> World:
     """One job on all nodes but two, which are spare. Its mesh and placement follow from the seed."""
     nodes = ranks // 8
     recipe = Recipe(
@@ -91,7 +91,7 @@ def sound_world(mode: Mode, ranks: int, seed: int, seconds: float) -> World:
         changes += _agents_and_links(random, topology, job, seen, at_s)
     for at_s in _moments(random, mode, seconds):
         kind = _any_harmless(random)
-        planned = kind.plan(Site(topology=topology, jobs=(job,), random=random, at_s=at_s))
+        planned = kind.plan(FaultSite(topology=topology, jobs=(job,), random=random, at_s=at_s))
         changes += planned.changes
         truths.append(planned.truth)
     for at_s in _moments(random, replace(mode, around_s=4 * mode.around_s), seconds):
@@ -110,7 +110,7 @@ def sound_world(mode: Mode, ranks: int, seed: int, seconds: float) -> World:
     )
 
 
-def _moments(random: np.random.Generator, mode: Mode, seconds: float) -> Iterator[float]:
+def _moments(random: np.random.Generator, mode: SoundDayMode, seconds: float) -> Iterator[float]:
     """Once the job has made some steps, and while there is time left for what follows."""
     first_s, last_s = 60.0 * mode.step_s, seconds - 60.0 * mode.step_s
     count = random.poisson(max(0.0, last_s - first_s) / mode.around_s)
@@ -119,16 +119,16 @@ def _moments(random: np.random.Generator, mode: Mode, seconds: float) -> Iterato
 
 def _agents_and_links(
     random: np.random.Generator, topology: Topology, job: JobSpec, nodes: Sequence[int], at_s: float
-) -> list[Change]:
+) -> list[ParameterChange]:
     """One of each in turn: an agent that restarts, a collector and messages that fail, a link that flaps."""
-    changes: list[Change] = []
+    changes: list[ParameterChange] = []
 
     def for_a_while(
         family: str, name: str, place: int, seconds: float, bad: float, good: float, after_s: float
     ) -> None:
         begins_s = at_s + after_s
         for moment_s, value in ((begins_s, bad), (begins_s + seconds, good)):
-            changes.append(Change(at_s=moment_s, family=family, name=name, value=value, places=(place,)))
+            changes.append(ParameterChange(at_s=moment_s, family=family, name=name, value=value, places=(place,)))
 
     def any_node() -> int:
         return int(random.choice(nodes))
@@ -143,11 +143,11 @@ def _agents_and_links(
     return changes
 
 
-def _taken_away(random: np.random.Generator, job: JobSpec, at_s: float) -> list[Change]:
+def _taken_away(random: np.random.Generator, job: JobSpec, at_s: float) -> list[ParameterChange]:
     """Maintenance of some minutes, or a restart at once."""
     seconds = float(random.choice([5.0, 600.0]))
     return [
-        Change(at_s=moment_s, family="program", name="granted", value=value, job=job.name)
+        ParameterChange(at_s=moment_s, family="program", name="granted", value=value, job=job.name)
         for moment_s, value in ((at_s, 0.0), (at_s + seconds, 1.0))
     ]
 
@@ -157,7 +157,7 @@ def _any_harmless(random: np.random.Generator) -> FaultKind:
     return kinds[int(random.integers(len(kinds)))]
 
 
-def _in_time(changes: Sequence[Change], seconds: float) -> list[Change]:
+def _in_time(changes: Sequence[ParameterChange], seconds: float) -> list[ParameterChange]:
     return sorted((change for change in changes if change.at_s < seconds), key=lambda change: change.at_s)
 
 

@@ -26,7 +26,7 @@ MOST_OF_BASELINE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ScoreLine:
     """asked "": for the reader only, never SHORT. share: k of n, with its interval where that says something.
 
     is_run: False, nothing was measured; then it is neither ok nor SHORT.
@@ -48,12 +48,12 @@ class Line:
         return "ok" if self.asked else ""
 
 
-def not_run(name: str, asked: str, why: str = "") -> Line:
+def not_run(name: str, asked: str, why: str = "") -> ScoreLine:
     """What is asked and was not measured."""
-    return Line(name=name, asked=asked, measured="-", share=why, ok=False, is_run=False)
+    return ScoreLine(name=name, asked=asked, measured="-", share=why, ok=False, is_run=False)
 
 
-def summarize(runs: Sequence[RunScore], baseline: Sequence[RunScore] = ()) -> list[Line]:
+def summarize(runs: Sequence[RunScore], baseline: Sequence[RunScore] = ()) -> list[ScoreLine]:
     """baseline: what the simple detector made of the same runs."""
     lines = []
     for group in GROUPS:
@@ -68,7 +68,7 @@ def summarize(runs: Sequence[RunScore], baseline: Sequence[RunScore] = ()) -> li
     return lines
 
 
-def _of_group(group: str, faults: Sequence[FaultScore]) -> Iterator[Line]:
+def _of_group(group: str, faults: Sequence[FaultScore]) -> Iterator[ScoreLine]:
     if not faults:
         return
     yield _top_1(group, faults)
@@ -78,7 +78,7 @@ def _of_group(group: str, faults: Sequence[FaultScore]) -> Iterator[Line]:
     if asked:
         yield _share_line(f"{group}: condition named", share_of(asked))
     found = [fault for fault in faults if fault.detected]
-    yield Line(
+    yield ScoreLine(
         name=f"{group}: detection delay p50, p95",
         asked="",
         measured=f"{_seconds(faults, _delay, 0.5)}, {_seconds(faults, _delay, 0.95)}",
@@ -88,18 +88,20 @@ def _of_group(group: str, faults: Sequence[FaultScore]) -> Iterator[Line]:
         yield from _steps_until_told(faults)
         usual = [fault.usual_steps for fault in faults]
         measured = f"{quantile(usual, 0.5):.1f}, {quantile(usual, 0.95):.1f}"
-        yield Line(name="slow: in steps as long as before, p50, p95", asked="", measured=measured, share=_soon(usual))
+        yield ScoreLine(
+            name="slow: in steps as long as before, p50, p95", asked="", measured=measured, share=_soon(usual)
+        )
         yield from _slow_steps_of(faults)
 
 
-def _steps_until_told(faults: Sequence[FaultScore]) -> Iterator[Line]:
+def _steps_until_told(faults: Sequence[FaultScore]) -> Iterator[ScoreLine]:
     """Those that made no step a tenth longer apart: how soon they are told is printed, and not asked."""
     felt = [fault.steps for fault in faults if fault.is_felt]
     hidden = [fault.steps for fault in faults if not fault.is_felt]
     if felt:
         late = quantile(felt, 0.95)
         measured = "never" if math.isinf(late) else f"{late:.1f}"
-        yield Line(
+        yield ScoreLine(
             name="slow: steps until told, p95",
             asked=f"<= {ASKED_SLOW_STEPS:g}",
             measured=measured,
@@ -108,30 +110,30 @@ def _steps_until_told(faults: Sequence[FaultScore]) -> Iterator[Line]:
         )
     if hidden:
         measured = ", ".join("never" if math.isinf(steps) else f"{steps:.1f}" for steps in sorted(hidden))
-        yield Line(name="slow, no step a tenth longer: steps", asked="", measured=measured, share=_soon(hidden))
+        yield ScoreLine(name="slow, no step a tenth longer: steps", asked="", measured=measured, share=_soon(hidden))
 
 
 def _soon(steps: Sequence[float]) -> str:
     return f"{sum(each <= ASKED_SLOW_STEPS for each in steps)} of {len(steps)}"
 
 
-def _slow_steps_of(faults: Sequence[FaultScore]) -> Iterator[Line]:
+def _slow_steps_of(faults: Sequence[FaultScore]) -> Iterator[ScoreLine]:
     """The same, by who was told to be slow."""
     for words, kinds in (("as one rank", ("rank_slow",)), ("as all together", ("slow_together",))):
         told = [fault.steps for fault in faults if fault.said in kinds]
         if told:
             measured = f"{quantile(told, 0.5):.1f}, {quantile(told, 0.95):.1f}"
-            yield Line(name=f"slow, told {words}: steps p50, p95", asked="", measured=measured, share=_soon(told))
+            yield ScoreLine(name=f"slow, told {words}: steps p50, p95", asked="", measured=measured, share=_soon(told))
 
 
-def _top_1(name: str, faults: Sequence[FaultScore]) -> Line:
+def _top_1(name: str, faults: Sequence[FaultScore]) -> ScoreLine:
     share, asked = share_of([fault.top_1 for fault in faults]), ASKED_TOP_1.get(name)
     if asked is None:
         return _share_line(f"{name}: top-1", share)
     return _share_line(f"{name}: top-1", share, f">= {asked:.0%}", share.value >= asked)
 
 
-def _overall(runs: Sequence[RunScore]) -> Iterator[Line]:
+def _overall(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
     faults = [fault for run in runs for fault in run.faults]
     intra = [fault for fault in faults if fault.group in INTRA_JOB]
     if intra:
@@ -141,37 +143,41 @@ def _overall(runs: Sequence[RunScore]) -> Iterator[Line]:
         struck = [run for run in runs if run.has_faults]
         clean = [not run.wrong_nodes for run in runs]
         nodes = sum(len(run.wrong_nodes) for run in runs)
-        yield Line(name="wrong nodes blamed", asked="0", measured=str(nodes), share=_of(share_of(clean)), ok=not nodes)
+        yield ScoreLine(
+            name="wrong nodes blamed", asked="0", measured=str(nodes), share=_of(share_of(clean)), ok=not nodes
+        )
         one_each = share_of([run.pages_too_many <= 0 for run in struck])
         too_many = sum(max(0, run.pages_too_many) for run in struck)
-        yield Line(name="pages beyond one per fault", asked="", measured=str(too_many), share=_of(one_each))
+        yield ScoreLine(name="pages beyond one per fault", asked="", measured=str(too_many), share=_of(one_each))
     yield from _observers(runs)
     yield from _sound(runs)
     yield from calibration_lines(runs)
     late = sum(run.out_of_time for run in runs)
     in_time = share_of([not run.out_of_time for run in runs])
-    yield Line(name="runs out of time", asked="0", measured=str(late), share=_of(in_time), ok=not late)
+    yield ScoreLine(name="runs out of time", asked="0", measured=str(late), share=_of(in_time), ok=not late)
 
 
-def _observers(runs: Sequence[RunScore]) -> Iterator[Line]:
+def _observers(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
     """Faults of those who look must not page as anything else."""
     mine = [run for run in runs if run.faults and all(fault.group == "observer" for fault in run.faults)]
     if mine:
         pages = sum(run.pages for run in mine)
         silent = share_of([not run.pages for run in mine])
-        yield Line(name="pages for observer faults", asked="0", measured=str(pages), share=_of(silent), ok=not pages)
+        yield ScoreLine(
+            name="pages for observer faults", asked="0", measured=str(pages), share=_of(silent), ok=not pages
+        )
 
 
-def _sound(runs: Sequence[RunScore]) -> Iterator[Line]:
+def _sound(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
     sound = [run for run in runs if not run.has_faults]
     if not sound:
         return
     pages, days = sum(run.pages for run in sound), math.fsum(run.gpu_days for run in sound)
     silent = _of(share_of([not run.pages for run in sound]))
-    yield Line(name="pages without a fault", asked="0", measured=str(pages), share=silent, ok=not pages)
+    yield ScoreLine(name="pages without a fault", asked="0", measured=str(pages), share=silent, ok=not pages)
     if days > 0:
         bound = poisson_upper(pages) / days * 1000.0
-        yield Line(
+        yield ScoreLine(
             name="pages per 1,000 GPU-days",
             asked="",
             measured=f"{pages / days * 1000.0:,.3g}, at most {bound:,.3g} (95 %)",
@@ -179,7 +185,7 @@ def _sound(runs: Sequence[RunScore]) -> Iterator[Line]:
         )
 
 
-def calibration_lines(runs: Sequence[RunScore]) -> Iterator[Line]:
+def calibration_lines(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
     """How well what is told of likeliness holds: judged from ``ENOUGH_TOLD`` incidents on, printed before."""
     told = [each for run in runs for each in run.told]
     if not told:
@@ -187,14 +193,14 @@ def calibration_lines(runs: Sequence[RunScore]) -> Iterator[Line]:
     is_enough = len(told) >= ENOUGH_TOLD
     seen = f"{len(told)} incidents" + ("" if is_enough else f", fewer than {ENOUGH_TOLD}: too few to judge")
     error, score, constant = calibration_error(told), brier(told), brier_of_constant(told)
-    yield Line(
+    yield ScoreLine(
         name="calibration error",
         asked=f"<= {ASKED_CALIBRATION_ERROR:g}" if is_enough else "",
         measured=f"{error:.3f}",
         share=seen,
         ok=not is_enough or error <= ASKED_CALIBRATION_ERROR,
     )
-    yield Line(
+    yield ScoreLine(
         name="Brier score",
         asked=f"< {constant:.3f}, a constant's" if is_enough else "",
         measured=f"{score:.3f} (constant {constant:.3f})",
@@ -212,12 +218,12 @@ def _seconds(faults: Sequence[FaultScore], of: Callable[[FaultScore], float], q:
     return "never" if math.isinf(value) else f"{value:.1f} s"
 
 
-def _share_line(name: str, share: Share, asked: str = "", ok: bool = True) -> Line:
-    return Line(name=name, asked=asked, measured=f"{share.value:.1%}", share=_with_interval(share), ok=ok)
+def _share_line(name: str, share: Share, asked: str = "", ok: bool = True) -> ScoreLine:
+    return ScoreLine(name=name, asked=asked, measured=f"{share.value:.1%}", share=_with_interval(share), ok=ok)
 
 
-def _count_line(name: str, count: int) -> Line:
-    return Line(name=name, asked="", measured=str(count), share="")
+def _count_line(name: str, count: int) -> ScoreLine:
+    return ScoreLine(name=name, asked="", measured=str(count), share="")
 
 
 def _of(share: Share) -> str:

@@ -25,7 +25,7 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 
-class Instrument(str, Enum):
+class NodeMetricInstrument(str, Enum):
     GAUGE = "gauge"
     #: A sum that only grows, until its device or driver begins anew.
     COUNTER = "counter"
@@ -36,7 +36,7 @@ class Instrument(str, Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMetric:
     name: str
-    instrument: Instrument
+    instrument: NodeMetricInstrument
     unit: str
     description: str
     attributes: tuple[str, ...]
@@ -54,7 +54,7 @@ def node_metrics() -> Mapping[str, NodeMetric]:
                 raise ValueError(f"{file.name}: {name} stands in another file as well")
             found[name] = NodeMetric(
                 name=name,
-                instrument=Instrument(entry["instrument"]),
+                instrument=NodeMetricInstrument(entry["instrument"]),
                 unit=entry["unit"],
                 description=entry["description"],
                 attributes=tuple(entry["attributes"]),

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.agent import Agent
 from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.job_agent import Agent
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Block, Broken, Event, Identity
 from whichrank.telemetry.topics import TOPIC_METRICS, TOPIC_SPANS

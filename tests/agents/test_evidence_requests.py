@@ -17,7 +17,7 @@ from whichrank.agents.evidence.log_tail import TAIL_BYTES, LogFile, find_logs, r
 from whichrank.agents.rings.ring_events import decode_slots
 from whichrank.agents.rings.ring_history import RingHistory
 from whichrank.telemetry import ring_layout as L
-from whichrank.telemetry.evidence import EvidencePiece, decode_evidence, join_pieces
+from whichrank.telemetry.evidence_pieces import EvidencePiece, decode_evidence, join_pieces
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.redaction import redact_bytes
 from whichrank.telemetry.vocabulary import EventName

@@ -20,7 +20,7 @@ from whichrank.agents.ranks.local_verdicts import judge_stale, judge_stop, proce
 from whichrank.agents.ranks.rank_events import joining_attributes
 from whichrank.agents.ranks.watched_rank import WatchedRank
 from whichrank.agents.reduction.collect_progress import group_progress_rows
-from whichrank.agents.reduction.group_identity import GroupRegistry, group_from_definition, group_uid
+from whichrank.agents.reduction.group_identity import AgentGroupRegistry, group_from_definition, group_uid
 from whichrank.agents.rings.progress_page import GroupRow
 from whichrank.agents.rings.ring_file import HotWords, RingFile
 from whichrank.instrumentation.ring_writer import RingWriter
@@ -178,7 +178,7 @@ def test_any_definition_is_a_group_or_a_value_error(payload: dict[str, object]) 
 
 
 def test_a_block_names_only_its_own_groups() -> None:
-    registry = GroupRegistry()
+    registry = AgentGroupRegistry()
     groups = [group_from_definition({"name": f"g{number}", "ranks": "0-1"}) for number in range(5)]
     assert [registry.number(group) for group in groups] == list(range(5))
     assert registry.number(groups[3]) == 3

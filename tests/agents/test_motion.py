@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.base.user_frames import Frame
+from whichrank.agents.base.user_frames import UserFrame
 from whichrank.agents.processes.socket_bytes import SocketBytes, inodes_of, socket_bytes
 from whichrank.agents.ranks import motion as motion_module
-from whichrank.agents.ranks.motion import LOOK_NS, Motion
+from whichrank.agents.ranks.motion import LOOK_NS, RankMotion
 from whichrank.agents.rings.crash_area import RingStack
 
 SECOND_NS = 1_000_000_000
@@ -46,9 +46,9 @@ def start(started: list[subprocess.Popen[bytes]], script: str, *arguments: str) 
     return process.pid
 
 
-def look(pid: int, *, seconds: float = 3.0, stack: RingStack | None = None) -> Motion:
+def look(pid: int, *, seconds: float = 3.0, stack: RingStack | None = None) -> RankMotion:
     """At one process, twice a second."""
-    motion, carried, since_ns = Motion(), SocketBytes(), time.monotonic_ns()
+    motion, carried, since_ns = RankMotion(), SocketBytes(), time.monotonic_ns()
     until_ns = since_ns + int(seconds * 1e9)
     while (now_ns := time.monotonic_ns()) < until_ns:
         motion.look(pid, since_ns, 0, stack, partial(carried.at, now_ns), now_ns)
@@ -122,8 +122,8 @@ def test_a_loop_at_one_place_of_the_code_is_no_work_for_ever(
 ) -> None:
     """CPU time alone counts for half a minute, however crowded the machine is; the stack is what the rank itself
     leaves in its ring. One that sleeps in between is always found where it sleeps: it may do anything."""
-    own, frame = os.getpid(), Frame("train.py", 10, "wait")
-    motion = Motion()
+    own, frame = os.getpid(), UserFrame("train.py", 10, "wait")
+    motion = RankMotion()
     began_ns = time.monotonic_ns()
 
     def look(second: int, stack: RingStack) -> None:
@@ -133,24 +133,24 @@ def test_a_loop_at_one_place_of_the_code_is_no_work_for_ever(
         motion.look(own, began_ns, 0, stack, dict, now_ns)
 
     for second in range(40):
-        look(second, RingStack(time_ns=0, frames=(Frame("train.py", 90, "main"), frame)))
+        look(second, RingStack(time_ns=0, frames=(UserFrame("train.py", 90, "main"), frame)))
         if second == 25:
             assert motion.still_since_ns == 0
     assert motion.still_since_ns == (began_ns if is_loop else 0)
-    look(41, RingStack(time_ns=0, frames=(Frame("train.py", 50, "save"),)))
+    look(41, RingStack(time_ns=0, frames=(UserFrame("train.py", 50, "save"),)))
     assert motion.still_since_ns == 0
 
 
 def test_a_loop_that_calls_now_this_now_that_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that samples text does: its own line stays, what it calls does not."""
-    motion, began_ns = Motion(), time.monotonic_ns()
+    motion, began_ns = RankMotion(), time.monotonic_ns()
     for second in range(60):
         awake_ns = int(0.95 * second * SECOND_NS), 0
         monkeypatch.setattr(motion_module, "_read_main_ns", lambda pid, awake_ns=awake_ns: awake_ns)
-        inner = Frame(
+        inner = UserFrame(
             "/usr/lib/python3.11/site-packages/torch/nn/functional.py", 5, ("linear", "tanh")[second // 9 % 2]
         )
-        stack = RingStack(time_ns=0, frames=(Frame("train.py", 10, "sample"), inner))
+        stack = RingStack(time_ns=0, frames=(UserFrame("train.py", 10, "sample"), inner))
         motion.look(os.getpid(), began_ns, 0, stack, dict, began_ns + second * SECOND_NS)
     assert motion.still_since_ns == 0
 

@@ -21,10 +21,10 @@ from tests.agents.conftest import RankProcess, Watched
 from tests.agents.test_evidence_requests import files, request
 from tests.agents.test_kafka_publisher import until
 from tests.made_up_secrets import HARMLESS, PEM_BODY, SECRETS
-from whichrank.agents.agent import Agent
 from whichrank.agents.base.settings import AgentSettings
 from whichrank.agents.collectors.base.collector import Collected, NodeEvent
 from whichrank.agents.collectors.schedule import NodeTelemetry, Seen
+from whichrank.agents.job_agent import Agent
 from whichrank.agents.node_agent import NodeAgent
 from whichrank.agents.node_reports import NodeReports
 from whichrank.agents.privacy.redaction_filter import RedactionFilter, mask_dump, pack

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.agents.people_messages import last_points, plain, points_of, spans_of
-from whichrank.agents.agent import Agent
 from whichrank.agents.base.health import AgentHealth
 from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.job_agent import Agent
 from whichrank.agents.telemetry_export.observability_export import ObservabilityExport
 from whichrank.agents.telemetry_export.rank_metrics import MAX_COLLECTIVE_SERIES
 from whichrank.agents.telemetry_export.rank_spans import SpanRate

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from whichrank.agents.agent import Agent
+from whichrank.agents.job_agent import Agent
 from whichrank.agents.rings.crash_area import read_exception, read_signal, read_stack
 from whichrank.agents.rings.progress_page import parse_group_row, parse_heartbeat_row, parse_rank_row
 from whichrank.agents.rings.ring_file import RingDamaged, RingFile, exception_version

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import whichrank
-from whichrank.agents.base.user_frames import Frame, format_stack, innermost_user_frame, parse_stack
+from whichrank.agents.base.user_frames import UserFrame, format_stack, innermost_user_frame, parse_stack
 from whichrank.agents.evidence.stacks import parse_dump
 from whichrank.agents.ranks.cascade_errors import VICTIM_PATTERNS, is_communication_error
 from whichrank.agents.rings.crash_area import split_exception
@@ -53,14 +53,14 @@ def test_innermost_user_frame_skips_what_lies_inside_libraries() -> None:
         "/home/me/train.py\t10\tmain\n/home/me/model.py\t33\tforward\n"
         "/x/site-packages/torch/nn/modules/linear.py\t7\tforward\n"
     )
-    assert innermost_user_frame(frames) == Frame("/home/me/model.py", 33, "forward")
+    assert innermost_user_frame(frames) == UserFrame("/home/me/model.py", 33, "forward")
     assert innermost_user_frame(frames[2:]) is None
 
 
 def test_without_a_users_frame_the_frameworks_is_better_than_torchs() -> None:
-    loop = Frame("/x/site-packages/lightning/pytorch/loops/fit_loop.py", 12, "advance")
-    inner = Frame("/x/site-packages/torch/nn/modules/linear.py", 7, "forward")
-    module = Frame("/home/me/module.py", 5, "training_step")
+    loop = UserFrame("/x/site-packages/lightning/pytorch/loops/fit_loop.py", 12, "advance")
+    inner = UserFrame("/x/site-packages/torch/nn/modules/linear.py", 7, "forward")
+    module = UserFrame("/home/me/module.py", 5, "training_step")
     assert innermost_user_frame((loop, inner)) == loop
     assert innermost_user_frame((loop, module, loop, inner)) == module
 
@@ -72,7 +72,7 @@ def test_any_text_is_a_stack_or_none(text: str) -> None:
 
 
 def test_stacks_survive_the_round_trip() -> None:
-    frames = (Frame("a.py", 1, "f"), Frame("b c.py", 22, "<module>"))
+    frames = (UserFrame("a.py", 1, "f"), UserFrame("b c.py", 22, "<module>"))
     assert parse_stack(format_stack(frames)) == frames
 
 

@@ -19,12 +19,12 @@ from whichrank.commands.bench.one_run import Asked
 from whichrank.commands.bench.result_cache import kept_lines, measured_lines
 from whichrank.simulator.scenarios.grounds import HELD_OUT_SEED
 from whichrank.simulator.scoring.run_score import RunScore
-from whichrank.simulator.scoring.summary import Line
+from whichrank.simulator.scoring.summary import ScoreLine
 
 GIB = 1 << 30
 
 
-def named(lines: Sequence[Line], words: str) -> Line:
+def named(lines: Sequence[ScoreLine], words: str) -> ScoreLine:
     return next(line for line in lines if words in line.name)
 
 
@@ -87,7 +87,7 @@ def test_cost_is_measured_in_another_process_and_kept(tmp_path: Path, monkeypatc
 
 
 def test_lines_are_measured_once(tmp_path: Path) -> None:
-    kept, line = KeptRuns(tmp_path, "code"), Line(name="a", asked="1", measured="2", share="1 of 1", ok=False)
+    kept, line = KeptRuns(tmp_path, "code"), ScoreLine(name="a", asked="1", measured="2", share="1 of 1", ok=False)
     assert kept_lines(kept, "some") == []
     assert measured_lines(kept, "some", lambda: [line]) == measured_lines(kept, "some", list) == [line]
 

@@ -11,11 +11,11 @@ import pytest
 
 from whichrank.diagnosis import alike
 from whichrank.diagnosis.alike import asked_once, takes_digits_alike
-from whichrank.diagnosis.job_log import details, prefix, progress, statements, targets, tracebacks, ways
+from whichrank.diagnosis.job_log import details, log_prefix, log_progress, statements, targets, tracebacks, ways
 from whichrank.diagnosis.job_log.assertion import asserted, hedges
 from whichrank.diagnosis.job_log.carriers import PATTERNS
-from whichrank.diagnosis.job_log.model import Role
-from whichrank.diagnosis.job_log.taxonomy import MATCHED_CHARS, Rule, Rules, rules
+from whichrank.diagnosis.job_log.model import LineRole
+from whichrank.diagnosis.job_log.taxonomy import MATCHED_CHARS, StatementRule, StatementRules, rules
 
 LOGS = Path(__file__).parents[1] / "outside" / "second_set" / "job_logs"
 DIGIT = re.compile(r"\d")
@@ -24,9 +24,9 @@ ASKED_ONCE = (
     *(pattern for _, pattern in PATTERNS),
     *(pattern.pattern for pattern in (ways.TAG_WITHIN, ways.REPEATED, ways.PLACE_BEHIND, ways.ACTOR_RANK)),
     *(pattern.pattern for pattern in (ways.ACTOR_ADDRESS, ways.GROUP_MARKS, ways.LOGGER_AFTER, ways.NCCL_HEAD)),
-    *(pattern.pattern for pattern in (prefix.RANK_IN_TEXT, prefix.RANK_AND_NODE, prefix.NODE_IN_TEXT)),
-    *(pattern.pattern.decode() for pattern in (progress.HINT, progress.SAVED, progress.STEP)),
-    *(pattern.pattern.decode() for pattern in (progress.NOT_PROGRESS, progress.OTHER_WORK)),
+    *(pattern.pattern for pattern in (log_prefix.RANK_IN_TEXT, log_prefix.RANK_AND_NODE, log_prefix.NODE_IN_TEXT)),
+    *(pattern.pattern.decode() for pattern in (log_progress.HINT, log_progress.SAVED, log_progress.STEP)),
+    *(pattern.pattern.decode() for pattern in (log_progress.NOT_PROGRESS, log_progress.OTHER_WORK)),
     *(pattern.pattern for pattern in (hedges().suppose, hedges().lists, hedges().advise)),
     *(pattern.pattern for pattern in statements.BEGINNING_PATTERNS),
     *(pattern.pattern for pattern in details.LOOSER),
@@ -59,7 +59,7 @@ def test_what_does_not_is_known(pattern: str) -> None:
     assert takes_digits_alike(pattern)
 
 
-def plainly(table: Rules, text: str) -> Rule | None:
+def plainly(table: StatementRules, text: str) -> StatementRule | None:
     low = text.lower() + "\n"
     for rule in table.rules:
         is_tried = any(word in low for word in rule.words)
@@ -74,7 +74,7 @@ def test_rules_are_found_as_by_trying_each() -> None:
     for text in texts():
         text = text[:MATCHED_CHARS]
         expected = plainly(rules(), text)
-        if expected is not None and expected.role is not Role.CONTEXT and asserted(text) != text:
+        if expected is not None and expected.role is not LineRole.CONTEXT and asserted(text) != text:
             expected = plainly(rules(), asserted(text))
         assert rules().find(text) is expected, text
         found += expected is not None

@@ -8,7 +8,7 @@ import pytest
 
 from whichrank.commands.check.expected import Expected
 from whichrank.commands.check.finding import Family
-from whichrank.diagnosis.health_checks.outcome import Status
+from whichrank.diagnosis.health_checks.outcome import CheckStatus
 from whichrank.diagnosis.health_checks.point_limits import Limit, Peer, judge_peers, judge_points, limits, peers
 from whichrank.telemetry.node_metrics import node_metrics
 from whichrank.telemetry.records import Point
@@ -40,9 +40,15 @@ def test_tables_name_families_metrics_and_expectations_that_there_are() -> None:
 
 @pytest.mark.parametrize(
     ("value", "status"),
-    [(83.0, Status.OK), (84.0, Status.OK), (85.0, Status.WARN), (92.0, Status.WARN), (92.5, Status.CRITICAL)],
+    [
+        (83.0, CheckStatus.OK),
+        (84.0, CheckStatus.OK),
+        (85.0, CheckStatus.WARN),
+        (92.0, CheckStatus.WARN),
+        (92.5, CheckStatus.CRITICAL),
+    ],
 )
-def test_a_limit_is_the_last_value_that_is_well(value: float, status: Status) -> None:
+def test_a_limit_is_the_last_value_that_is_well(value: float, status: CheckStatus) -> None:
     hot = point("hw.temperature", value, 3, **{"hw.sensor_location": "gpu"})
     (judged,) = judge_points([hot], ["gpu"], nothing)
     assert (judged.status, judged.device) == (status, "GPU 3")
@@ -52,14 +58,14 @@ def test_what_is_expected_takes_the_place_of_both_limits() -> None:
     hot = point("hw.temperature", 70.0, 3, **{"hw.sensor_location": "gpu"})
     warm = point("hw.temperature", 88.0, 4, **{"hw.sensor_location": "gpu"})
     wanted = {"gpu.temperature_c": 60.0}
-    assert [each.status for each in judge_points([hot], ["gpu"], wanted.get)] == [Status.CRITICAL]
-    assert [each.status for each in judge_points([warm], ["gpu"], {"gpu.temperature_c": 90.0}.get)] == [Status.OK]
+    assert [each.status for each in judge_points([hot], ["gpu"], wanted.get)] == [CheckStatus.CRITICAL]
+    assert [each.status for each in judge_points([warm], ["gpu"], {"gpu.temperature_c": 90.0}.get)] == [CheckStatus.OK]
 
 
 def test_one_that_differs_is_told_and_two_that_differ_are_both_told() -> None:
     lanes = [point("whichrank.gpu.pcie.lanes", 16.0, gpu) for gpu in range(7)]
     odd = [*lanes, point("whichrank.gpu.pcie.lanes", 8.0, 7)]
-    assert [(each.device, each.status) for each in judge_peers(odd, ["gpu"])] == [("GPU 7", Status.WARN)]
+    assert [(each.device, each.status) for each in judge_peers(odd, ["gpu"])] == [("GPU 7", CheckStatus.WARN)]
     pair = [odd[0], odd[7]]
     assert {each.device for each in judge_peers(pair, ["gpu"])} == {"GPU 0", "GPU 7"}
     assert judge_peers(lanes, ["gpu"]) == []

@@ -14,7 +14,7 @@ from tests.docs_commands.collect import Command, all_commands, is_of_whichrank
 from tests.docs_commands.coverage import Cover, Elsewhere, Here, InClone, InStack, NotHere, Why, cover_of
 from tests.docs_commands.parse import wrong_with
 from whichrank.commands.bench.report import exit_code, in_short, print_lines
-from whichrank.simulator.scoring.summary import Line
+from whichrank.simulator.scoring.summary import ScoreLine
 
 _WIDTH = 180
 
@@ -38,7 +38,7 @@ def _print_exceptions(commands: Sequence[Command], covers: dict[str, Cover | Non
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
 
 
-def _lines(commands: Sequence[Command], covers: dict[str, Cover | None]) -> Sequence[Line]:
+def _lines(commands: Sequence[Command], covers: dict[str, Cover | None]) -> Sequence[ScoreLine]:
     count = Counter(type(cover) for cover in covers.values())
     why = Counter(cover.why for cover in covers.values() if isinstance(cover, NotHere))
     untried, whole = count[type(None)], len(covers)
@@ -52,23 +52,23 @@ def _lines(commands: Sequence[Command], covers: dict[str, Cover | None]) -> Sequ
     )
     return [
         *(
-            Line(name=name, asked="", measured=str(count[kind]), share=f"{count[kind]} of {whole}")
+            ScoreLine(name=name, asked="", measured=str(count[kind]), share=f"{count[kind]} of {whole}")
             for name, kind in tried
         ),
-        Line(
+        ScoreLine(
             name="not executed, with the reason",
             asked="",
             measured="; ".join(f"{reason.value} {why[reason]}" for reason in Why if why[reason]),
             share=f"{count[NotHere]} of {whole}",
         ),
-        Line(
+        ScoreLine(
             name="tried, or excused by name",
             asked="all",
             measured=f"{untried} neither",
             share=f"{whole - untried} of {whole}",
             ok=not untried,
         ),
-        Line(
+        ScoreLine(
             name="command lines that the real program takes (flags, values, sub-commands)",
             asked="all",
             measured=f"{len(ours) - taken} refused",

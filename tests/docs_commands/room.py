@@ -23,9 +23,9 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from tests.commands.notify.parts import SECRET, Api, receiver_table
-from tests.diagnosis.counters.test_series import DROP
+from tests.diagnosis.counters.test_port_series import DROP
 from tests.diagnosis.flight_recorder.played_job import OPEN, PlayedJob
-from tests.diagnosis.phase_times.test_series import rows
+from tests.diagnosis.phase_times.test_step_series import rows
 from tests.docs_commands.collect import ROOT
 from tests.newcomer import demo_and_own_job, script
 from whichrank.commands.main import app

@@ -9,7 +9,7 @@ import pytest
 
 from tests.grafana.small_grafana import TOKEN, SmallGrafana, running
 from whichrank.grafana import annotate
-from whichrank.grafana.site import Site
+from whichrank.grafana.site import GrafanaSite
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def document(state: str = "open", resolved: float | None = None) -> dict[str, An
 
 
 def test_an_incident_is_one_region_from_its_onset_to_its_end(grafana: SmallGrafana) -> None:
-    site = Site(grafana.url, TOKEN)
+    site = GrafanaSite(grafana.url, TOKEN)
     assert annotate.put(site, document(), "rank 3 is slow") == "made"
     assert annotate.put(site, document(), "rank 3 is slow") == ""
     (made,) = grafana.annotations.values()

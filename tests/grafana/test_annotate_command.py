@@ -16,7 +16,7 @@ from tests.commands.incidents.documents import make_run
 from tests.commands.notify.conftest import page, suspect
 from tests.grafana.small_grafana import TOKEN, SmallGrafana, running
 from whichrank.commands.grafana.annotations import MOST_WAITING, Annotations
-from whichrank.grafana.site import Site
+from whichrank.grafana.site import GrafanaSite
 from whichrank.telemetry.incident import Document, canonical_line
 
 WHICHRANK = Path(sys.executable).with_name("whichrank")
@@ -180,11 +180,11 @@ def test_what_is_wrong_is_said_in_one_line(room: Room, change: dict[str, str], s
 
 
 def test_what_waits_is_bounded_and_the_last_revision_counts(grafana: SmallGrafana) -> None:
-    waiting = Annotations(Site(grafana.url, TOKEN), max_age_s=1e9)
+    waiting = Annotations(GrafanaSite(grafana.url, TOKEN), max_age_s=1e9)
     now = time.time()
     waiting.take([(fresh(number), now) for number in range(MOST_WAITING + 3)], now)
     assert (len(waiting), waiting.counts["dropped"]) == (MOST_WAITING, 3)
-    few = Annotations(Site(grafana.url, TOKEN), max_age_s=1e9)
+    few = Annotations(GrafanaSite(grafana.url, TOKEN), max_age_s=1e9)
     few.take([(ended(1, 3), now), (fresh(1, 2), now)], now)
     assert few.put(10) == 1
     (made,) = grafana.annotations.values()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.instrumentation.jobs import run_job
-from whichrank.agents.evidence.call_sites import Calls, calls_of, failing_calls
+from whichrank.agents.evidence.call_site_desk import Calls, calls_of, failing_calls
 from whichrank.agents.rings.ring_file import RingFile
-from whichrank.instrumentation.call_sites import CallSites
+from whichrank.instrumentation.call_site_ring import CallSites
 from whichrank.instrumentation.ring_writer import RankRecorder, open_ring_writer
 from whichrank.telemetry import ring_layout as layout
 

@@ -28,9 +28,9 @@ from torch.optim import optimizer as optimizer_module
 import whichrank
 from tests.instrumentation.ring_contents import RingContents, read_rings
 from whichrank.instrumentation import api
-from whichrank.instrumentation.hooks import joining
+from whichrank.instrumentation.hooks import rendezvous_hook
 from whichrank.instrumentation.trackers.checkpoint_identity import checkpoint_number
-from whichrank.instrumentation.trackers.steps import StepCounter
+from whichrank.instrumentation.trackers.step_counter import StepCounter
 from whichrank.telemetry.vocabulary import EventKind, ExitState, HookState, StepFlag
 
 STEP = ["forward", "other", "backward", "other", "optimizer", "other"]
@@ -403,7 +403,7 @@ def test_a_rank_joins_whether_the_time_out_can_be_told_or_not(
     def unknown(*_: Any) -> float:  # as where a later torch keeps its default elsewhere
         raise AttributeError("default_pg_timeout")
 
-    monkeypatch.setattr(joining, "_timeout_s", unknown)
+    monkeypatch.setattr(rendezvous_hook, "_timeout_s", unknown)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     dist.destroy_process_group(group=None)
     assert not dist.is_initialized()

@@ -21,7 +21,7 @@ from tests.instrumentation.ring_contents import as_float, read_ring
 from tests.instrumentation.ring_groups import RingReader, dtype_of, flags_of, group_of, kind_of, op_of
 from whichrank.instrumentation.completion import CompletionTracker
 from whichrank.instrumentation.ring_collectives import MAX_OPEN
-from whichrank.instrumentation.ring_file import RingGeometry, geometry_for, prepare_ring
+from whichrank.instrumentation.ring_creation import RingGeometry, geometry_for, prepare_ring
 from whichrank.instrumentation.ring_writer import RankRecorder, RingWriter, open_ring_writer
 from whichrank.instrumentation.ring_writer_native import NativeRingWriter
 from whichrank.telemetry import ring_layout as layout

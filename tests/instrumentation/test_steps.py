@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whichrank.instrumentation.support.guard import Guard, HookHealth
-from whichrank.instrumentation.trackers.steps import StepCounter, Steps, StepWriter, make_step_counter
+from whichrank.instrumentation.trackers.step_counter import StepCounter, Steps, StepWriter, make_step_counter
 from whichrank.telemetry.vocabulary import StepFlag
 
 KINDS = ["python", "c"] if find_spec("whichrank.instrumentation._steps") else ["python"]

@@ -129,7 +129,7 @@ def attributes_by_metric(points: list[Point]) -> dict[str, set[frozenset[str]]]:
 
 
 def serve(proc: Path) -> None:
-    from whichrank.agents.collectors.gpu.gpu import GpuCollector
+    from whichrank.agents.collectors.gpu.gpu_collector import GpuCollector
 
     collector = GpuCollector(proc)
     commands, answers = sys.stdin.buffer, sys.stdout.buffer

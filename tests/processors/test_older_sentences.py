@@ -14,7 +14,7 @@ from whichrank.processors.older_sentences import (
     key_of_trouble,
     ranks_of_row,
 )
-from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, Sender, write_fact
+from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, SignalSender, write_fact
 
 _KILLED = " (it leaves no trace in the process: look for the kernel's out-of-memory killer, a scheduler, a person)"
 RAISED = EvidenceFact(how=How.RAISED, rank=3, type="ValueError")
@@ -38,14 +38,14 @@ SAID = [
     ),
     (
         "rank 1 was ended by SIGTERM sent by pid 77",
-        EvidenceFact(how=How.SIGNAL, rank=1, signal=15, sender=Sender.PROCESS, sender_pid=77),
+        EvidenceFact(how=How.SIGNAL, rank=1, signal=15, sender=SignalSender.PROCESS, sender_pid=77),
     ),
     (
         "rank 1 was ended by signal 10 sent by the launcher (pid 5) in step 2",
-        EvidenceFact(how=How.SIGNAL, rank=1, signal=10, sender=Sender.LAUNCHER, sender_pid=5, step=2),
+        EvidenceFact(how=How.SIGNAL, rank=1, signal=10, sender=SignalSender.LAUNCHER, sender_pid=5, step=2),
     ),
-    ("rank 1 aborted itself (SIGABRT)", EvidenceFact(how=How.ABORTED, rank=1, signal=6, sender=Sender.ITSELF)),
-    ("rank 1 ended itself (SIGSEGV)", EvidenceFact(how=How.SIGNAL, rank=1, signal=11, sender=Sender.ITSELF)),
+    ("rank 1 aborted itself (SIGABRT)", EvidenceFact(how=How.ABORTED, rank=1, signal=6, sender=SignalSender.ITSELF)),
+    ("rank 1 ended itself (SIGSEGV)", EvidenceFact(how=How.SIGNAL, rank=1, signal=11, sender=SignalSender.ITSELF)),
     ("rank 3 ended with exit code 17, before rank 1 failed", EvidenceFact(how=How.EXIT, rank=3, exit_code=17)),
     ("rank 3 ended without a word (exit code not visible)", EvidenceFact(how=How.VANISHED, rank=3)),
     (

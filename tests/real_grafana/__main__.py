@@ -32,7 +32,7 @@ from whichrank.commands.bench.report import exit_code, in_short, print_lines
 from whichrank.grafana.boards import all_dashboards
 from whichrank.grafana.paging import PAGES, TICKETS, VARIABLES
 from whichrank.grafana.rules import RULES
-from whichrank.simulator.scoring.summary import Line, not_run
+from whichrank.simulator.scoring.summary import ScoreLine, not_run
 from whichrank.telemetry.incident import Document, canonical_line
 from whichrank.telemetry.vocabulary import Kind
 
@@ -45,7 +45,7 @@ class Show:
     """Lines, as they are measured."""
 
     def __init__(self, home: Path, folder: Path, pictures_folder: Path | None) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[ScoreLine] = []
         self._home, self._folder, self._pictures = home, folder, pictures_folder
         self.stores = Stores(folder)
         self._running: list[Grafana] = []
@@ -68,7 +68,9 @@ class Show:
             print(f"  {name}: {each}", file=sys.stderr)
         measured = "all" if not bad else f"{bad[0][:60]}"
         share = f"{len(wrong) - len(bad)} of {len(wrong)}"
-        self.lines.append(Line(name=name, asked=wanted, measured=measured, share=share, ok=bool(wrong) and not bad))
+        self.lines.append(
+            ScoreLine(name=name, asked=wanted, measured=measured, share=share, ok=bool(wrong) and not bad)
+        )
 
     # --- provisioning -----------------------------------------------------------------------------------------------
     def provisioning(self) -> None:
@@ -114,7 +116,7 @@ class Show:
         if not ok:
             print(f"  {where}: {labels}", file=sys.stderr)
         self.lines.append(
-            Line(
+            ScoreLine(
                 name=f"{where}: the alert of an incident",
                 asked="1, its labels alone",
                 measured=f"{len(found)}: {', '.join(sorted(labels[0])) if labels else '-'}"[:70],
@@ -132,7 +134,7 @@ class Show:
         self.stores.close(page)
         seconds, left = asked.wait_for_alert(grafana, page["id"], fires=False)
         self.lines.append(
-            Line(
+            ScoreLine(
                 name=f"{where}: it resolves when the incident ends",
                 asked=f"<= {RESOLVES_S:.0f} s",
                 measured=f"{seconds:.0f} s",
@@ -162,7 +164,7 @@ class Show:
         bad = [each for each in found if each.failed]
         share = f"{len(found) - len(bad)} of {len(found)} pages"
         measured = f"{sum(each.failed for each in found)} panels"
-        self.lines.append(Line(name=name, asked=wanted, measured=measured, share=share, ok=not bad))
+        self.lines.append(ScoreLine(name=name, asked=wanted, measured=measured, share=share, ok=not bad))
 
     def paging(self) -> None:
         """The optional files, in a Grafana without rules: nobody is called."""

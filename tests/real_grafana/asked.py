@@ -12,7 +12,7 @@ from tests.real_grafana.cluster import HOT_NODE
 from tests.real_grafana.program import Grafana, Unanswered
 from whichrank.grafana.boards import all_dashboards
 from whichrank.grafana.desired import SOURCES
-from whichrank.grafana.elements.words import BUCKET_LABEL, INCIDENT_LABEL, SEVERITY_LABEL
+from whichrank.grafana.elements.dashboard_words import BUCKET_LABEL, INCIDENT_LABEL, SEVERITY_LABEL
 from whichrank.grafana.rules import FOLDER, RULES
 from whichrank.telemetry.incident import Document
 

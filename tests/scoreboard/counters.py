@@ -10,9 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.scoreboard.score import Score, Scorer
-from whichrank.diagnosis.counters.conditions import PortCondition
 from whichrank.diagnosis.counters.enough_ports import judge_ports
 from whichrank.diagnosis.counters.growth import Latch, LatchEvent, growth, rate_per
+from whichrank.diagnosis.counters.port_conditions import PortCondition
+from whichrank.diagnosis.counters.port_watch import PortWatch
 from whichrank.diagnosis.counters.rules import (
     UNIT_S,
     CounterRule,
@@ -35,7 +36,6 @@ from whichrank.diagnosis.counters.sample import (
     parse_state,
 )
 from whichrank.diagnosis.counters.sysfs import read_sample
-from whichrank.diagnosis.counters.watch import PortWatch
 
 #: Mechanical changes: other names, another beginning of time, looks between that change nothing.
 SHIFT_S = 1_700_000_000.0

@@ -15,9 +15,9 @@ from tests.scoreboard.score import Score, Scorer
 from whichrank.diagnosis.flight_recorder.analysis import Diagnosis, analyse
 from whichrank.diagnosis.flight_recorder.divergence import calls_by_sequence
 from whichrank.diagnosis.flight_recorder.dump_files import DumpFiles
-from whichrank.diagnosis.flight_recorder.matching import match_state
+from whichrank.diagnosis.flight_recorder.entry_matching import match_state
 from whichrank.diagnosis.flight_recorder.process_groups import process_groups
-from whichrank.diagnosis.flight_recorder.rank_dump import Entry, decode_dump
+from whichrank.diagnosis.flight_recorder.rank_dump import DumpEntry, decode_dump
 
 TRACES = "nvidia-resiliency-ext/fr_traces"
 JSON_TRACES = "nvrx/fr_json"
@@ -178,7 +178,7 @@ def score_pairs(folder: Path) -> Score:
     return Score(right=len(rows) - len(wrong), total=len(rows), wrong=wrong, changed=(changed, len(rows)))
 
 
-def _one_entry(raw: Mapping[str, Any]) -> Entry:
+def _one_entry(raw: Mapping[str, Any]) -> DumpEntry:
     return decode_dump({"entries": [raw]}, 0, "", keep=1).entries[0]
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.scoreboard.score import Score, Scorer
-from whichrank.diagnosis.job_log.model import Episode, Form, Group, Restart, Role
-from whichrank.diagnosis.job_log.reader import JobLog, Source, read_job_logs
+from whichrank.diagnosis.job_log.job_log_reader import JobLog, LogSource, read_job_logs
+from whichrank.diagnosis.job_log.log_verdict import failures, precursors, terminal
+from whichrank.diagnosis.job_log.model import Episode, Form, LineRole, Restart, StatementGroup
 from whichrank.diagnosis.job_log.taxonomy import failure_classes
-from whichrank.diagnosis.job_log.verdict import failures, precursors, terminal
 from whichrank.diagnosis.job_log.witnesses import of_exit_code
 
 if sys.version_info >= (3, 11):
@@ -40,7 +40,7 @@ def words() -> dict[str, Any]:
 
 def read(lines: Sequence[str], *, is_ended: bool = True) -> JobLog:
     text = "\n".join(lines) + ("\n" if is_ended else "")
-    return read_job_logs([Source(name="log", file=io.BytesIO(text.encode("utf-8", "surrogateescape")))])
+    return read_job_logs([LogSource(name="log", file=io.BytesIO(text.encode("utf-8", "surrogateescape")))])
 
 
 # --- mechanical changes ----------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def macro_f1(truth: Sequence[str], said: Sequence[str]) -> float:
 # --- NVRx ------------------------------------------------------------------------------------------------------------
 
 
-def nvrx_classes(group: Group | None) -> set[str]:
+def nvrx_classes(group: StatementGroup | None) -> set[str]:
     """What NVRx may call a statement: its classes, and the two that only tell its form."""
     if group is None:
         return set()
@@ -356,20 +356,20 @@ def status_of(failed: Sequence[Episode]) -> str | None:
     return failed[-1].status.value if failed else None
 
 
-def is_process_end(group: Group) -> bool:
+def is_process_end(group: StatementGroup) -> bool:
     return group.first.failure.name in ("process_killed", "segmentation_fault", "bus_error", "native_crash")
 
 
-def is_teardown(group: Group) -> bool:
-    return group.first.role is Role.TEARDOWN and group.first.failure.name != "cancelled"
+def is_teardown(group: StatementGroup) -> bool:
+    return group.first.role is LineRole.TEARDOWN and group.first.failure.name != "cancelled"
 
 
-def line_of(episode: Episode | None, is_it: Callable[[Group], bool]) -> int | None:
+def line_of(episode: Episode | None, is_it: Callable[[StatementGroup], bool]) -> int | None:
     found = [group.first.line.number for group in (episode.groups if episode else ()) if is_it(group)]
     return min(found, default=None)
 
 
-def duplicates(end: Group | None) -> list[int]:
+def duplicates(end: StatementGroup | None) -> list[int]:
     return [] if end is None else [number for _, number in end.lines if number != end.first.line.number]
 
 
@@ -378,7 +378,7 @@ def wrappers(episode: Episode | None) -> list[int]:
     found = [
         group
         for group in (episode.groups if episode else ())
-        if group.first.form is Form.EXCEPTION and (group.first.wraps or group.first.role is Role.TEARDOWN)
+        if group.first.form is Form.EXCEPTION and (group.first.wraps or group.first.role is LineRole.TEARDOWN)
     ]
     return sorted(number for group in found for _, number in group.lines)
 
@@ -449,7 +449,7 @@ def score_issues(folder: Path) -> Score:
             wrong.append(f"{row['line']}: nothing")
         elif "rank" in expect and primary.first.line.rank != expect["rank"]:
             wrong.append(f"{row['line']}: rank {primary.first.line.rank}")
-        elif expect.get("class_", "").startswith("cascade") != (primary.first.role is Role.CASCADE):
+        elif expect.get("class_", "").startswith("cascade") != (primary.first.role is LineRole.CASCADE):
             wrong.append(f"{row['line']}: role {primary.first.role.value}")
     return Score(right=len(rows) - len(wrong), total=len(rows), wrong=wrong)
 

@@ -29,7 +29,7 @@ from tests.scoreboard.kernel_tally import (
     tsv,
 )
 from tests.scoreboard.score import Score, Scorer
-from whichrank.diagnosis.kernel_log import KernelEvent, KernelLogReader, Severity
+from whichrank.diagnosis.kernel_log import EventSeverity, KernelEvent, KernelLogReader
 from whichrank.diagnosis.kernel_log.stamps import Calendar
 
 #: Repair -> action of gpud.
@@ -77,7 +77,7 @@ def gpud_policy(folder: Path) -> Score:
         event = said[0][1] if said else None
         if event is None:
             return False
-        severity = "Fatal" if event.severity is Severity.FATAL else "Warning"
+        severity = "Fatal" if event.severity is EventSeverity.FATAL else "Warning"
         action = GPUD_ACTIONS.get(event.repair.value)
         return row["expected_event_type"] in ("", severity) and row["expected_actions"] in ("", action)
 
@@ -143,7 +143,7 @@ def nvsentinel_sxid(folder: Path) -> Score:
             and event.code == row["error_code"]
             and event.device == rename(row["pci"])
             and event.facts.get("link") == str(row["link"])
-            and (event.severity is Severity.FATAL) == row["fatal"]
+            and (event.severity is EventSeverity.FATAL) == row["fatal"]
             and NVSENTINEL_ACTIONS[event.repair.value] == row["action"]
         )
 
@@ -162,7 +162,7 @@ def nvsentinel_sequences(folder: Path) -> Score:
             return False
         for (at, event), expected in zip(own, row["expected_events"], strict=True):
             is_same = at == expected["at"] and expected["event"] in names(event)
-            is_same &= (event.severity is Severity.FATAL) == expected["fatal"]
+            is_same &= (event.severity is EventSeverity.FATAL) == expected["fatal"]
             is_same &= "pci" not in expected or event.device == rename(expected["pci"])
             is_same &= event.facts.get("cpu") == str(expected["cpu"]) if "cpu" in expected else True
             is_same &= NVSENTINEL_ACTIONS[event.repair.value] == expected.get(
@@ -186,7 +186,7 @@ def nvsentinel_nic(folder: Path) -> Score:
         address = PCI.search(rename(row["line"]))
         return (
             row["event"] in names(event)
-            and (event.severity is Severity.FATAL) == row["fatal"]
+            and (event.severity is EventSeverity.FATAL) == row["fatal"]
             and NVSENTINEL_ACTIONS[event.repair.value] == row["action"]
             and (address is None or event.device.startswith(address[0].lower()))
         )
@@ -211,7 +211,7 @@ def others(folder: Path) -> Score:
         for lines in ([*one_line(row)], *changes(one_line(row))):
             events = [event for _, event in events_of(lines)]
             ok = len(events) == 1 and row["expect"]["event"] in names(events[0])
-            ok = ok and (events[0].severity is Severity.FATAL) == row["expect"].get("fatal", False)
+            ok = ok and (events[0].severity is EventSeverity.FATAL) == row["expect"].get("fatal", False)
             if len(lines) == 1:
                 tally.add(row["line"], ok, [event.event for event in events])
             else:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.diagnosis.kernel_log.cases import READ_S
 from tests.scoreboard.kernel_tally import Tally, events_of, scorer, tsv
 from tests.scoreboard.score import Score, Scorer
-from whichrank.diagnosis.kernel_log import Severity
+from whichrank.diagnosis.kernel_log import EventSeverity
 from whichrank.diagnosis.kernel_log.xid import sxid_policies, xid_policies
 
 #: Bucket of NVIDIA's catalogue -> our repair.
@@ -68,7 +68,7 @@ def sxid_catalogue(folder: Path) -> Score:
     tally = Tally(file)
     for row in tsv(folder / file):
         policy = sxid_policies().get(row["sxid"])
-        ok = policy is not None and (policy.severity is Severity.FATAL) == (row["event_type"] == "Fatal")
+        ok = policy is not None and (policy.severity is EventSeverity.FATAL) == (row["event_type"] == "Fatal")
         tally.add(row["sxid"], ok, policy and policy.severity.value)
     return tally.score()
 
@@ -92,7 +92,7 @@ def nvlink5_catalogue(file: str, columns: Mapping[str, str]) -> Callable[[Path],
                 said = [event for _, event in events_of([(READ_S, line)], driver)]
                 repair = BUCKETS[row[columns["repair"]]]
                 ok = len(said) == 1 and said[0].repair.value == repair
-                ok = ok and (said[0].severity is Severity.FATAL) == (word == "Fatal")
+                ok = ok and (said[0].severity is EventSeverity.FATAL) == (word == "Fatal")
                 tally.add(f"line {number} {column}", ok, [(e.repair.value, e.facts) for e in said])
         return tally.score()
 

@@ -21,7 +21,7 @@ from whichrank.diagnosis.restarts.chain import (
 )
 from whichrank.diagnosis.restarts.learned_timeouts import SectionMisuse, SectionWatch, Timeouts, learn
 from whichrank.diagnosis.restarts.node_list import expand
-from whichrank.diagnosis.restarts.progress import ProgressWatch
+from whichrank.diagnosis.restarts.restart_progress import ProgressWatch
 
 Row = dict[str, Any]
 NOW_S = 1_700_000_000.0

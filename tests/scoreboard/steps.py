@@ -19,15 +19,15 @@ from whichrank.diagnosis.phase_times.network_check import (
     slow_nodes,
     suspects_of_pairs,
 )
-from whichrank.diagnosis.phase_times.phases import Cause, RankTimes, StepPhase, Strategy
-from whichrank.diagnosis.phase_times.replay import Slowdown, what_if
 from whichrank.diagnosis.phase_times.scores import (
     OwnBest,
     relative_gpu_scores,
     relative_section_scores,
     stragglers,
 )
+from whichrank.diagnosis.phase_times.step_phases import RankTimes, StepPhase, StepTimeCause, Strategy
 from whichrank.diagnosis.phase_times.visible_time import judge_visible
+from whichrank.diagnosis.phase_times.what_if_replay import Slowdown, what_if
 
 Row = dict[str, Any]
 #: How far a score may lie from the source's, which are given to many digits.
@@ -42,7 +42,12 @@ PHASES = {
 }
 #: The source's other words for what we say.
 KINDS = {"residual_heavy": "residual_bound", "h2d_heavy": "h2d_bound", "wait_heavy": "residual_bound"}
-NAMES_A_RANK = {Cause.INPUT_STRAGGLER, Cause.H2D_STRAGGLER, Cause.COMPUTE_STRAGGLER, Cause.STRAGGLER}
+NAMES_A_RANK = {
+    StepTimeCause.INPUT_STRAGGLER,
+    StepTimeCause.H2D_STRAGGLER,
+    StepTimeCause.COMPUTE_STRAGGLER,
+    StepTimeCause.STRAGGLER,
+}
 
 
 def rows_scored(rows: Sequence[Row], name: str, wrong_in: Callable[[Row], str], changed: Callable[[Row], Row]) -> Score:
@@ -70,7 +75,7 @@ def traceml_wrong(row: Row) -> str:
     if expected.get("kind") is None:
         return f"expected no straggler, said {said}" if said.cause in NAMES_A_RANK else ""
     # "phase": the source calls the compute phase so, we say which part of it.
-    phase = "compute" if said.cause is Cause.COMPUTE_STRAGGLER else said.phase
+    phase = "compute" if said.cause is StepTimeCause.COMPUTE_STRAGGLER else said.phase
     kind = expected["kind"].lower()
     facts = {
         "kind": said.cause.value == KINDS.get(kind, kind),

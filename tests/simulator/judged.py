@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whichrank.commands.simulate.judge import Judge
-from whichrank.simulator.ledger import Ledger, Truth
+from whichrank.simulator.ground_truth import GroundTruth, Truth
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.scenarios.scenarios import SCENARIOS, Scenario
 from whichrank.simulator.world import World
@@ -16,7 +16,7 @@ from whichrank.simulator.world import World
 @dataclass
 class Judged:
     world: World
-    ledger: Ledger
+    ledger: GroundTruth
     incidents: list[Mapping[str, Any]]
     revisions: list[Mapping[str, Any]]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from whichrank.simulator.program import Does, Operation, StepProgram
+from whichrank.simulator.program import Does, ProgramOperation, StepProgram
 from whichrank.simulator.propagate import CALL_S, StepGiven, Stop, share_of_bytes
 
 
@@ -46,7 +46,7 @@ def propagate_plainly(program: StepProgram, given: StepGiven) -> list[PlainRank]
     standing: dict[tuple[str, int], list[PlainRank]] = {}
     pauses = {(pause.rank, pause.place): pause.seconds for pause in given.pauses}
 
-    def operations(rank: PlainRank) -> tuple[Operation, ...]:
+    def operations(rank: PlainRank) -> tuple[ProgramOperation, ...]:
         return program.stages[rank.rank // mesh.stage_size]
 
     def launch(rank: PlainRank, seconds: float) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from whichrank.commands.bench.accounting_run import JOB, LongRun, compare, lines_of, long_run
-from whichrank.simulator.ledger import Bucket
+from whichrank.simulator.ground_truth import TimeUse
 from whichrank.telemetry.vocabulary import TimeBucket
 
 from .long_runs import LONG
@@ -29,7 +29,7 @@ def test_every_bucket_ettr_and_what_is_unknown_are_within_their_limits(run: Long
 def test_the_run_has_all_that_is_to_be_told_apart(run: LongRun) -> None:
     """Else the comparison would say nothing."""
     truth = run.ledger.sums_ns(JOB)
-    assert {bucket for bucket in Bucket if bucket is not Bucket.QUEUED} == {b for b, ns in truth.items() if ns > 0}
+    assert {bucket for bucket in TimeUse if bucket is not TimeUse.QUEUED} == {b for b, ns in truth.items() if ns > 0}
     assert len({span.attempt for span in run.ledger.spans}) == 5
     assert len(run.found.interruptions) == 4
     assert [each.planned for each in run.found.interruptions] == [False, False, True, False]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from whichrank.simulator.cluster_topology import ClusterShape, Topology
 from whichrank.simulator.faults import harmless
 from whichrank.simulator.faults.company import ANOMALIES
-from whichrank.simulator.faults.fault import FaultKind, Site
+from whichrank.simulator.faults.fault import FaultKind, FaultSite
 from whichrank.simulator.jobs import JobSpec
 from whichrank.simulator.mesh import Mesh
-from whichrank.simulator.resources import Change
+from whichrank.simulator.resources import ParameterChange
 from whichrank.simulator.scenarios.scenarios import SCENARIOS, is_blind
 from whichrank.simulator.scoring.run_score import score_run
-from whichrank.simulator.topology import ClusterShape, Topology
 from whichrank.simulator.world import World
 
 from .judged import judge
@@ -21,7 +21,7 @@ from .judged import judge
 HARMLESS = {kind.name for kind in harmless.KINDS}
 
 
-def nodes_of(world: World, change: Change) -> set[int]:
+def nodes_of(world: World, change: ParameterChange) -> set[int]:
     per_node = world.topology.shape.gpus_per_node
     of_node = change.family in ("host", "agent")
     return {place if of_node else place // per_node for place in change.places}
@@ -110,7 +110,7 @@ def test_nothing_is_said_of_what_is_harmless(name: str) -> None:
 def test_an_anomaly_stays_on_its_node_whatever_its_size(kind: FaultKind, per_node: int) -> None:
     topology = Topology(shape=ClusterShape(nodes=3, gpus_per_node=per_node))
     spec = JobSpec(name="a", mesh=Mesh(tensor=1, data=3 * per_node), nodes=(0, 1, 2), ranks_per_node=per_node)
-    site = Site(topology=topology, jobs=(spec,), at_s=9.0, random=np.random.default_rng(1), node=2)
+    site = FaultSite(topology=topology, jobs=(spec,), at_s=9.0, random=np.random.default_rng(1), node=2)
     for change in kind.plan(site).changes:
         sized = 1 if change.family in ("host", "agent") else per_node
         assert [place // sized for place in change.places] == [2]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from whichrank.commands.simulate.judge import encoded
 from whichrank.simulator.gateway import Gateway
-from whichrank.simulator.sent import Sent
+from whichrank.simulator.sent import SentMessage
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_METRICS
 from whichrank.telemetry.vocabulary import EventName
 
 
-def sent(at_s: float, node: str, *ranks: int, job: str = "a") -> Sent:
+def sent(at_s: float, node: str, *ranks: int, job: str = "a") -> SentMessage:
     events = tuple(
         Event(
             name=EventName.RANK_STARTED,
@@ -22,7 +22,7 @@ def sent(at_s: float, node: str, *ranks: int, job: str = "a") -> Sent:
         )
         for rank in ranks
     )
-    return Sent(at_s=at_s, topic=TOPIC_BLOCKS, key=job, node=node, payloads=events)
+    return SentMessage(at_s=at_s, topic=TOPIC_BLOCKS, key=job, node=node, payloads=events)
 
 
 def test_without_a_time_to_hold_everything_goes_on_as_it_is() -> None:
@@ -33,7 +33,7 @@ def test_without_a_time_to_hold_everything_goes_on_as_it_is() -> None:
 def test_what_comes_together_goes_on_together_and_keeps_whose_it_is() -> None:
     messages = [
         sent(60.1, "node-00000", 0, 1),
-        Sent(at_s=60.4, topic=TOPIC_METRICS, key="node-00001", node="node-00001", value=b"metrics"),
+        SentMessage(at_s=60.4, topic=TOPIC_METRICS, key="node-00001", node="node-00001", value=b"metrics"),
         sent(60.5, "node-00001", 8),
         sent(60.6, "node-00000", 3, job="b"),
         sent(61.2, "node-00000", 2),

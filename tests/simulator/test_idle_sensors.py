@@ -9,12 +9,12 @@ import pytest
 
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.simulator.sensors import NodeSensors
-from whichrank.simulator.sent import Sent
+from whichrank.simulator.sent import SentMessage
 
 SECONDS = 150.0
 
 
-def messages(scenario: str) -> list[Sent]:
+def messages(scenario: str) -> list[SentMessage]:
     world = SCENARIOS[scenario].build(ranks=16, seed=3)
     return [message for _, sent in world.run(SECONDS) for message in sent if message.value]
 

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 import pytest
 
+from whichrank.simulator.cluster_topology import ClusterShape, Topology
+from whichrank.simulator.ground_truth import TimeUse
 from whichrank.simulator.jobs import JobSpec
-from whichrank.simulator.ledger import Bucket
 from whichrank.simulator.mesh import Mesh
 from whichrank.simulator.program import Recipe
-from whichrank.simulator.resources import Change
-from whichrank.simulator.topology import ClusterShape, Topology
+from whichrank.simulator.resources import ParameterChange
 from whichrank.simulator.world import World
 
 JOB, STEPS, EVALUATIONS = "pretrain-a", 18, 3
 
 
-def sums_s(*changes: Change) -> Mapping[Bucket, float]:
+def sums_s(*changes: ParameterChange) -> Mapping[TimeUse, float]:
     """Of a job of so many steps on four ranks, an evaluation before each fifth."""
     recipe = Recipe(step_s=2.0, backend="gloo", evaluates_every=5, evaluation_s=6.0)
     spec = JobSpec(name=JOB, mesh=Mesh(data=4), nodes=(0, 1), ranks_per_node=2, recipe=recipe, steps=STEPS)
@@ -31,10 +31,10 @@ def sums_s(*changes: Change) -> Mapping[Bucket, float]:
 
 def test_work_and_evaluations_are_as_long_as_without_the_slow_gpu_and_the_rest_is_its_loss() -> None:
     even = sums_s()
-    slow = sums_s(Change(at_s=20.0, family="gpu", name="speed", value=0.75, places=(1,)))
-    assert even[Bucket.EVALUATION] > EVALUATIONS * 5.0
-    assert slow[Bucket.EVALUATION] == pytest.approx(even[Bucket.EVALUATION], abs=0.05)
-    assert slow[Bucket.PRODUCTIVE] == pytest.approx(even[Bucket.PRODUCTIVE], abs=0.2)
-    assert Bucket.STRAGGLER not in even
-    a_third_of_all = (slow[Bucket.PRODUCTIVE] + slow[Bucket.EVALUATION]) / 3.0
-    assert 0.5 * a_third_of_all < slow[Bucket.STRAGGLER] < a_third_of_all
+    slow = sums_s(ParameterChange(at_s=20.0, family="gpu", name="speed", value=0.75, places=(1,)))
+    assert even[TimeUse.EVALUATION] > EVALUATIONS * 5.0
+    assert slow[TimeUse.EVALUATION] == pytest.approx(even[TimeUse.EVALUATION], abs=0.05)
+    assert slow[TimeUse.PRODUCTIVE] == pytest.approx(even[TimeUse.PRODUCTIVE], abs=0.2)
+    assert TimeUse.STRAGGLER not in even
+    a_third_of_all = (slow[TimeUse.PRODUCTIVE] + slow[TimeUse.EVALUATION]) / 3.0
+    assert 0.5 * a_third_of_all < slow[TimeUse.STRAGGLER] < a_third_of_all

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whichrank.simulator.ledger import Bucket
+from whichrank.simulator.ground_truth import TimeUse
 from whichrank.simulator.mesh import Mesh
 from whichrank.simulator.noise import Draws
-from whichrank.simulator.numbers import Numbers
+from whichrank.simulator.numbers import NumericHealth
 from whichrank.simulator.program import Does, Recipe
-from whichrank.simulator.propagate import Standstill, StepGiven, StepTimes, Stop, propagate
+from whichrank.simulator.propagate import RankStandstill, StageTimes, StepGiven, Stop, propagate
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
 
 MESH = Mesh(tensor=2, data=4)
@@ -18,7 +18,7 @@ MESH = Mesh(tensor=2, data=4)
 
 def step(
     *, swaps: list[int] | None = None, nvlink_of: int | None = None, runs_ahead: bool = True, mesh: Mesh = MESH
-) -> StepTimes:
+) -> StageTimes:
     size = mesh.world_size
     swapping = None
     if swaps is not None:
@@ -27,7 +27,7 @@ def step(
     if nvlink_of is not None:
         since = np.full(size, np.inf)
         since[nvlink_of] = 0.0
-        stops[Stop.NVLINK] = Standstill(since, np.full(size, np.inf))
+        stops[Stop.NVLINK] = RankStandstill(since, np.full(size, np.inf))
     ones = np.ones(size)
     given = StepGiven(
         host_s=0.0 * ones,
@@ -81,7 +81,7 @@ def draws(loss: float = 2.0, norm: float = 0.5) -> Draws:
 
 
 def test_a_bad_batch_shows_in_its_own_loss_and_in_everybodys_norm() -> None:
-    numbers = Numbers()
+    numbers = NumericHealth()
     assert numbers.after(usual := draws(), None) is usual
     bad = numbers.after(draws(), np.array([1.0, 1.0, 100.0, 1.0]))
     assert (bad.loss / 2.0).tolist() == [1.0, 1.0, 100.0, 1.0]
@@ -95,7 +95,7 @@ def test_a_bad_batch_shows_in_its_own_loss_and_in_everybodys_norm() -> None:
 
 
 def test_a_number_that_is_none_stays() -> None:
-    numbers = Numbers()
+    numbers = NumericHealth()
     bad = numbers.after(draws(), np.array([1.0, np.nan, 1.0, 1.0]))
     assert np.isnan(bad.loss).tolist() == [False, True, False, False]
     assert np.isnan(bad.norm).all()
@@ -114,4 +114,4 @@ def test_a_launch_that_never_meets_is_given_up_and_all_of_it_is_the_start() -> N
         pass
     sums = world.settle().sums_ns("pretrain-a")
     assert sum(sums.values()) == 45_000_000_000
-    assert set(sums) <= {Bucket.QUEUED, Bucket.STARTING, Bucket.SHUTDOWN, Bucket.RESTARTING}
+    assert set(sums) <= {TimeUse.QUEUED, TimeUse.STARTING, TimeUse.SHUTDOWN, TimeUse.RESTARTING}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from whichrank.simulator.mesh import Mesh, mesh_for
 from whichrank.simulator.program import Recipe, StepProgram
-from whichrank.simulator.propagate import Pause, Standstill, StepGiven, StepTimes, Stop, propagate
+from whichrank.simulator.propagate import Pause, RankStandstill, StageTimes, StepGiven, Stop, propagate
 
 from .plain_propagation import propagate_plainly
 
@@ -42,7 +42,7 @@ def drawn(program: StepProgram, seed: int, *, stops: bool, runs_ahead: bool) -> 
         for rank in random.integers(0, size, 2):
             since[rank] = random.uniform(99.0, 103.0)
             until[rank] = np.inf if random.random() < 0.5 else since[rank] + random.uniform(0.0, 5.0)
-        held[list(Stop)[number]] = Standstill(since, until)
+        held[list(Stop)[number]] = RankStandstill(since, until)
     return StepGiven(
         host_s=random.uniform(100.0, 100.3, size),
         device_s=random.uniform(100.0, 100.3, size),
@@ -94,7 +94,7 @@ def test_nothing_before_a_standstill_changes(mesh: Mesh, seed: int, at_s: float,
     size = mesh.world_size
     since = np.full(size, np.inf)
     since[seed % size] = at_s
-    stops = {kind: Standstill(since, np.full(size, np.inf)) for kind in Stop}
+    stops = {kind: RankStandstill(since, np.full(size, np.inf)) for kind in Stop}
     before, after = propagate(program, sound), propagate(program, replace(sound, stops=stops))
     for first, second in zip(all_times(before), all_times(after), strict=True):
         earlier = first < at_s
@@ -105,7 +105,7 @@ def test_nothing_before_a_standstill_changes(mesh: Mesh, seed: int, at_s: float,
     assert is_over or np.isinf(after.ended[stage][-1]).any()
 
 
-def all_times(times: StepTimes) -> list[np.ndarray]:
+def all_times(times: StageTimes) -> list[np.ndarray]:
     return [*times.called, *times.began, *times.ended]
 
 
@@ -114,7 +114,7 @@ def test_who_never_arrives_leaves_its_groups_open_and_all_that_depends_on_them()
     program = Recipe().program(mesh)
     step = drawn(program, 3, stops=False, runs_ahead=True)
     since = np.array([np.inf, np.inf, 99.0, np.inf])
-    times = propagate(program, replace(step, stops={Stop.INPUT: Standstill(since, np.full(4, np.inf))}))
+    times = propagate(program, replace(step, stops={Stop.INPUT: RankStandstill(since, np.full(4, np.inf))}))
     first = program.recorded(0)[0]
     assert np.isinf(times.called[0][first, 2]), "it never calls"
     assert np.isfinite(times.called[0][first, [0, 1, 3]]).all(), "the others do"

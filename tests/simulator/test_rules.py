@@ -11,19 +11,24 @@ import numpy as np
 import pytest
 
 from whichrank.commands.simulate.judge import encoded
+from whichrank.simulator.cluster_topology import ClusterShape, Topology
 from whichrank.simulator.faults.catalogue import CATALOGUE
-from whichrank.simulator.ledger import Bucket
+from whichrank.simulator.ground_truth import TimeUse
 from whichrank.simulator.program import Recipe
-from whichrank.simulator.resources import Change, NotAParameter, Resources
+from whichrank.simulator.resources import NotAParameter, ParameterChange, Resources
 from whichrank.simulator.scenarios.scenarios import SCENARIOS, one_job
-from whichrank.simulator.topology import ClusterShape, Topology
 from whichrank.simulator.world import World
 
 from .judged import judge
 
 SIMULATOR = Path(__file__).parents[2] / "simulator"
 #: What a fault may know of the simulator: where things are, what a change is, how the truth is written down.
-MAY_KNOW = {"resources": {"Change", "SERVICES"}, "topology": {"Topology"}, "jobs": {"JobSpec"}, "ledger": {"Truth"}}
+MAY_KNOW = {
+    "resources": {"ParameterChange", "SERVICES"},
+    "cluster_topology": {"Topology"},
+    "jobs": {"JobSpec"},
+    "ground_truth": {"Truth"},
+}
 MAY_IMPORT = {"__future__", "collections.abc", "dataclasses", "numpy"}
 
 
@@ -56,7 +61,7 @@ def test_a_fault_is_nothing_but_changes_of_parameters(name: str) -> None:
     world = scenario.build(ranks, 1)
     planned = world.planned
     assert planned, "a fault changes something"
-    assert all(isinstance(change, Change) for change in planned)
+    assert all(isinstance(change, ParameterChange) for change in planned)
     for change in planned:
         before = world.resources.snapshot()
         world.resources.apply(change)
@@ -77,7 +82,7 @@ def test_a_fault_is_nothing_but_changes_of_parameters(name: str) -> None:
 def test_what_is_no_parameter_cannot_be_changed(change: tuple[str, str, float], why: str) -> None:
     family, name, value = change
     with pytest.raises(NotAParameter, match=why):
-        Change(at_s=0.0, family=family, name=name, value=value)
+        ParameterChange(at_s=0.0, family=family, name=name, value=value)
 
 
 def test_resources_are_read_only_and_know_their_places() -> None:
@@ -85,9 +90,9 @@ def test_resources_are_read_only_and_know_their_places() -> None:
     with pytest.raises(ValueError, match="read-only"):
         resources.of("gpu", "speed")[0] = 2.0
     with pytest.raises(NotAParameter, match="no place"):
-        resources.apply(Change(at_s=0.0, family="gpu", name="speed", value=0.5, places=(16,)))
+        resources.apply(ParameterChange(at_s=0.0, family="gpu", name="speed", value=0.5, places=(16,)))
     with pytest.raises(NotAParameter, match="no job"):
-        resources.apply(Change(at_s=0.0, family="process", name="alive", value=0.0, job="nobody"))
+        resources.apply(ParameterChange(at_s=0.0, family="process", name="alive", value=0.0, job="nobody"))
 
 
 def sent_bytes(world: World, until_s: float) -> list[tuple[float, str, bytes]]:
@@ -127,11 +132,11 @@ def test_every_nanosecond_of_a_job_is_in_one_bucket(name: str) -> None:
         assert spans[-1].end_ns == 95_000_000_000
         sums = ledger.sums_ns(job.spec.name)
         assert sum(sums.values()) == 95_000_000_000
-        assert sums[Bucket.SAVE] > 0
+        assert sums[TimeUse.SAVE] > 0
         if name in ("process_killed", "never_enters", "node_lost"):
-            assert sums[Bucket.REWORK] > 0, "steps since the last checkpoint are lost"
-            assert sums[Bucket.RESTORE] > 0, "and the job comes back"
-            attempts = {span.attempt for span in spans if span.bucket is Bucket.PRODUCTIVE}
+            assert sums[TimeUse.REWORK] > 0, "steps since the last checkpoint are lost"
+            assert sums[TimeUse.RESTORE] > 0, "and the job comes back"
+            attempts = {span.attempt for span in spans if span.bucket is TimeUse.PRODUCTIVE}
             assert attempts == {0, 1}
 
 

@@ -17,7 +17,7 @@ from whichrank.simulator.scoring.statistics import (
     quantile,
 )
 from whichrank.simulator.scoring.story import BadIncident
-from whichrank.simulator.scoring.summary import Line, summarize
+from whichrank.simulator.scoring.summary import ScoreLine, summarize
 
 START_S = 1000.0
 
@@ -64,7 +64,7 @@ def one(told: list[dict[str, Any]], *faults: dict[str, Any], lost_s: float = 0.5
     return score_run(truth(*(faults or (fault(),)), lost_s=lost_s), told)
 
 
-def line_of(lines: list[Line], name: str) -> Line:
+def line_of(lines: list[ScoreLine], name: str) -> ScoreLine:
     return next(line for line in lines if line.name == name)
 
 
@@ -221,7 +221,7 @@ def test_a_document_that_cannot_be_read_is_one_line(bad: dict[str, Any]) -> None
 
 def test_what_is_short_is_said() -> None:
     runs = [one([incident()]) for _ in range(97)] + [one([]) for _ in range(3)]
-    assert line_of(summarize(runs), "slow: top-1") == Line(
+    assert line_of(summarize(runs), "slow: top-1") == ScoreLine(
         name="slow: top-1", asked=">= 97%", measured="97.0%", share="97 of 100 (92% to 99%)", ok=True
     )
     assert not line_of(summarize([*runs, one([])]), "slow: top-1").ok

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from whichrank.simulator.cluster_topology import ClusterShape, Topology
 from whichrank.simulator.fabric import PORT_BYTES_PER_S, Flows, group_rates
+from whichrank.simulator.ground_truth import TimeUse
 from whichrank.simulator.jobs import JobSpec, Launcher, State
-from whichrank.simulator.ledger import Bucket
 from whichrank.simulator.mesh import mesh_for
 from whichrank.simulator.program import Recipe
-from whichrank.simulator.resources import SERVICES, Change, Resources
+from whichrank.simulator.resources import SERVICES, ParameterChange, Resources
 from whichrank.simulator.scenarios.scenarios import SCENARIOS, jobs_over_spines
-from whichrank.simulator.storage import Demand, storage_state
-from whichrank.simulator.topology import ClusterShape, Topology
+from whichrank.simulator.shared_storage import Demand, storage_state
 from whichrank.simulator.world import World
 from whichrank.telemetry.records import Event
 from whichrank.telemetry.vocabulary import EventName
@@ -28,7 +28,7 @@ def job(name: str, *nodes: int, recipe: Recipe = SHORT, **more: object) -> JobSp
     return replace(spec, **more)  # type: ignore[arg-type]
 
 
-def world_of(jobs: Sequence[JobSpec], *changes: Change, nodes: int = 2, seed: int = 1) -> World:
+def world_of(jobs: Sequence[JobSpec], *changes: ParameterChange, nodes: int = 2, seed: int = 1) -> World:
     topology = Topology(shape=ClusterShape(nodes=nodes))
     return World(topology, jobs, seed=seed, changes=changes, senses=False)
 
@@ -53,7 +53,7 @@ def at(event: Event, world: World) -> float:
 def test_checkpoints_of_all_jobs_fail_once_there_is_no_room(name: str, number: int) -> None:
     saving = replace(SHORT, saves_every=10, save_bytes_per_rank=400_000_000)
     jobs = [job("a", 0, recipe=saving), job("b", 1, recipe=saving, start_s=4.0)]
-    full = Change(at_s=30.0, family="filesystem", name=name, value=1.0e9)
+    full = ParameterChange(at_s=30.0, family="filesystem", name=name, value=1.0e9)
     world = world_of(jobs, full)
     raised = events_of(world, 60.0, EventName.RANK_EXCEPTION)
     assert {event.identity.job for event in raised} == {"a", "b"}
@@ -62,7 +62,7 @@ def test_checkpoints_of_all_jobs_fail_once_there_is_no_room(name: str, number: i
     assert {event.attributes["phase"] for event in own} == {"checkpoint"}
     assert min(at(event, world) for event in raised) > 30.0
     assert len({event.identity.rank for event in own if event.identity.job == "a"}) == 8, "all writers hear of it"
-    kept = [span.step for span in world.settle().spans if span.bucket is Bucket.SAVE]
+    kept = [span.step for span in world.settle().spans if span.bucket is TimeUse.SAVE]
     assert kept, "earlier checkpoints were whole"
 
 
@@ -80,7 +80,7 @@ def test_a_checkpoint_gives_back_the_room_of_the_one_before() -> None:
 def test_who_starts_without_a_service_ends_in_its_start_and_who_runs_goes_on(service: int) -> None:
     jobs = [job("runs", 0), job("starts", 1, start_s=21.0, launcher=Launcher(restart_s=10.0))]
     changes = [
-        Change(at_s=at_s, family="service", name="up", value=up, places=(service,))
+        ParameterChange(at_s=at_s, family="service", name="up", value=up, places=(service,))
         for at_s, up in ((20.0, 0.0), (40.0, 1.0))
     ]
     world = world_of(jobs, *changes)
@@ -126,7 +126,7 @@ def test_a_job_waits_until_its_nodes_are_free() -> None:
     assert second.attempt is not None
     assert second.attempt.began_s >= world.ledger.reach_ns("first") / 1e9  # type: ignore[operator]
     sums = world.settle().sums_ns("second")
-    assert sums[Bucket.QUEUED] == round(second.attempt.began_s * 1e9)
+    assert sums[TimeUse.QUEUED] == round(second.attempt.began_s * 1e9)
     assert sum(sums.values()) == 60_000_000_000
 
 
@@ -145,7 +145,7 @@ def test_who_goes_before_others_takes_their_nodes_and_gives_them_back() -> None:
     assert world.jobs[0].state is State.ENDED
     assert world.jobs[1].attempt is not None
     sums = world.settle().sums_ns("small")
-    assert sums[Bucket.PLANNED] > 0
+    assert sums[TimeUse.PLANNED] > 0
     assert sum(sums.values()) == 90_000_000_000
 
 
@@ -174,7 +174,7 @@ def test_a_spine_is_enough_for_one_job_and_not_for_two(ranks: int) -> None:
 # --- what fails by chance -------------------------------------------------------------------------------------------
 def test_a_weak_node_fails_its_jobs_in_several_words_and_no_other() -> None:
     jobs = [job("on-it", 0, launcher=Launcher(restart_s=1.0, most_restarts=9)), job("beside-it", 1)]
-    weak = Change(at_s=0.0, family="host", name="memory_faults", value=900.0, places=(0,))
+    weak = ParameterChange(at_s=0.0, family="host", name="memory_faults", value=900.0, places=(0,))
     world = world_of(jobs, weak, seed=3)
     ends = events_of(world, 150.0, EventName.RANK_EXIT)
     assert {event.identity.job for event in ends} == {"on-it"}

@@ -10,7 +10,7 @@ import pytest
 
 from whichrank.commands.simulate.judge import Judge
 from whichrank.simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED
-from whichrank.simulator.scenarios.sound_days import MODES, REDUCED, REFERENCE, Mode, sound_world
+from whichrank.simulator.scenarios.sound_days import MODES, REDUCED, REFERENCE, SoundDayMode, sound_world
 from whichrank.simulator.world import World
 from whichrank.telemetry.records import Block
 from whichrank.telemetry.vocabulary import EventName
@@ -56,7 +56,7 @@ def test_in_reduced_mode_nothing_but_step_rows_are_sent() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_everything_harmless_comes_and_nothing_that_anybody_should_be_told(mode: Mode) -> None:
+def test_everything_harmless_comes_and_nothing_that_anybody_should_be_told(mode: SoundDayMode) -> None:
     changed, told = set(), set()
     for seed in range(12):
         world = sound_world(mode, 64, HELD_OUT_SEED + seed, 40 * mode.around_s)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.stack.parts.promtool import STEP_S, Expected
+from whichrank.grafana.elements.dashboard_words import ACTIVE
 from whichrank.grafana.elements.metric_names import prometheus_name
-from whichrank.grafana.elements.words import ACTIVE
 from whichrank.grafana.rules import RULES, prometheus_rules
 from whichrank.telemetry import attributes as names
 

@@ -24,7 +24,7 @@ from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
 from whichrank.agents.base.priority import Priority
 from whichrank.agents.publish.kafka_publisher import KafkaPublisher
-from whichrank.telemetry.evidence import decode_evidence
+from whichrank.telemetry.evidence_pieces import decode_evidence
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Event, Identity, Incident

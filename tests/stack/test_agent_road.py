@@ -22,7 +22,13 @@ from tests.stack.parts.whole_stack import Stack
 from tests.stack.test_process_command import WAIT_S, WHICHRANK, Bench
 from tests.stack.test_road_for_people import publish
 from whichrank.telemetry import ring_layout as L
-from whichrank.telemetry.evidence import PIECE_BYTES, EvidencePiece, decode_evidence, encode_evidence, join_pieces
+from whichrank.telemetry.evidence_pieces import (
+    PIECE_BYTES,
+    EvidencePiece,
+    decode_evidence,
+    encode_evidence,
+    join_pieces,
+)
 from whichrank.telemetry.otlp import decode_logs, encode_payloads
 from whichrank.telemetry.otlp_encode import MAX_MESSAGE_BYTES
 from whichrank.telemetry.records import Event, Identity

@@ -14,9 +14,9 @@ from tests.agents.conftest import RankProcess
 from tests.stack.parts.service import eventually
 from tests.stack.parts.whole_stack import Stack
 from tests.stack.test_road_for_people import fresh_job, publish
-from whichrank.agents.agent import Agent
 from whichrank.agents.base.priority import Priority
 from whichrank.agents.base.settings import AgentSettings
+from whichrank.agents.job_agent import Agent
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.observability_export.processor_export import PipelineCounts, ProcessorExporter

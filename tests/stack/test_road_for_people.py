@@ -31,7 +31,7 @@ from whichrank.telemetry.metric_encode import (
     number_attributes,
     number_point,
 )
-from whichrank.telemetry.node_metrics import Instrument as NodeInstrument
+from whichrank.telemetry.node_metrics import NodeMetricInstrument as NodeInstrument
 from whichrank.telemetry.node_metrics import node_metrics
 from whichrank.telemetry.otlp_metrics import encode_points
 from whichrank.telemetry.otlp_wire import RequestBuilder, resource

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, Sender, read_fact, write_fact
+from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, SignalSender, read_fact, write_fact
 
 _COUNT = st.none() | st.integers(0, 1 << 40)
 _PLAIN = {
     "how": st.none() | st.sampled_from(How),
-    "sender": st.none() | st.sampled_from(Sender),
+    "sender": st.none() | st.sampled_from(SignalSender),
     "in_thread": st.booleans(),
     **{name: _COUNT for name in ("rank", "exit_code", "line", "step")},
     **{name: st.integers(0, 1 << 22) for name in ("signal", "sender_pid")},

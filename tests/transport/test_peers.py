@@ -21,7 +21,7 @@ from whichrank.transport.peer_followers import Follower, FollowerClock
 from whichrank.transport.peer_frames import (
     MAX_HELLO_BYTES,
     BrokenPeer,
-    Frame,
+    PeerFrame,
     PeerMessage,
     Unframer,
     pack_frame,
@@ -140,8 +140,8 @@ def test_both_kinds_of_address_reach_one_listener() -> None:
 def test_the_judge_talks_to_all_or_to_one(ends: Ends) -> None:
     one, two = ends.link(node="a"), ends.link(node="b")
     until(lambda: len(ends.of(PeerJoined)) == 2)
-    ends.hub.broadcast(Frame.INCIDENT, b"for all")
-    ends.hub.send("b", Frame.REQUEST, b"for b")
+    ends.hub.broadcast(PeerFrame.INCIDENT, b"for all")
+    ends.hub.send("b", PeerFrame.REQUEST, b"for b")
     heard: dict[PeerLink, list[bytes]] = {one: [], two: []}
 
     def listened() -> bool:
@@ -273,14 +273,14 @@ def test_silence_is_told_and_ends_with_the_first_byte(ends: Ends) -> None:
     peer = ends.connect()
     nonce = _challenge(peer)
     hello = {"key": "k", "job": "j", "node": "n1", "instance": "i", "nonce": "00" * 32, "mono_ns": 1}
-    peer.sendall(pack_frame(Frame.HELLO, pack_proof(SECRET, "follower", nonce, hello)))
+    peer.sendall(pack_frame(PeerFrame.HELLO, pack_proof(SECRET, "follower", nonce, hello)))
     began = time.monotonic()
     until(lambda: bool(ends.of(PeerLost)), 6.0)
     (lost,) = ends.of(PeerLost)
     assert lost.why == "silent"
     assert 2.4e9 < lost.silent_ns < 4e9
     assert time.monotonic() - began < 4.0
-    peer.sendall(pack_frame(Frame.PING, pack_ping(1, 0)))
+    peer.sendall(pack_frame(PeerFrame.PING, pack_ping(1, 0)))
     until(lambda: len(ends.of(PeerJoined)) == 2)
     peer.close()
 
@@ -296,10 +296,10 @@ def test_another_jobs_follower_is_refused_and_told_so(ends: Ends, wrong: dict[st
 def test_a_hello_overheard_cannot_be_said_again(ends: Ends) -> None:
     first, second = ends.connect(), ends.connect()
     hello = {"key": "k", "job": "j", "node": "n1", "instance": "i", "nonce": "00" * 32, "mono_ns": 1}
-    overheard = pack_frame(Frame.HELLO, pack_proof(SECRET, "follower", _challenge(first), hello))
+    overheard = pack_frame(PeerFrame.HELLO, pack_proof(SECRET, "follower", _challenge(first), hello))
     _challenge(second)
     second.sendall(overheard)
-    assert _next(second)[0] is Frame.REFUSED
+    assert _next(second)[0] is PeerFrame.REFUSED
     first.close()
     second.close()
 
@@ -330,12 +330,12 @@ def test_noise_ends_nothing_but_its_own_connection(ends: Ends) -> None:
             nonce = _challenge(peer)
             if number % 2:
                 hello = {"key": "k", "job": "j", "node": "x", "instance": f"{number}", "nonce": "00" * 32, "mono_ns": 1}
-                peer.sendall(pack_frame(Frame.HELLO, pack_proof(SECRET, "follower", nonce, hello)))
-            kind = drawn.choice([*Frame, 0, 77])
+                peer.sendall(pack_frame(PeerFrame.HELLO, pack_proof(SECRET, "follower", nonce, hello)))
+            kind = drawn.choice([*PeerFrame, 0, 77])
             noise = [
                 drawn.randbytes(drawn.randrange(1, 3000)),
                 struct.pack("!IB", drawn.randrange(1 << 32), kind) + drawn.randbytes(100),
-                pack_frame(Frame(kind), drawn.randbytes(50)) if kind in set(Frame) else b"\0",
+                pack_frame(PeerFrame(kind), drawn.randbytes(50)) if kind in set(PeerFrame) else b"\0",
             ]
             peer.sendall(drawn.choice(noise))
             peer.close()
@@ -355,8 +355,8 @@ def test_who_says_nothing_cannot_keep_others_out(ends: Ends, monkeypatch: pytest
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
-@given(st.lists(st.tuples(st.sampled_from(list(Frame)), st.binary(max_size=300)), max_size=8), st.data())
-def test_frames_survive_any_cutting(frames: list[tuple[Frame, bytes]], data: st.DataObject) -> None:
+@given(st.lists(st.tuples(st.sampled_from(list(PeerFrame)), st.binary(max_size=300)), max_size=8), st.data())
+def test_frames_survive_any_cutting(frames: list[tuple[PeerFrame, bytes]], data: st.DataObject) -> None:
     stream = b"".join(pack_frame(kind, body) for kind, body in frames)
     unframer, found = Unframer(), []
     while stream:
@@ -382,7 +382,7 @@ def test_no_bytes_do_more_than_break_the_peer(noise: bytes) -> None:
 
 def test_a_frame_beyond_the_bound_is_refused_at_its_header() -> None:
     unframer = Unframer()
-    unframer.feed(struct.pack("!IB", MAX_HELLO_BYTES + 1, Frame.HELLO))
+    unframer.feed(struct.pack("!IB", MAX_HELLO_BYTES + 1, PeerFrame.HELLO))
     with pytest.raises(BrokenPeer, match="a frame of"):
         unframer.next()
 
@@ -395,11 +395,11 @@ def test_messages_survive_the_wire(number: int, topic: str, key: str, value: byt
 
 def _challenge(peer: socket.socket) -> bytes:
     kind, body = _next(peer)
-    assert kind is Frame.CHALLENGE
+    assert kind is PeerFrame.CHALLENGE
     return body[1:]
 
 
-def _next(peer: socket.socket) -> tuple[Frame, bytes]:
+def _next(peer: socket.socket) -> tuple[PeerFrame, bytes]:
     unframer = Unframer(1 << 20)
     while (frame := unframer.next()) is None:
         data = peer.recv(1)

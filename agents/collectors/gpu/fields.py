@@ -28,14 +28,14 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class NvmlFieldValue:
     """``number`` holds where ``status`` is NVML_SUCCESS."""
 
     status: int
     number: float = 0.0
 
 
-def read_fields(handle: Any, keys: Sequence[tuple[int, int]]) -> list[Answer]:
+def read_fields(handle: Any, keys: Sequence[tuple[int, int]]) -> list[NvmlFieldValue]:
     """An answer to each (field, scope). Raises NVMLError where the GPU or the driver is gone."""
     if not keys:
         return []
@@ -45,10 +45,10 @@ def read_fields(handle: Any, keys: Sequence[tuple[int, int]]) -> list[Answer]:
         if error.value not in NEVER:
             raise
         if len(keys) == 1:
-            return [Answer(error.value)]
+            return [NvmlFieldValue(error.value)]
         # Some drivers refuse a batch for one field that they do not know.
         return [answer for key in keys for answer in read_fields(handle, [key])]
-    return [Answer(value.nvmlReturn, _number(value)) for value in values]
+    return [NvmlFieldValue(value.nvmlReturn, _number(value)) for value in values]
 
 
 def _number(value: Any) -> float:

@@ -10,7 +10,7 @@ from ....telemetry.records import Point
 from ....telemetry.vocabulary import EventName
 from ..base.collector import Collected, NodeEvent, Timestamps
 from .driver import Gpu
-from .readings import Value
+from .gpu_readings import Value
 
 
 def labels_of(gpu: Gpu) -> dict[str, str]:
@@ -19,7 +19,7 @@ def labels_of(gpu: Gpu) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class Gathered:
+class GpuCollection:
     """What one collection, or one wait, brings together. What ``told`` holds is not told again."""
 
     now: Timestamps

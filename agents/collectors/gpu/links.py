@@ -14,7 +14,7 @@ import pynvml as nvml
 
 from .driver import LOST, NEVER, normalise_pci
 from .fields import read_fields
-from .readings import Value
+from .gpu_readings import Value
 
 _MAX_LINKS = 36
 _MBPS = 1e6

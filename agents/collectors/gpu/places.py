@@ -11,9 +11,9 @@ import pynvml as nvml
 
 from ....telemetry.vocabulary import EventName
 from .driver import AWAY, LOST, Gpu
-from .gathering import Gathered, labels_of
-from .ranks import CERTAIN, DOUBTFUL, LIKELY, Placement, RankProcess, RankProcesses, place_rank
-from .readings import Value
+from .gathering import GpuCollection, labels_of
+from .gpu_readings import Value
+from .ranks import CERTAIN, DOUBTFUL, LIKELY, GpuRankProcesses, Placement, RankProcess, place_rank
 
 #: More processes on one GPU than this: counted, and the rest not told apart.
 _MAX_PROCESSES = 32
@@ -24,12 +24,12 @@ class RankPlacer:
     """Tells each rank's GPU once (``RANK_DEVICE``), and again when it is known better."""
 
     def __init__(self, proc: Path) -> None:
-        self._ranks = RankProcesses(proc)
+        self._ranks = GpuRankProcesses(proc)
         #: By pid, start, GPU and instance: how certain it was told.
         self._told: dict[tuple[int, int, str, str], int] = {}
         self._seen: set[tuple[int, int]] = set()
 
-    def place(self, gpus: Sequence[Gpu], reachable: Sequence[Gpu], out: Gathered) -> None:
+    def place(self, gpus: Sequence[Gpu], reachable: Sequence[Gpu], out: GpuCollection) -> None:
         """gpus: all that are expected, by index: a rank's numbers count those that are lost by now as well."""
         ranks = self._ranks.look()
         by_environment = {pid: place_rank(rank, gpus) for pid, rank in ranks.items()}
@@ -52,7 +52,7 @@ class RankPlacer:
         reachable: Sequence[Gpu],
         ranks: Mapping[int, RankProcess],
         guesses: Mapping[int, Placement | None],
-        out: Gathered,
+        out: GpuCollection,
     ) -> tuple[set[int], bool]:
         """Pids that the driver named; and whether every GPU named its processes."""
         named: set[int] = set()
@@ -85,7 +85,7 @@ class RankPlacer:
                 self._tell_place(rank, place, more, out)
         return named, complete
 
-    def _tell_place(self, rank: RankProcess, place: Placement, more: Mapping[str, Any], out: Gathered) -> None:
+    def _tell_place(self, rank: RankProcess, place: Placement, more: Mapping[str, Any], out: GpuCollection) -> None:
         """Once per rank and GPU, and again when it is more certain."""
         key = (rank.pid, rank.start_ticks, place.gpu.uuid, place.mig)
         certainty = _CERTAINTIES.index(place.certainty)

@@ -64,7 +64,7 @@ class _Choice:
     mig: str = ""
 
 
-class RankProcesses:
+class GpuRankProcesses:
     """The ranks that run now. A look lists /proc and opens what is new there and the ranks it knows."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:

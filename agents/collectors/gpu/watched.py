@@ -10,14 +10,14 @@ import pynvml as nvml
 
 from .driver import AWAY, LOST, NEVER, Gpu, error_words
 from .fields import FIELDS, Field, read_fields
-from .gathering import Gathered, labels_of
+from .gathering import GpuCollection, labels_of
+from .gpu_readings import READINGS, GpuReading, Value
 from .links import LinkChange, Links
-from .readings import READINGS, Reading, Value
 
 _NO_SCOPE = 0
 
 
-class Look(Enum):
+class GpuResponse(Enum):
     """How a look at a GPU ended."""
 
     #: It gave values.
@@ -36,10 +36,10 @@ class WatchedGpu:
         self.gpu = gpu
         self.lost = lost
         self._links: Links | None = None
-        self._readings: list[Reading] = list(READINGS)
+        self._readings: list[GpuReading] = list(READINGS)
         self._fields: list[Field] = list(FIELDS)
 
-    def look(self, slow: bool, out: Gathered) -> Look:
+    def look(self, slow: bool, out: GpuCollection) -> GpuResponse:
         """All values, the slow ones only where asked for."""
         points = len(out.points)
         try:
@@ -55,13 +55,13 @@ class WatchedGpu:
         except nvml.NVMLError as error:
             if error.value in LOST:
                 self.lose(LOST[error.value], out)
-                return Look.LOST
+                return GpuResponse.LOST
             if error.value in AWAY:
-                return Look.AWAY
+                return GpuResponse.AWAY
             out.problem(f"GPU {self.gpu.index}: not all values: {error}")
-        return Look.ANSWERED if len(out.points) > points else Look.SILENT
+        return GpuResponse.ANSWERED if len(out.points) > points else GpuResponse.SILENT
 
-    def find_out_if_lost(self, out: Gathered) -> None:
+    def find_out_if_lost(self, out: GpuCollection) -> None:
         """By one call that needs the GPU itself."""
         try:
             nvml.nvmlDeviceGetPerformanceState(self.gpu.handle)
@@ -69,11 +69,11 @@ class WatchedGpu:
             if error.value in LOST:
                 self.lose(LOST[error.value], out)
 
-    def lose(self, why: str, out: Gathered) -> None:
+    def lose(self, why: str, out: GpuCollection) -> None:
         self.lost = why
         out.tell_device("gpu_lost", self.gpu, {"why": why})
 
-    def _read(self, reading: Reading, out: Gathered) -> Sequence[Value]:
+    def _read(self, reading: GpuReading, out: GpuCollection) -> Sequence[Value]:
         """Raises NVMLError where the GPU or the driver is gone; another refusal costs this reading only."""
         try:
             return reading.read(self.gpu.handle)
@@ -89,7 +89,7 @@ class WatchedGpu:
         self._readings.remove(reading)
         return ()
 
-    def _read_fields(self, slow: bool, out: Gathered) -> None:
+    def _read_fields(self, slow: bool, out: GpuCollection) -> None:
         wanted = [item for item in self._fields if slow or not item.slow]
         labels = labels_of(self.gpu)
         answers = read_fields(self.gpu.handle, [(item.number, _NO_SCOPE) for item in wanted])
@@ -102,7 +102,7 @@ class WatchedGpu:
         have = {item.number for item in self._fields}
         self._readings = [reading for reading in self._readings if reading.unless_field not in have]
 
-    def _tell_links(self, changes: Sequence[LinkChange], out: Gathered) -> None:
+    def _tell_links(self, changes: Sequence[LinkChange], out: GpuCollection) -> None:
         for change in changes:
             where: Mapping[str, Any] = {
                 "link": change.link,

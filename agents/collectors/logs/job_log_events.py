@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from ....diagnosis.job_log.details import expected_peer, local_port
-from ....diagnosis.job_log.model import Form, Rank, Role, Witness
-from ....diagnosis.job_log.reader import whose
+from ....diagnosis.job_log.job_log_reader import whose
+from ....diagnosis.job_log.log_verdict import NUMERIC_WARNING
+from ....diagnosis.job_log.model import Form, LineRole, Rank, Witness
 from ....diagnosis.job_log.stream import LogStream, make_gate
-from ....diagnosis.job_log.verdict import NUMERIC_WARNING
 from ....telemetry.vocabulary import EventName
 from ..base.collector import NodeEvent, Timestamps
 from ..processes.job_process import JobProcess
@@ -208,7 +208,9 @@ class JobLogEvents:
                 return False
             window = self._windows[writer] = _Window(now.mono_ns)
         name = f"{witness.failure.name} {witness.role.value}"
-        is_weak = witness.failure.rank in _WEAK or witness.role is not Role.INITIATING or witness.form is Form.LAUNCHER
+        is_weak = (
+            witness.failure.rank in _WEAK or witness.role is not LineRole.INITIATING or witness.form is Form.LAUNCHER
+        )
         is_new = name not in window.classes and len(window.classes) < MOST_TOLD
         if is_new and not (is_weak and window.weak >= MOST_WEAK):
             window.classes.add(name)

@@ -53,18 +53,18 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class PortRate:
     bytes_per_s: float
     lanes: int | None
     speed: str
 
 
-def parse_rate(text: str) -> Rate | None:
+def parse_rate(text: str) -> PortRate | None:
     match = _RATE.search(text[:80])
     if match is None:
         return None
     bits = float(match["number"]) * _UNIT[match["unit"].upper()]
-    return Rate(bits / 8, int(match["lanes"]) if match["lanes"] else None, (match["speed"] or "").upper())
+    return PortRate(bits / 8, int(match["lanes"]) if match["lanes"] else None, (match["speed"] or "").upper())
 
 
 def parse_state(text: str) -> int | None:

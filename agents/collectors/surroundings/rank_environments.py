@@ -72,7 +72,7 @@ class _Known:
     environ: Mapping[str, str]
 
 
-class RankProcesses:
+class RankEnvironments:
     """Not for several threads. A look costs some 20 µs for each process of the node."""
 
     def __init__(self, proc: Path) -> None:

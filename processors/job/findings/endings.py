@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....telemetry.evidence_facts import EvidenceFact, How, Sender
+from ....telemetry.evidence_facts import EvidenceFact, How, SignalSender
 from ....telemetry.vocabulary import Kind
 from ...finding_document import EvidenceRow, RuledOutEntry
 from ..detectors.crash.crash_order import SIGABRT, Ending, role_hint
@@ -34,12 +34,12 @@ def fact_of(ending: Ending) -> EvidenceFact:
             line=ending.line if ending.file else None,
         )
     if ending.signal > 0:
-        sender = Sender.LAUNCHER if ending.by_launcher else Sender.PROCESS if ending.sender_pid else None
+        sender = SignalSender.LAUNCHER if ending.by_launcher else SignalSender.PROCESS if ending.sender_pid else None
         return EvidenceFact(
             how=How.ABORTED if ending.by_itself and ending.signal == SIGABRT else How.SIGNAL,
             rank=ending.rank,
             signal=ending.signal,
-            sender=Sender.ITSELF if ending.by_itself else sender if ending.sender_pid else None,
+            sender=SignalSender.ITSELF if ending.by_itself else sender if ending.sender_pid else None,
             sender_pid=0 if ending.by_itself else ending.sender_pid,
         )
     if ending.normal:
@@ -63,11 +63,11 @@ def describe_exit(fact: EvidenceFact) -> str:
             return f"raised {fact.said}{place}"
         case How.ABORTED:
             return f"aborted itself ({signal_word(fact.signal)})"
-        case How.SIGNAL if fact.sender is Sender.ITSELF:
+        case How.SIGNAL if fact.sender is SignalSender.ITSELF:
             return f"ended itself ({signal_word(fact.signal)})"
         case How.SIGNAL:
             pid = f"pid {fact.sender_pid}"
-            sender = f"the launcher ({pid})" if fact.sender is Sender.LAUNCHER else pid
+            sender = f"the launcher ({pid})" if fact.sender is SignalSender.LAUNCHER else pid
             return f"was ended by {signal_word(fact.signal)}" + (f" sent by {sender}" if fact.sender else "")
         case How.LEFT:
             return "came to the end of its script and left"

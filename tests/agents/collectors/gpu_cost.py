@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.played_gpu.collecting import CollectingProcess, Cost
 from tests.played_gpu.played import PlayedGpus, Profile
-from whichrank.agents.collectors.gpu.gpu import PERIOD_S
+from whichrank.agents.collectors.gpu.gpu_collector import PERIOD_S
 
 
 def measure(profile: Profile, seconds: float, folder: Path) -> tuple[float, Cost, int]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.agents.collectors.gpu.bus import nvidia_on_bus
-from whichrank.agents.collectors.gpu.gpu import GpuCollector
+from whichrank.agents.collectors.gpu.gpu_collector import GpuCollector
+from whichrank.agents.collectors.gpu.pci_devices import nvidia_on_bus
 
 
 def device(sys: Path, address: str, vendor: str, kind: str, driver: str = "") -> None:
@@ -37,12 +37,12 @@ def test_a_gpu_without_a_driver_is_not_seen_and_a_node_without_gpus_is(
     import pynvml as nvml
 
     from whichrank.agents.collectors.base.collector import Timestamps
-    from whichrank.agents.collectors.gpu import gpu
+    from whichrank.agents.collectors.gpu import gpu_collector
 
     def no_driver(_: Path) -> None:
         raise nvml.NVMLError(nvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
-    monkeypatch.setattr(gpu, "open_driver", no_driver)
+    monkeypatch.setattr(gpu_collector, "open_driver", no_driver)
     if on_bus:
         device(tmp_path, "0000:1b:00.0", "0x10de", "0x030200")
     collector = GpuCollector(tmp_path, tmp_path)

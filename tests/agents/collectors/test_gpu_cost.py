@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.agents.collectors.conftest import Start
 from tests.played_gpu.played import PlayedGpus
 from whichrank.agents.collectors.base.collector import Collector
-from whichrank.agents.collectors.gpu.gpu import PERIOD_S, GpuCollector
+from whichrank.agents.collectors.gpu.gpu_collector import PERIOD_S, GpuCollector
 
 
 def test_it_is_a_collector(tmp_path: Path) -> None:

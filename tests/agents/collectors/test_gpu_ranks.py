@@ -17,8 +17,8 @@ from tests.agents.collectors.conftest import Start
 from tests.played_gpu.played import NvmlStatus, PlayedGpus
 from whichrank.agents.collectors.gpu.driver import Gpu, MigDevice, normalise_pci
 from whichrank.agents.collectors.gpu.ranks import (
+    GpuRankProcesses,
     RankProcess,
-    RankProcesses,
     parse_environment,
     place_rank,
     visible_devices,
@@ -331,7 +331,7 @@ def test_helpers_that_inherit_a_rank_are_none() -> None:
         assert process.stdout.readline() == b"\n"
         running = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
         assert len([pid for pid in running if _descends(pid, process.pid)]) == 2
-        assert [pid for pid in RankProcesses().look() if _descends(pid, process.pid)] == [process.pid]
+        assert [pid for pid in GpuRankProcesses().look() if _descends(pid, process.pid)] == [process.pid]
     finally:
         os.killpg(process.pid, 9)
         process.wait()
@@ -350,7 +350,7 @@ def test_a_rank_that_was_just_being_started(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "stat").write_text("77 (python) S 1 " + "0 " * 17 + "5000 " + "0 " * 30)
     (folder / "environ").write_bytes(b"PATH=/bin\0")
-    processes = RankProcesses(tmp_path)
+    processes = GpuRankProcesses(tmp_path)
     assert not processes.look()
     (folder / "environ").write_bytes(b"PATH=/bin\0LOCAL_RANK=6\0")
     assert [rank.local_rank for rank in processes.look().values()] == [6]
@@ -359,7 +359,7 @@ def test_a_rank_that_was_just_being_started(tmp_path: Path) -> None:
 def test_ranks_that_end_are_forgotten(ranks: _Ranks, proc: Path) -> None:
     pid = ranks.start(LOCAL_RANK="0")
     ranks.proc(proc)
-    processes = RankProcesses(proc)
+    processes = GpuRankProcesses(proc)
     assert set(processes.look()) == {pid}
     ranks.started[0].kill()
     ranks.started[0].wait()

@@ -12,11 +12,11 @@ import pytest
 
 from tests.agents.collectors.test_job_logs import S, append, at
 from whichrank.agents.collectors.base.collector import FinalCollector, NodeEvent
+from whichrank.agents.collectors.collector_plans import node_plans
 from whichrank.agents.collectors.logs import job_log_events
 from whichrank.agents.collectors.logs.job_log_events import MOST_TOLD, JobLogEvents
 from whichrank.agents.collectors.logs.job_logs import JobLogLine, JobLogsCollector
 from whichrank.agents.collectors.options import NAMES, NodeOptions
-from whichrank.agents.collectors.plans import node_plans
 from whichrank.agents.collectors.processes.job_process import JobProcess
 from whichrank.agents.collectors.schedule import NodeTelemetry, Seen
 from whichrank.telemetry.records import Identity

@@ -16,7 +16,7 @@ import pytest
 
 from whichrank.agents.collectors.base.collector import Collected, NodeEvent, Timestamps
 from whichrank.agents.collectors.logs.followed_file import MAX_LINE_BYTES, FollowedFile
-from whichrank.agents.collectors.logs.kernel_log import KernelLogCollector, default_sources
+from whichrank.agents.collectors.logs.kernel_log_collector import KernelLogCollector, default_sources
 from whichrank.agents.collectors.logs.kernel_log_sources import (
     JournalSource,
     KernelLine,

@@ -14,19 +14,19 @@ import pytest
 
 from whichrank.agents.collectors import schedule
 from whichrank.agents.collectors.base.collector import Isolation
+from whichrank.agents.collectors.collector_plans import node_plans
 from whichrank.agents.collectors.options import NodeOptions
-from whichrank.agents.collectors.plans import node_plans
-from whichrank.agents.collectors.schedule import NodeTelemetry, Plan, Seen
+from whichrank.agents.collectors.schedule import CollectorPlan, NodeTelemetry, Seen
 
 SAMPLES = "tests.agents.collectors.sample_collectors"
 
 
-def plan(kind: str, isolation: Isolation = Isolation.THREAD, **options: str) -> Plan:
-    return Plan(name=kind, factory=f"{SAMPLES}:{kind}", options=options, isolation=isolation)
+def plan(kind: str, isolation: Isolation = Isolation.THREAD, **options: str) -> CollectorPlan:
+    return CollectorPlan(name=kind, factory=f"{SAMPLES}:{kind}", options=options, isolation=isolation)
 
 
 @contextmanager
-def telemetry(*plans: Plan) -> Iterator[tuple[NodeTelemetry, list[str]]]:
+def telemetry(*plans: CollectorPlan) -> Iterator[tuple[NodeTelemetry, list[str]]]:
     said: list[str] = []
     node = NodeTelemetry(plans, report=said.append)
     node.start()
@@ -155,10 +155,10 @@ HEAVY = ("numpy", "psutil", "google.protobuf", "opentelemetry", "pydantic", "ric
     [plan for plan in node_plans(NodeOptions(), dict) if plan.isolation is Isolation.PROCESS],
     ids=lambda its_plan: its_plan.name,
 )
-def test_a_collectors_process_imports_nothing_heavy(its_plan: Plan) -> None:
+def test_a_collectors_process_imports_nothing_heavy(its_plan: CollectorPlan) -> None:
     module = its_plan.factory.partition(":")[0]
     code = (
-        "import sys; from importlib import import_module; import whichrank.agents.collectors.child; "
+        "import sys; from importlib import import_module; import whichrank.agents.collectors.collector_child; "
         f"import_module({module!r}, 'whichrank.agents.collectors'); print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from whichrank.agents.collectors.base.collector import Collected, Timestamps
-from whichrank.agents.collectors.surroundings.topology import TopologyCollector
+from whichrank.agents.collectors.surroundings.topology_collector import TopologyCollector
 from whichrank.telemetry.vocabulary import EventName
 
 HOUR_S = 3600

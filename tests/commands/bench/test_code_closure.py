@@ -102,7 +102,7 @@ def test_what_no_run_comes_near_is_not_counted() -> None:
         "telemetry/_otlp_scan.c",
     } <= counted
     never = (
-        "agents/agent.py",
+        "agents/job_agent.py",
         "commands/embedded/embedded_watch.py",
         "transport/kafka.py",
         "commands/bench/report.py",

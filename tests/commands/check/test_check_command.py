@@ -8,24 +8,24 @@ import pytest
 
 from tests.commands.check.checking import check, families, tree
 from whichrank.commands.check.finding import Family, Finding, exit_status, verdict
-from whichrank.diagnosis.health_checks.outcome import Status
+from whichrank.diagnosis.health_checks.outcome import CheckStatus
 
 
-def finding(status: Status) -> Finding:
+def finding(status: CheckStatus) -> Finding:
     return Finding(family=Family.HOST, check="x", status=status, reason="y")
 
 
 @pytest.mark.parametrize(
     ("statuses", "plain", "strict"),
     [
-        ((Status.OK,), 0, 0),
-        ((Status.OK, Status.WARN), 0, 1),
-        ((Status.OK, Status.UNKNOWN), 3, 3),
-        ((Status.WARN, Status.UNKNOWN), 0, 1),
-        ((Status.CRITICAL, Status.WARN, Status.UNKNOWN), 1, 1),
+        ((CheckStatus.OK,), 0, 0),
+        ((CheckStatus.OK, CheckStatus.WARN), 0, 1),
+        ((CheckStatus.OK, CheckStatus.UNKNOWN), 3, 3),
+        ((CheckStatus.WARN, CheckStatus.UNKNOWN), 0, 1),
+        ((CheckStatus.CRITICAL, CheckStatus.WARN, CheckStatus.UNKNOWN), 1, 1),
     ],
 )
-def test_exit_status(statuses: tuple[Status, ...], plain: int, strict: int) -> None:
+def test_exit_status(statuses: tuple[CheckStatus, ...], plain: int, strict: int) -> None:
     overall = verdict(map(finding, statuses))
     assert exit_status(overall, strict=False) == plain
     assert exit_status(overall, strict=True) == strict

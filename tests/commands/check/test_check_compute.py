@@ -15,7 +15,7 @@ from whichrank.commands.check import compute
 from whichrank.commands.check.expected import Expected, expected_of
 from whichrank.commands.check.finding import Family, Finding
 from whichrank.commands.check.setup import Mode, Setup
-from whichrank.diagnosis.health_checks.outcome import Status
+from whichrank.diagnosis.health_checks.outcome import CheckStatus
 
 torch = pytest.importorskip("torch", reason="no torch")
 
@@ -23,16 +23,18 @@ torch = pytest.importorskip("torch", reason="no torch")
 class Told:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-        self.begun: list[tuple[str, Status]] = []
+        self.begun: list[tuple[str, CheckStatus]] = []
 
     def found(self, *findings: Finding) -> None:
         self.findings += findings
 
-    def begins(self, what: str, stuck: Status = Status.UNKNOWN) -> None:
+    def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:
         self.begun.append((what, stuck))
 
     def bad(self) -> set[tuple[str, str, str]]:
-        return {(each.check, each.device, each.status.value) for each in self.findings if each.status is not Status.OK}
+        return {
+            (each.check, each.device, each.status.value) for each in self.findings if each.status is not CheckStatus.OK
+        }
 
 
 class PlayedCuda:
@@ -156,8 +158,8 @@ def test_a_gpu_in_use_is_left_alone_and_one_that_fails_is_critical(monkeypatch: 
 def test_from_the_start_of_cuda_on_a_hang_is_critical_where_gpus_are(monkeypatch: pytest.MonkeyPatch) -> None:
     PlayedCuda(monkeypatch, 1)
     told = checked(expected_of({"gpu": {"count": 1}}, "x"))
-    assert told.begun[0] == ("torch was imported", Status.UNKNOWN)
-    assert {stuck for _, stuck in told.begun[1:]} == {Status.CRITICAL}
+    assert told.begun[0] == ("torch was imported", CheckStatus.UNKNOWN)
+    assert {stuck for _, stuck in told.begun[1:]} == {CheckStatus.CRITICAL}
 
 
 def test_gpus_that_torch_does_not_see_are_critical_where_they_are_expected(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tests.commands.incidents.documents import ID, LAUNCH, document
 from whichrank.commands.incidents.chosen import choose
 from whichrank.commands.incidents.contents import arrange
 from whichrank.commands.incidents.kafka_source import KafkaSource
-from whichrank.telemetry.evidence import EvidencePiece, encode_evidence, split_evidence
+from whichrank.telemetry.evidence_pieces import EvidencePiece, encode_evidence, split_evidence
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Event, Identity, Incident
 from whichrank.telemetry.topics import TOPIC_INCIDENTS, TOPIC_LOGS

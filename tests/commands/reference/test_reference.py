@@ -17,7 +17,7 @@ from whichrank.commands.reference.markdown import table
 from whichrank.commands.reference.spans import span_kinds
 from whichrank.commands.settings.settings import ALL_SETTINGS
 from whichrank.telemetry import attributes as names
-from whichrank.telemetry.evidence_facts import How, Sender
+from whichrank.telemetry.evidence_facts import How, SignalSender
 from whichrank.telemetry.metric_encode import METRICS
 from whichrank.telemetry.node_metrics import node_metrics
 from whichrank.telemetry.otlp import decode_logs
@@ -237,7 +237,7 @@ def test_topics_and_closed_sets_are_whole() -> None:
     assert sets == {
         *(*Bucket, *Scope, *Severity, *IncidentState, *Change),
         *(*CausalRole, *Action, *Outcome),
-        *(*How, *Sender),
+        *(*How, *SignalSender),
     }
     assert set(words.TIME_BUCKETS) == set(TimeBucket)
     assert set(words.PHASES) == set(Phase)

@@ -15,9 +15,9 @@ from tests.diagnosis.flight_recorder.played_job import (
     mesh,
     named,
 )
-from whichrank.diagnosis.flight_recorder.group_state import Finding
-from whichrank.diagnosis.flight_recorder.matching import MatchState
-from whichrank.diagnosis.flight_recorder.suspects import RuledOut
+from whichrank.diagnosis.flight_recorder.dump_suspects import RuledOut
+from whichrank.diagnosis.flight_recorder.entry_matching import MatchState
+from whichrank.diagnosis.flight_recorder.group_state import GroupFinding
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope
 
 
@@ -167,7 +167,7 @@ def test_the_rank_without_a_dump_is_named_where_all_others_wait() -> None:
     job.call("0", state=OPEN, by=others(8, 6))
     diagnosis = job.diagnosis(without=[6])
     assert named(diagnosis) == [6]
-    assert diagnosis.finding is Finding.NO_DUMP
+    assert diagnosis.finding is GroupFinding.NO_DUMP
     assert diagnosis.silent == (6,)
     assert diagnosis.confidence <= 0.5
 
@@ -180,7 +180,7 @@ def test_whichever_other_dump_is_missing_the_guilty_rank_stays_the_one(without: 
 def test_the_guilty_rank_without_a_dump_is_found_through_nested_groups() -> None:
     diagnosis = nested_hang(5).diagnosis(without=[5])
     assert named(diagnosis) == [5]
-    assert diagnosis.finding is Finding.NO_DUMP
+    assert diagnosis.finding is GroupFinding.NO_DUMP
 
 
 def test_gloo_calls_that_failed_count_as_waiting_not_as_ended() -> None:
@@ -298,7 +298,7 @@ def test_all_in_and_some_not_started_names_those() -> None:
     job.call("0", by=[4], state=OPEN)
     diagnosis = job.diagnosis()
     assert named(diagnosis) == [4]
-    assert diagnosis.finding is Finding.NOT_STARTED
+    assert diagnosis.finding is GroupFinding.NOT_STARTED
     assert diagnosis.kind is Kind.COLLECTIVE_STALLED
 
 
@@ -308,7 +308,7 @@ def test_a_call_that_ended_for_all_but_one_names_that_one() -> None:
     job.call("0", by=[6], state=OPEN)
     diagnosis = job.diagnosis()
     assert named(diagnosis) == [6]
-    assert diagnosis.finding is Finding.NOT_FINISHED
+    assert diagnosis.finding is GroupFinding.NOT_FINISHED
 
 
 def test_all_in_one_call_and_nothing_more_names_nobody() -> None:

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from whichrank.diagnosis.goodput.account import (
     HOUR_NS,
-    Cause,
+    InterruptionCause,
     account_of,
     best_checkpoint_distance_s,
     expected_ettr,
 )
-from whichrank.diagnosis.goodput.failures import chi2_quantile, time_to_failure
 from whichrank.diagnosis.goodput.gaps import Moments, classify_gap
-from whichrank.diagnosis.goodput.history import runs_of
 from whichrank.diagnosis.goodput.interval import Interval, Part, as_body, as_lost, as_slow, of_body
+from whichrank.diagnosis.goodput.mean_time_to_failure import chi2_quantile, time_to_failure
 from whichrank.diagnosis.goodput.partition import Claim, partition
+from whichrank.diagnosis.goodput.run_intervals import runs_of
 from whichrank.diagnosis.goodput.step_time import OF_PHASES, reference_step, split_steps
 from whichrank.diagnosis.goodput.together import together
 from whichrank.telemetry.vocabulary import Phase, TimeBucket
@@ -146,7 +146,7 @@ def history() -> list[Interval]:
 
 
 def test_downtime_has_its_five_parts() -> None:
-    causes = {"f": Cause(kind="rank_died", node="n1", is_hardware=True)}
+    causes = {"f": InterruptionCause(kind="rank_died", node="n1", is_hardware=True)}
     found = account_of("r", runs_of(history())["r"], causes)
     assert sum(found.ns.values()) == found.wall_ns == 92 * S
     assert {bucket: ns // S for bucket, ns in found.gpu_ns.items() if ns} == {
@@ -301,7 +301,7 @@ def test_a_slow_rank_is_charged_for_its_evaluations_as_far_as_usual_ones_are_kno
 
 
 def test_runs_together_count_a_tenants_failures_over_the_tenants_own_time() -> None:
-    ada = account_of("r", runs_of(history())["r"], {"f": Cause(kind="rank_died", node="n1", tenant="ada")})
+    ada = account_of("r", runs_of(history())["r"], {"f": InterruptionCause(kind="rank_died", node="n1", tenant="ada")})
     calm = account_of("s", runs_of([replace(steps(0, 50, 0, 0, 50), run="s", job="k")])["s"])
     both = together([ada, calm])
     assert (both.runs, both.wall_ns) == (2, 142 * S)
@@ -310,7 +310,7 @@ def test_runs_together_count_a_tenants_failures_over_the_tenants_own_time() -> N
     assert both.by_tenant["ada"].mttf.time_s == 92
     assert both.by_tenant["ada"].failures == both.by_node["n1"].failures == both.mttf.failures == 1
     assert both.hardware_share_of_wall == 0
-    hard = account_of("r", runs_of(history())["r"], {"f": Cause(kind="rank_died", is_hardware=True)})
+    hard = account_of("r", runs_of(history())["r"], {"f": InterruptionCause(kind="rank_died", is_hardware=True)})
     found = together([hard, calm])
     assert found.hardware_share_of_wall == pytest.approx(26 / 92 / 2)
     assert found.hardware_share_of_downtime == 1.0, "the calm run had none to divide by"

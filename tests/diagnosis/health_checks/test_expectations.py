@@ -7,10 +7,10 @@ import random
 import pytest
 
 from whichrank.diagnosis.health_checks import readings
-from whichrank.diagnosis.health_checks.expectations import Rule, expectations, expecting, judge
-from whichrank.diagnosis.health_checks.outcome import EXIT_CODES, Outcome, Status, outcome, worst
+from whichrank.diagnosis.health_checks.expectations import ExpectationKind, expectations, expecting, judge
+from whichrank.diagnosis.health_checks.outcome import EXIT_CODES, CheckOutcome, CheckStatus, outcome, worst
 
-OK, WARN, CRITICAL, UNKNOWN = Status.OK, Status.WARN, Status.CRITICAL, Status.UNKNOWN
+OK, WARN, CRITICAL, UNKNOWN = CheckStatus.OK, CheckStatus.WARN, CheckStatus.CRITICAL, CheckStatus.UNKNOWN
 
 
 def test_every_check_of_the_table_can_fail_and_says_why() -> None:
@@ -19,7 +19,7 @@ def test_every_check_of_the_table_can_fail_and_says_why() -> None:
         assert judge(entry, None).status in (WARN, CRITICAL), check
         reasons = judge(entry, 1e12).reasons
         assert entry.shows in reasons[0], check
-        if entry.rule is Rule.SHARE:
+        if entry.rule is ExpectationKind.SHARE:
             assert judge(entry, entry.warn).status is OK, check
             assert judge(entry, entry.warn + 1).status is WARN, check
             assert judge(entry, entry.critical + 1).status is CRITICAL, check
@@ -48,7 +48,7 @@ def test_every_check_of_the_table_can_fail_and_says_why() -> None:
         ("gpu_count", 8, float("nan"), CRITICAL),
     ],
 )
-def test_rules(check: str, expected: float | str, reading: float | str, status: Status) -> None:
+def test_rules(check: str, expected: float | str, reading: float | str, status: CheckStatus) -> None:
     assert judge(expecting(check, expected), reading).status is status
 
 
@@ -77,7 +77,7 @@ def test_what_outweighs_what() -> None:
     assert worst([CRITICAL, WARN, UNKNOWN]) is CRITICAL
     assert worst([]) is UNKNOWN
     assert sorted(EXIT_CODES.values()) == [0, 1, 2, 3]
-    assert outcome("x", [], "fine") == Outcome(check="x", status=OK, reasons=("fine",))
+    assert outcome("x", [], "fine") == CheckOutcome(check="x", status=OK, reasons=("fine",))
 
 
 def test_readings() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from whichrank.diagnosis.job_log.model import EpisodeStatus, Restart, Role
-from whichrank.diagnosis.job_log.reader import JobLog, Source, read_job_logs, whose
-from whichrank.diagnosis.job_log.verdict import failures, restart_word
+from whichrank.diagnosis.job_log.job_log_reader import JobLog, LogSource, read_job_logs, whose
+from whichrank.diagnosis.job_log.log_verdict import failures, restart_word
+from whichrank.diagnosis.job_log.model import EpisodeStatus, LineRole, Restart
 from whichrank.telemetry.vocabulary import Action, Bucket
 
 if sys.version_info >= (3, 11):
@@ -33,7 +33,7 @@ MAY_MISS = 4
 
 def read(text: str | bytes, name: str = "log") -> JobLog:
     raw = text.encode() if isinstance(text, str) else text
-    return read_job_logs([Source(name=name, file=io.BytesIO(raw))])
+    return read_job_logs([LogSource(name=name, file=io.BytesIO(raw))])
 
 
 def holdout() -> list[dict[str, str]]:
@@ -90,7 +90,7 @@ def test_the_hold_out_holds() -> None:
         verdict = read(row["line"] + "\n").verdict
         said = verdict.failure.name if verdict.failure else "-"
         role = verdict.primary.first.role if verdict.primary else None
-        said_role = "-" if role is None else "initiating" if role is Role.CONFIRMATION else role.value
+        said_role = "-" if role is None else "initiating" if role is LineRole.CONFIRMATION else role.value
         if (said, said_role) != (row["class"], row["role"]):
             wrong.append(f"{row['class']} {row['role']}, said {said} {said_role}: {row['line']}")
     assert len(rows) >= 150
@@ -122,7 +122,7 @@ def test_files_are_ranks_beside_each_other_in_time() -> None:
     healthy = "\n".join(f"step {n} loss 2.0" for n in range(50)) + "\nConnectionResetError: [Errno 104] reset\n"
     guilty = "step 49 loss 2.0\nKeyError: 'labels'\n"
     sources = [
-        Source(name=name, file=io.BytesIO(text.encode()), rank=whose(name)[0])
+        LogSource(name=name, file=io.BytesIO(text.encode()), rank=whose(name)[0])
         for name, text in (("out/rank_0.log", healthy), ("out/rank_1.log", guilty))
     ]
     found = read_job_logs(sources)

@@ -11,14 +11,14 @@ import pytest
 
 from tests.diagnosis.job_log.test_cases import CASES
 from whichrank.diagnosis import alike
-from whichrank.diagnosis.job_log import episodes, scan
-from whichrank.diagnosis.job_log.prefix import read_lines
-from whichrank.diagnosis.job_log.reader import Source, read_job_logs
+from whichrank.diagnosis.job_log import episodes, log_scan
+from whichrank.diagnosis.job_log.job_log_reader import LogSource, read_job_logs
+from whichrank.diagnosis.job_log.log_prefix import read_lines
 from whichrank.diagnosis.job_log.ways import NOBODY_KNOWN
 
 
 def read(raw: bytes) -> None:
-    read_job_logs([Source(name="log", file=io.BytesIO(raw))])
+    read_job_logs([LogSource(name="log", file=io.BytesIO(raw))])
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -74,7 +74,7 @@ def test_a_line_of_a_megabyte_ends_soon() -> None:
 
 
 def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "CHUNK_BYTES", 1 << 14)
+    monkeypatch.setattr(log_scan, "CHUNK_BYTES", 1 << 14)
     monkeypatch.setattr(alike, "KINDS", 200)
     monkeypatch.setattr(episodes, "MOST_GROUPS", 100)
     monkeypatch.setattr(episodes, "MOST_RANKS", 1000)
@@ -88,7 +88,7 @@ def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> N
     for lines in (2_000, 8_000):
         file = log(lines)
         tracemalloc.start()
-        read_job_logs([Source(name="log", file=file)])
+        read_job_logs([LogSource(name="log", file=file)])
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]

@@ -7,7 +7,7 @@ import pytest
 
 from whichrank.diagnosis.job_log.assertion import asserted
 from whichrank.diagnosis.job_log.gpu_memory import is_held_by_others
-from whichrank.diagnosis.job_log.model import Line
+from whichrank.diagnosis.job_log.model import LogLine
 from whichrank.diagnosis.job_log.standstills import Standstills
 from whichrank.diagnosis.job_log.targets import NOBODY, Target, target_of
 from whichrank.diagnosis.job_log.wrapped import Unwrapper, wrap_width
@@ -48,7 +48,7 @@ def said(*works: tuple[int, int, str], group: str = "0 PG GUID 0(default_pg)") -
     standstills = Standstills()
     for rank, sequence, operation in works:
         text = f"WorkNCCL(SeqNum={sequence}, OpType={operation}, NumelIn=1)"
-        standstills.see(Line(source=0, number=rank + 1, text=text, rank=rank, group=group))
+        standstills.see(LogLine(source=0, number=rank + 1, text=text, rank=rank, group=group))
     return standstills
 
 

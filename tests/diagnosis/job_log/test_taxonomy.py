@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.diagnosis.job_log.test_cases import CASES, holdout
-from whichrank.diagnosis.job_log.model import Rank, Restart, Role
-from whichrank.diagnosis.job_log.reader import gate
-from whichrank.diagnosis.job_log.scan import CHUNK_BYTES, LONGEST_LINE_BYTES, scan
+from whichrank.diagnosis.job_log.job_log_reader import gate
+from whichrank.diagnosis.job_log.log_scan import CHUNK_BYTES, LONGEST_LINE_BYTES, scan
+from whichrank.diagnosis.job_log.model import LineRole, Rank, Restart
 from whichrank.diagnosis.job_log.taxonomy import (
     MATCHED_CHARS,
     exception_types,
@@ -67,7 +67,7 @@ def test_classes_agree_with_themselves() -> None:
         assert failure.advice
         if failure.bucket is Bucket.PLANNED and failure.name != "user_cancelled":
             assert failure.restart is Restart.YES, failure.name
-    assert {rule.role for rule in rules().rules if rule.failure is None} == {Role.CONTEXT}
+    assert {rule.role for rule in rules().rules if rule.failure is None} == {LineRole.CONTEXT}
 
 
 def test_patterns_take_no_time_on_hostile_text() -> None:

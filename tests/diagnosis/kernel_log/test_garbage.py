@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.diagnosis.kernel_log.cases import WRAPPERS, cases
 from tests.diagnosis.kernel_log.harmless import harmless_lines
 from whichrank.diagnosis.kernel_log import KernelEvent, KernelLogReader
-from whichrank.diagnosis.kernel_log import scan as scan_module
+from whichrank.diagnosis.kernel_log import line_scan as scan_module
 from whichrank.diagnosis.kernel_log.blocks import BLOCK_BYTES, read_log
-from whichrank.diagnosis.kernel_log.folding import HEXADECIMAL, Fold
-from whichrank.diagnosis.kernel_log.scan import LEAST, LineScan
+from whichrank.diagnosis.kernel_log.line_folding import HEXADECIMAL, Fold
+from whichrank.diagnosis.kernel_log.line_scan import LEAST, LineScan
 
 WRAPPED = [wrapper.wrap(case.line) for wrapper in WRAPPERS.values() for case in cases()]
 

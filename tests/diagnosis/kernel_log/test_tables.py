@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.diagnosis.kernel_log.cases import cases
 from whichrank.diagnosis.kernel_log import nvlink5
 from whichrank.diagnosis.kernel_log.device import canonical_gpu, canonical_pci, pci_slot
-from whichrank.diagnosis.kernel_log.folding import HEXADECIMAL, Fold, folded
+from whichrank.diagnosis.kernel_log.line_folding import HEXADECIMAL, Fold, folded
+from whichrank.diagnosis.kernel_log.line_scan import LEAST, LONG
 from whichrank.diagnosis.kernel_log.recurrence import parameters
 from whichrank.diagnosis.kernel_log.rules import LineRule, event_rules, line_rules
-from whichrank.diagnosis.kernel_log.scan import LEAST, LONG
 from whichrank.diagnosis.kernel_log.xid import sxid_policies, xid_policies
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from whichrank.diagnosis.phase_times.phases import Cause, Severity, StepPhase
 from whichrank.diagnosis.phase_times.self_time import StepTable, judge_self, robust_z
+from whichrank.diagnosis.phase_times.step_phases import StepPhase, StepTimeCause, StragglerSeverity
 
 
 def job(
@@ -49,7 +49,7 @@ def test_a_slow_rank_is_named_with_its_phase(ranks: int, phase: StepPhase) -> No
     for seed in range(5):
         slow = seed * 7 % ranks
         said = judge_self(job(ranks, slow=slow, by=0.15, phase=phase, seed=seed))
-        assert (said.culprit, said.phase, said.severity) == (slow, phase.value, Severity.WARN), said
+        assert (said.culprit, said.phase, said.severity) == (slow, phase.value, StragglerSeverity.WARN), said
         assert said.victim not in (None, slow)
 
 
@@ -69,7 +69,7 @@ def test_no_rank_of_a_clean_job_is_named() -> None:
 def test_pauses_that_wander_name_nobody(ranks: int) -> None:
     for seed in range(20):
         said = judge_self(job(ranks, pauses=0.5, seed=seed))
-        assert (said.cause, said.culprit) == (Cause.WANDERING, None)
+        assert (said.cause, said.culprit) == (StepTimeCause.WANDERING, None)
 
 
 @pytest.mark.parametrize("slow", [(4, 5), tuple(range(8, 16)), (3, 17, 40)])
@@ -82,7 +82,7 @@ def test_several_slow_ranks_are_named_together(slow: tuple[int, ...]) -> None:
         table.phases_s[StepPhase.INPUT][:, list(slow)] += 0.2
         step = np.repeat(own.max(axis=1, keepdims=True), 64, axis=1)
         said = judge_self(replace(table, step_s=step, wait_s=step - own, nodes=nodes))
-        assert (said.cause, said.culprits) == (Cause.INPUT_STRAGGLER, slow), said
+        assert (said.cause, said.culprits) == (StepTimeCause.INPUT_STRAGGLER, slow), said
         homes = {nodes[rank] for rank in slow}
         assert said.node == (homes.pop() if len(homes) == 1 else "")
         assert said.victim not in slow
@@ -90,13 +90,13 @@ def test_several_slow_ranks_are_named_together(slow: tuple[int, ...]) -> None:
 
 def test_a_slow_stage_is_no_slow_rank() -> None:
     said = judge_self(job(16, stages=4, slow_stage=0.3))
-    assert (said.cause, said.culprit, said.phase) == (Cause.STAGE_IMBALANCE, None, "stage 3")
+    assert (said.cause, said.culprit, said.phase) == (StepTimeCause.STAGE_IMBALANCE, None, "stage 3")
 
 
 def test_a_slow_rank_is_compared_with_its_own_stage() -> None:
     """The last stage takes 8 % longer as a whole, which is normal; rank 2 takes 20 % longer than its peers."""
     said = judge_self(job(16, stages=4, slow_stage=0.08, slow=2, by=0.2))
-    assert (said.cause, said.culprit) == (Cause.COMPUTE_STRAGGLER, 2)
+    assert (said.cause, said.culprit) == (StepTimeCause.COMPUTE_STRAGGLER, 2)
 
 
 def test_steps_in_which_a_rank_is_missing_do_not_count() -> None:
@@ -104,7 +104,7 @@ def test_steps_in_which_a_rank_is_missing_do_not_count() -> None:
     table.wait_s[::2, 1] = np.nan
     assert judge_self(table).culprit == 3
     table.wait_s[:, 1] = np.nan
-    assert judge_self(table).cause is Cause.WARM_UP
+    assert judge_self(table).cause is StepTimeCause.WARM_UP
 
 
 def test_robust_z_is_not_moved_by_the_outlier_itself() -> None:

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from whichrank.diagnosis.phase_times.phases import Cause, RankTimes, Severity, StepPhase, Strategy
+from whichrank.diagnosis.phase_times.step_phases import RankTimes, StepPhase, StepTimeCause, StragglerSeverity, Strategy
 from whichrank.diagnosis.phase_times.visible_time import judge_visible
 
 LATE_IN = {
-    StepPhase.INPUT: Cause.INPUT_STRAGGLER,
-    StepPhase.H2D: Cause.H2D_STRAGGLER,
-    StepPhase.FORWARD: Cause.COMPUTE_STRAGGLER,
+    StepPhase.INPUT: StepTimeCause.INPUT_STRAGGLER,
+    StepPhase.H2D: StepTimeCause.H2D_STRAGGLER,
+    StepPhase.FORWARD: StepTimeCause.COMPUTE_STRAGGLER,
 }
 
 
@@ -33,7 +33,7 @@ def job(
 def test_the_late_rank_is_named_with_its_phase(phase: StepPhase, ranks: int) -> None:
     for late in {0, ranks // 2, ranks - 1}:
         said = judge_visible(job(ranks, late=late, phase=phase, by_s=0.2), 64)
-        assert (said.cause, said.culprit, said.severity) == (LATE_IN[phase], late, Severity.CRIT)
+        assert (said.cause, said.culprit, said.severity) == (LATE_IN[phase], late, StragglerSeverity.CRIT)
         assert said.victim is not None
         assert said.victim != late
         assert said.coverage == pytest.approx(1.0)
@@ -41,7 +41,7 @@ def test_the_late_rank_is_named_with_its_phase(phase: StepPhase, ranks: int) -> 
 
 def test_a_balanced_job_names_nobody() -> None:
     said = judge_visible(job(8), 64)
-    assert (said.cause, said.culprit) == (Cause.COMPUTE_BOUND, None)
+    assert (said.cause, said.culprit) == (StepTimeCause.COMPUTE_BOUND, None)
 
 
 def test_below_a_tenth_of_the_step_it_is_noise() -> None:
@@ -51,15 +51,15 @@ def test_below_a_tenth_of_the_step_it_is_noise() -> None:
 
 def test_few_steps_and_fsdp_are_never_critical() -> None:
     late = job(4, late=1, by_s=0.3)
-    assert judge_visible(late, 1).cause is Cause.WARM_UP
-    assert judge_visible(late, 19).severity is Severity.WARN
-    assert judge_visible(late, 20).severity is Severity.CRIT
-    assert judge_visible(late, 64, Strategy.FSDP).severity is Severity.WARN
+    assert judge_visible(late, 1).cause is StepTimeCause.WARM_UP
+    assert judge_visible(late, 19).severity is StragglerSeverity.WARN
+    assert judge_visible(late, 20).severity is StragglerSeverity.CRIT
+    assert judge_visible(late, 64, Strategy.FSDP).severity is StragglerSeverity.WARN
 
 
 def test_fsdp_never_blames_forward_in_which_it_waits() -> None:
     said = judge_visible(job(4, late=1, phase=StepPhase.INPUT, by_s=0.3), 64, Strategy.FSDP)
-    assert (said.cause, said.culprit) == (Cause.INPUT_STRAGGLER, 1)
+    assert (said.cause, said.culprit) == (StepTimeCause.INPUT_STRAGGLER, 1)
 
 
 def test_lateness_outside_the_phases_is_a_straggler_without_a_cause() -> None:
@@ -69,20 +69,22 @@ def test_lateness_outside_the_phases_is_a_straggler_without_a_cause() -> None:
         for each in ranks
     ]
     said = judge_visible(hidden, 64)
-    assert (said.cause, said.culprit, said.phase) == (Cause.STRAGGLER, 1, "sync")
+    assert (said.cause, said.culprit, said.phase) == (StepTimeCause.STRAGGLER, 1, "sync")
 
 
 @pytest.mark.parametrize(
     ("phase", "share", "cause", "severity"),
     [
-        (StepPhase.INPUT, 0.1, Cause.INPUT_BOUND, Severity.WARN),
-        (StepPhase.INPUT, 0.25, Cause.INPUT_BOUND, Severity.CRIT),
-        (StepPhase.H2D, 0.2, Cause.H2D_BOUND, Severity.CRIT),
-        (StepPhase.RESIDUAL, 0.15, Cause.RESIDUAL_BOUND, Severity.WARN),
-        (StepPhase.INPUT, 0.09, Cause.COMPUTE_BOUND, Severity.INFO),
+        (StepPhase.INPUT, 0.1, StepTimeCause.INPUT_BOUND, StragglerSeverity.WARN),
+        (StepPhase.INPUT, 0.25, StepTimeCause.INPUT_BOUND, StragglerSeverity.CRIT),
+        (StepPhase.H2D, 0.2, StepTimeCause.H2D_BOUND, StragglerSeverity.CRIT),
+        (StepPhase.RESIDUAL, 0.15, StepTimeCause.RESIDUAL_BOUND, StragglerSeverity.WARN),
+        (StepPhase.INPUT, 0.09, StepTimeCause.COMPUTE_BOUND, StragglerSeverity.INFO),
     ],
 )
-def test_what_a_whole_job_spends_its_time_on(phase: StepPhase, share: float, cause: Cause, severity: Severity) -> None:
+def test_what_a_whole_job_spends_its_time_on(
+    phase: StepPhase, share: float, cause: StepTimeCause, severity: StragglerSeverity
+) -> None:
     times = {phase: share, StepPhase.BACKWARD: 1 - share}
     said = judge_visible([RankTimes(rank=0, step_s=1.0, phases_s=times)], 64)
     assert (said.cause, said.severity) == (cause, severity)

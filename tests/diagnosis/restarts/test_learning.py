@@ -8,7 +8,7 @@ import pytest
 
 from whichrank.diagnosis.restarts.learned_timeouts import SectionMisuse, SectionWatch, Timeouts, learn
 from whichrank.diagnosis.restarts.node_list import expand
-from whichrank.diagnosis.restarts.progress import ProgressWatch
+from whichrank.diagnosis.restarts.restart_progress import ProgressWatch
 
 
 def sections(*events: tuple[str, str, float], began_s: float = 0.0) -> SectionWatch:

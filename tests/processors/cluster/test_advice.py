@@ -17,7 +17,7 @@ from tests.processors.entity.node import Node
 from whichrank.processors.cluster.advice import DOMAINS, EVICTING, HUMAN, MOTIONS, Situation, choose, load_rules
 from whichrank.processors.cluster.case_book import KEPT_NS
 from whichrank.processors.cluster.failures import MAX_FAILURES, Precedents, error_of, last_end
-from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, Sender, write_fact
+from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, SignalSender, write_fact
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 
@@ -296,8 +296,8 @@ def test_failures_are_bounded_and_forgotten_with_their_job(court: Court) -> None
         (EvidenceFact(how=How.RAISED, type="ValueError", message="bad 17 in /a/b"), "ValueError: bad # in #"),
         (EvidenceFact(how=How.RAISED, type="KeyError", in_thread=True), "KeyError"),
         (EvidenceFact(how=How.SIGNAL, signal=9, step=4, phase="data"), "SIGKILL"),
-        (EvidenceFact(how=How.SIGNAL, signal=15, sender=Sender.PROCESS, sender_pid=77), "SIGTERM"),
-        (EvidenceFact(how=How.ABORTED, signal=6, sender=Sender.ITSELF), "SIGABRT by itself"),
+        (EvidenceFact(how=How.SIGNAL, signal=15, sender=SignalSender.PROCESS, sender_pid=77), "SIGTERM"),
+        (EvidenceFact(how=How.ABORTED, signal=6, sender=SignalSender.ITSELF), "SIGABRT by itself"),
         (EvidenceFact(how=How.EXIT, exit_code=17), "exit code 17"),
         (EvidenceFact(how=How.VANISHED), "vanished"),
         (

@@ -23,8 +23,8 @@ from tests.processors.job.synthetic_job import (
     drive,
 )
 from whichrank.diagnosis.goodput.account import RunAccount, account_of
-from whichrank.diagnosis.goodput.history import runs_of
 from whichrank.diagnosis.goodput.interval import Interval
+from whichrank.diagnosis.goodput.run_intervals import runs_of
 from whichrank.processors.job.state.state_rows import load_job, save_job
 from whichrank.telemetry.records import Event, Identity, Record
 from whichrank.telemetry.vocabulary import EventName, ExitState, Phase, TimeBucket

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from whichrank.commands.bench.report import EXIT_USAGE, exit_code, in_short, print_lines
-from whichrank.simulator.scoring.summary import Line
+from whichrank.simulator.scoring.summary import ScoreLine
 
 from .comparison import Tied
 from .kinds import KINDS
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return show(lines_of(tied))
 
 
-def show(lines: Sequence[Line]) -> int:
+def show(lines: Sequence[ScoreLine]) -> int:
     print_lines(lines)
     print(f"faults in real jobs and in simulated ones: {in_short(lines)}")
     return exit_code(lines)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.scenarios.plan import Ending, Plan, Scenario, Truth
-from whichrank.simulator.faults.process import PAUSE_S
+from whichrank.simulator.faults.process_faults import PAUSE_S
 
 RANKS = 4
 GUILTY = 2

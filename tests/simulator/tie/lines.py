@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from whichrank.simulator.scoring.summary import Line, not_run
+from whichrank.simulator.scoring.summary import ScoreLine, not_run
 
 from .comparison import ASKED_WITHIN, FLOOR_S, Tied
 
@@ -23,12 +23,12 @@ def stored(results: Path = RESULTS) -> list[Tied]:
     return [Tied.from_json(json.loads(path.read_text())) for path in sorted(results.glob(f"*/*/{RESULT_FILE}"))]
 
 
-def tie_lines(results: Path = RESULTS) -> list[Line]:
+def tie_lines(results: Path = RESULTS) -> list[ScoreLine]:
     """Of what stands in a results folder."""
     return lines_of(stored(results))
 
 
-def lines_of(tied: Sequence[Tied]) -> list[Line]:
+def lines_of(tied: Sequence[Tied]) -> list[ScoreLine]:
     if not tied:
         why = "make tie"
         return [not_run(_KINDS, f">= {ASKED_KINDS}", why), not_run(_MEDIANS, f"within {ASKED_WITHIN:.0%}", why)]
@@ -37,7 +37,7 @@ def lines_of(tied: Sequence[Tied]) -> list[Line]:
     faults = sorted({each.kind for each in tied if not each.is_clean})
     same = sum(all(each.same_finding for each in tied if each.kind == kind) for kind in faults)
     lines.append(
-        Line(
+        ScoreLine(
             name=_KINDS,
             asked=f">= {ASKED_KINDS}",
             measured=str(same),
@@ -50,7 +50,7 @@ def lines_of(tied: Sequence[Tied]) -> list[Line]:
     lines.append(_medians(_MEDIANS, tied))
     small = [pair for pair in pairs if not pair.is_measurable]
     lines.append(
-        Line(
+        ScoreLine(
             name=f"real and simulated: medians below {1e3 * FLOOR_S:g} ms, too small in both",
             asked="",
             measured="not compared",
@@ -60,7 +60,7 @@ def lines_of(tied: Sequence[Tied]) -> list[Line]:
     return lines
 
 
-def _of_kind(kind: str, tied: Sequence[Tied]) -> Iterator[Line]:
+def _of_kind(kind: str, tied: Sequence[Tied]) -> Iterator[ScoreLine]:
     same = sum(each.same_finding for each in tied)
     problems = [each.problem for each in tied if each.problem]
     if problems:
@@ -70,22 +70,22 @@ def _of_kind(kind: str, tied: Sequence[Tied]) -> Iterator[Line]:
     else:
         other = next(each for each in tied if not each.same_finding)
         said = f"real {_words(other.real)}, simulated {_words(other.simulated)}"
-    yield Line(
+    yield ScoreLine(
         name=f"tie, {kind}: finding", asked="same", measured=said, share=f"{same} of {len(tied)}", ok=same == len(tied)
     )
     yield _medians(f"tie, {kind}: medians", tied)
     delays = [each for each in tied if each.real_delay_s is not None and each.simulated_delay_s is not None]
     if delays:
         measured = ", ".join(f"{each.real_delay_s:.1f} s / {each.simulated_delay_s:.1f} s" for each in delays)
-        yield Line(name=f"tie, {kind}: told after, real / simulated", asked="", measured=measured, share="")
+        yield ScoreLine(name=f"tie, {kind}: told after, real / simulated", asked="", measured=measured, share="")
 
 
-def _medians(name: str, tied: Sequence[Tied]) -> Line:
+def _medians(name: str, tied: Sequence[Tied]) -> ScoreLine:
     pairs = [pair for each in tied for pair in each.pairs]
     counted = [pair for pair in pairs if pair.is_measurable or not pair.agrees]
     agree = [pair for pair in counted if pair.agrees]
     worst = max(counted, key=lambda pair: pair.error, default=None)
-    return Line(
+    return ScoreLine(
         name=name,
         asked=f"within {ASKED_WITHIN:.0%}",
         measured="none"

@@ -16,12 +16,12 @@ import numpy as np
 from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.commands.simulate.judge import CaptureBus, encoded
 from whichrank.simulator.clock import START_UNIX_NS, generator, ns
+from whichrank.simulator.cluster_topology import ClusterShape, Topology
 from whichrank.simulator.faults.catalogue import CATALOGUE
-from whichrank.simulator.faults.fault import Planned, Site
+from whichrank.simulator.faults.fault import FaultSite, Planned
 from whichrank.simulator.jobs import JobSpec
 from whichrank.simulator.mesh import Mesh
-from whichrank.simulator.resources import Change
-from whichrank.simulator.topology import ClusterShape, Topology
+from whichrank.simulator.resources import ParameterChange
 from whichrank.simulator.world import World
 
 from .healthy import Healthy
@@ -64,12 +64,12 @@ def plan_fault(kind: Kind, healthy: Healthy, at_s: float, seed: int) -> Planned:
     return replace(planned, changes=tuple(_sized(change, kind, healthy) for change in planned.changes))
 
 
-class SiteOfTie(Site):
+class SiteOfTie(FaultSite):
     def any_rank(self) -> int:
         return GUILTY
 
 
-def _sized(change: Change, kind: Kind, healthy: Healthy) -> Change:
+def _sized(change: ParameterChange, kind: Kind, healthy: Healthy) -> ParameterChange:
     """Of the real fault's seconds a step; what is up or down has no size. A rank that works faster adds less work."""
     added_s = kind.adds * healthy.step_s
     added_work_s = added_s * (1.0 - UNEVEN * np.arange(RANKS) / (RANKS - 1))
@@ -103,13 +103,13 @@ def job_of(kind: Kind, healthy: Healthy) -> JobSpec:
     )
 
 
-def _as_it_is(healthy: Healthy) -> Sequence[Change]:
+def _as_it_is(healthy: Healthy) -> Sequence[ParameterChange]:
     """How this node differs from a sound one of the simulator, all the time. Its loader looks up no files."""
     slower = [
-        Change(at_s=0.0, family="gpu", name="speed", value=float(speed), places=(rank,))
+        ParameterChange(at_s=0.0, family="gpu", name="speed", value=float(speed), places=(rank,))
         for rank, speed in enumerate(healthy.speed)
     ]
-    return [*slower, Change(at_s=0.0, family="program", name="metadata_ops", value=0.0, job=JOB)]
+    return [*slower, ParameterChange(at_s=0.0, family="program", name="metadata_ops", value=0.0, job=JOB)]
 
 
 def _simulate(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.processors.endings import raised_fact, row_of
 from whichrank.processors.cluster.shared.troubles import Trouble, trouble_of
-from whichrank.telemetry.evidence_facts import EvidenceFact, How, Sender
+from whichrank.telemetry.evidence_facts import EvidenceFact, How, SignalSender
 
 
 def ended(*facts: EvidenceFact, signal: str = "rank.exception") -> Trouble:
@@ -36,7 +36,7 @@ def test_other_ranks_and_numbers_are_the_same_error() -> None:
 @pytest.mark.parametrize(
     ("fact", "error", "said"),
     [
-        (EvidenceFact(how=How.ABORTED, rank=1, signal=6, sender=Sender.ITSELF), "sigabrt by itself", ""),
+        (EvidenceFact(how=How.ABORTED, rank=1, signal=6, sender=SignalSender.ITSELF), "sigabrt by itself", ""),
         (EvidenceFact(how=How.SIGNAL, rank=1, signal=9, step=3, phase="restore"), "sigkill in restore", ""),
         (EvidenceFact(how=How.VICTIMS, endings=(raised_fact("OSError: x 1", rank=0),)), "oserror: x #", "oserror: x #"),
         (EvidenceFact(how=How.VICTIMS), "victims", ""),
@@ -50,7 +50,7 @@ def test_what_we_say_of_an_end_is_nothing_that_a_rule_looks_for(fact: EvidenceFa
 
 
 def test_a_row_of_a_release_before_facts_compares_with_today_s() -> None:
-    told = ended(EvidenceFact(how=How.ABORTED, rank=1, signal=6, sender=Sender.ITSELF, step=2, phase="forward"))
+    told = ended(EvidenceFact(how=How.ABORTED, rank=1, signal=6, sender=SignalSender.ITSELF, step=2, phase="forward"))
     row = json.loads(told.pack())
     row |= {"error": "aborted itself (sigabrt) in step #, phase forward, before ranks #-# failed"}
     del row["said"], row["hows"]

@@ -1,0 +1,75 @@
+"""Which collectors a node has, by name, and where each of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from ...telemetry.records import Identity
+from .base.collector import Collector, Isolation
+from .logs.job_log_events import JobLogEvents
+from .logs.job_logs import JobLogsCollector
+from .logs.kernel_events import KernelEvents
+from .logs.kernel_log_collector import KernelLogCollector, default_sources
+from .options import NodeOptions
+from .processes.job_process import JobProcess
+from .schedule import CollectorPlan
+
+
+def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, Identity]]) -> list[CollectorPlan]:
+    """rank_processes: the ranks of this node now, by pid; called in the collectors' threads."""
+
+    def pids() -> Iterable[int]:
+        return tuple(rank_processes())
+
+    def ranks() -> Collection[JobProcess]:
+        return [JobProcess(pid=pid, job=who.job, rank=who.rank) for pid, who in rank_processes().items()]
+
+    plans = (
+        CollectorPlan(name="gpu", factory=".gpu.gpu_collector:GpuCollector", isolation=Isolation.PROCESS),
+        CollectorPlan(
+            name="kernel_log", factory=".collector_plans:make_kernel_log", options={"path": options.kernel_log}
+        ),
+        CollectorPlan(name="network", factory=".network.network_collector:NetworkCollector"),
+        CollectorPlan(
+            name="storage",
+            factory=".storage.storage_collector:StorageCollector",
+            options={"write_folders": options.write_folders},
+            isolation=Isolation.PROCESS,
+        ),
+        CollectorPlan(name="host", factory=".host.host_collector:HostCollector", options={"pids": pids}),
+        CollectorPlan(
+            name="processes", factory=".processes.process_collector:ProcessCollector", options={"ranks": ranks}
+        ),
+        CollectorPlan(
+            name="scheduler",
+            factory=".surroundings.scheduler_collector:SchedulerCollector",
+            options={"node_file": options.kubernetes_node_file},
+        ),
+        CollectorPlan(
+            name="versions",
+            factory=".surroundings.versions_collector:VersionsCollector",
+            options={"state_file": options.versions_file},
+            isolation=Isolation.PROCESS,  # a rank's folder may lie on a dead mount
+        ),
+        CollectorPlan(
+            name="topology",
+            factory=".surroundings.topology_collector:TopologyCollector",
+            options={"table_file": options.topology_file},
+        ),
+        CollectorPlan(
+            name="job_logs",
+            factory=".collector_plans:make_job_logs",
+            options={"ranks": ranks, "patterns": options.job_logs},
+        ),
+    )
+    return [plan for plan in plans if plan.name in options.collect]
+
+
+def make_job_logs(ranks: Callable[[], Collection[JobProcess]], patterns: Sequence[str]) -> Collector:
+    events = JobLogEvents(ranks)
+    return JobLogsCollector(events, lambda: tuple(ranks()), patterns, flush=events.flush)
+
+
+def make_kernel_log(path: str) -> Collector:
+    events = KernelEvents()
+    return KernelLogCollector(events, default_sources(path), flush=events.flush)

@@ -1,0 +1,253 @@
+"""The GPUs of this node, by NVIDIA's driver: values every ten seconds, events as they come, and whose process is where.
+
+Runs in a process of its own (``Isolation.PROCESS``), because a call into a driver in trouble may never return. Between
+two collections ``wait`` tells what the driver says by itself (Xid errors). Made there, too.
+
+A GPU that was seen once stays expected: when it is gone, ``hw.status`` says so each time, and a happening once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pynvml as nvml
+
+from ....telemetry.vocabulary import EventName
+from ..base.collector import Collected, NeedsNewProcess, Timestamps
+from .driver import LOST, Driver, Gpu, UnreachableGpu, close_driver, error_words, is_instance, open_driver
+from .driver_events import DriverEvent, EventWatch
+from .gathering import GpuCollection, labels_of
+from .gpu_readings import Value
+from .pci_devices import nvidia_on_bus
+from .places import RankPlacer
+from .watched import GpuResponse, WatchedGpu
+
+PERIOD_S = 10.0
+#: A missing driver, and a lost GPU, are looked for anew so often.
+RETRY_S = 60.0
+#: A GPU that stays lost is looked for less and less often: to initialise beside it may take the driver seconds.
+_MOST_RETRY_S = 600.0
+#: Where new ranks are is asked so often: a GPU that is lost does not tell any more whose it was.
+PLACE_S = 2.0
+#: Limits, modes and the like are read so often.
+SLOW_S = 60.0
+_NS = 1_000_000_000
+
+
+class DriverReplaced(NeedsNewProcess):
+    """The driver is newer than the library that this process has loaded: only a new process can load the other one."""
+
+
+class GpuCollector:
+    """``Collector`` of the GPUs. proc, sys: this node's; the driver's own folder lies below the first."""
+
+    name = "gpu"
+    period_s = PERIOD_S
+
+    def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        self._sys = sys
+        self._proc_gpus = proc / "driver" / "nvidia" / "gpus"
+        self._placer = RankPlacer(proc)
+        self._driver: Driver | None = None
+        self._events: EventWatch | None = None
+        #: By UUID; of a GPU that was lost before it could say one, by its place.
+        self._watched: dict[str, WatchedGpu] = {}
+        self._next_try_ns = 0
+        self._retry_s = RETRY_S
+        self._slow_due_ns = self._place_due_ns = 0
+        self._told: set[str] = set()
+        self._told_no_driver = False
+        self._told_gone = False
+        #: Without a driver: whether there is a GPU to see.
+        self._is_blind = False
+        self._versions: dict[str, str] = {}
+
+    def collect(self, now: Timestamps) -> Collected:
+        """Raises ``DriverReplaced``."""
+        out = GpuCollection(now, told=self._told)
+        if self._events is not None:
+            self._tell_events(self._events.wait(0.0), out)
+        if self._driver is not None and self._any_lost() and now.mono_ns >= self._next_try_ns:
+            # A GPU that was reset answers only those who initialise after that.
+            self.close()
+        if self._driver is None and not self._open(out):
+            out.blind = self._is_blind
+            return out.done()
+        if not self._look_at_all(out):
+            out.blind = True
+            return out.done()
+        self._place_ranks(out)
+        self._listen(out)
+        self._add_status(out)
+        return out.done()
+
+    def wait(self, timeout_s: float) -> Collected:
+        """Between collections: returns as soon as the driver tells something, else after the time-out."""
+        until = time.monotonic() + timeout_s
+        events = self._events.wait(timeout_s) if self._events is not None else []
+        out = GpuCollection(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()), told=self._told)
+        self._tell_events(events, out)
+        if self._events is not None and not self._events.is_open:
+            # A wait says that some GPU is lost, not which.
+            for watched in self._watched.values():
+                if not watched.lost:
+                    watched.find_out_if_lost(out)
+            self._listen(out)
+        if self._driver is not None and out.now.mono_ns >= self._place_due_ns:
+            self._place_ranks(out)
+            out.points.clear()  # values are told by collections
+        if not out.happenings:
+            time.sleep(max(0.0, until - time.monotonic()))
+        out.blind = self._driver is None and self._is_blind
+        return out.done()
+
+    def _place_ranks(self, out: GpuCollection) -> None:
+        self._place_due_ns = out.now.mono_ns + int(PLACE_S * _NS)
+        by_index = sorted(self._watched.values(), key=lambda watched: watched.gpu.index)
+        reachable = [watched.gpu for watched in by_index if not watched.lost]
+        self._placer.place([watched.gpu for watched in by_index], reachable, out)
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+        self._events = None
+        if self._driver is not None:
+            close_driver()
+        self._driver = None
+        self._next_try_ns = 0
+
+    def _open(self, out: GpuCollection) -> bool:
+        if out.now.mono_ns < self._next_try_ns:
+            return False
+        self._next_try_ns = out.now.mono_ns + int(RETRY_S * _NS)
+        try:
+            self._driver = open_driver(self._proc_gpus)
+        except nvml.NVMLError as error:
+            close_driver()
+            if error.value == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH and self._watched:
+                raise DriverReplaced(
+                    f"GPU: the driver was replaced, a new process is needed to load its library ({error})"
+                ) from error
+            if not self._told_no_driver:
+                out.problems.append(
+                    f"GPU: no values, NVIDIA's driver cannot be opened ({error}); tried again every {RETRY_S:.0f} s"
+                )
+            self._told_no_driver = True
+            self._is_blind = bool(self._watched or nvidia_on_bus(self._sys)[0])
+            return False
+        self._told_no_driver = False
+        self._slow_due_ns = 0
+        before = self._any_lost()
+        self._meet(self._driver, out)
+        self._retry_s = min(2 * self._retry_s, _MOST_RETRY_S) if before and self._any_lost() else RETRY_S
+        self._next_try_ns = out.now.mono_ns + int(self._retry_s * _NS)
+        self._tell_versions(self._driver, out)
+        self._listen(out)
+        return True
+
+    def _meet(self, driver: Driver, out: GpuCollection) -> None:
+        """Which of the GPUs that are expected are there, and which are new."""
+        expected = self._watched
+        self._watched = {gpu.uuid: WatchedGpu(gpu) for gpu in driver.gpus}
+        for key, old in expected.items():
+            found = next((gpu for gpu in driver.gpus if _is_same(gpu, old.gpu)), None)
+            if found is None:
+                self._watched[key] = old
+                if not old.lost:
+                    old.lose("not_listed", out)
+            elif old.lost:
+                out.tell_device("gpu_back", found, {"why": old.lost})
+        for unreachable in driver.unreachable:
+            self._expect(unreachable, out)
+
+    def _expect(self, unreachable: UnreachableGpu, out: GpuCollection) -> None:
+        """One that was lost before we could ask it who it is."""
+        if any(watched.lost and watched.gpu.index == unreachable.index for watched in self._watched.values()):
+            return
+        name = unreachable.uuid or unreachable.pci_bus or f"GPU {unreachable.index}"
+        gpu = Gpu(
+            uuid=name, index=unreachable.index, pci_bus=unreachable.pci_bus, model="", serial="", vbios="", handle=None
+        )
+        self._watched[name] = WatchedGpu(gpu)
+        self._watched[name].lose(LOST.get(unreachable.status, error_words(unreachable.status)), out)
+
+    def _any_lost(self) -> bool:
+        return any(watched.lost for watched in self._watched.values())
+
+    def _look_at_all(self, out: GpuCollection) -> bool:
+        """False: the driver has gone. What was lost with it is not told lost: nobody knows."""
+        slow = out.now.mono_ns >= self._slow_due_ns
+        looks = [(watched, watched.look(slow, out)) for watched in self._watched.values() if not watched.lost]
+        ends = {look for _, look in looks}
+        if GpuResponse.AWAY in ends or ends == {GpuResponse.SILENT}:
+            if not self._told_gone:
+                out.problems.append("GPU: the driver has gone, or was loaded anew; it is opened again")
+            self._told_gone = self._is_blind = True
+            self.close()
+            return False
+        self._told_gone = False
+        for watched, look in looks:
+            if look is GpuResponse.SILENT:
+                watched.lose("no_answer", out)
+        if slow:
+            self._slow_due_ns = out.now.mono_ns + int(SLOW_S * _NS)
+            self._add_description(out)
+        return True
+
+    def _listen(self, out: GpuCollection) -> None:
+        if self._events is None or not self._events.is_open:
+            self._events = EventWatch(watched.gpu for watched in self._watched.values() if not watched.lost)
+        if self._events.problem:
+            out.problem(f"GPU: {self._events.problem}")
+
+    def _tell_events(self, events: Sequence[DriverEvent], out: GpuCollection) -> None:
+        for event in events:
+            attributes: dict[str, Any] = {"code": event.code}
+            if event.gpu is not None and is_instance(event.gpu_instance):
+                attributes["gpu_instance"] = event.gpu_instance
+                attributes["mig"] = event.gpu.mig_uuid(event.gpu_instance, event.compute_instance)
+            out.tell_device(event.kind, event.gpu, attributes)
+
+    def _tell_versions(self, driver: Driver, out: GpuCollection) -> None:
+        now = {"nvidia_driver": driver.version, "nvml": driver.nvml_version}
+        for what, version in now.items():
+            before = self._versions.get(what)
+            if before and before != version:
+                out.tell(EventName.CHANGE, {"what": what, "old": before, "new": version, "where": "node"})
+        self._versions = now
+
+    def _add_status(self, out: GpuCollection) -> None:
+        for watched in self._watched.values():
+            out.add(labels_of(watched.gpu), status_values(lost=bool(watched.lost)))
+
+    def _add_description(self, out: GpuCollection) -> None:
+        assert self._driver is not None
+        for gpu in (watched.gpu for watched in self._watched.values()):
+            labels = {
+                "hw.vendor": "NVIDIA",
+                "hw.model": gpu.model,
+                "hw.serial_number": gpu.serial,
+                "hw.firmware_version": gpu.vbios,
+                "hw.driver_version": self._driver.version,
+                "whichrank.gpu.nvml_version": self._driver.nvml_version,
+                "whichrank.gpu.pci_bus": gpu.pci_bus,
+                "whichrank.gpu.index": str(gpu.index),
+            }
+            out.add(labels_of(gpu), (Value("whichrank.gpu.info", 1.0, labels),))
+
+
+def status_values(*, lost: bool) -> tuple[Value, ...]:
+    return tuple(
+        Value("hw.status", float(holds), {"hw.type": "gpu", "hw.state": state})
+        for state, holds in (("ok", not lost), ("failed", lost))
+    )
+
+
+def _is_same(found: Gpu, expected: Gpu) -> bool:
+    """One that was expected by its place alone has no handle; it is whoever sits there now."""
+    if expected.handle is not None:
+        return found.uuid == expected.uuid
+    return found.uuid == expected.uuid or found.pci_bus == expected.pci_bus or found.index == expected.index

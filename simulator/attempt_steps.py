@@ -1,0 +1,424 @@
+"""The steps of an attempt as time goes on: computed when they begin, and again when something happens within them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..telemetry.vocabulary import Op, Phase
+from .clock import to_ns
+from .fabric import LATENCY_S
+from .mesh import Mesh
+from .noise import Draws, Noise, draw, interpreter_pauses
+from .numbers import NumericHealth
+from .program import Does, Recipe, StepProgram
+from .propagate import StageTimes, StepGiven, propagate
+from .rank_processes import Processes
+from .recording import StagePlan, StepRecording, record
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: Time of the first step's kernels by that of a later one's: compiling, first calls, cold caches.
+FIRST_STEP_PACE = 4.0
+#: Finished steps that are kept: what they say of a rank (its last call) is asked for later.
+_KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Conditions:
+    """What the next step meets by way of resources; by rank."""
+
+    kernel_pace: Floats
+    launch_pace: Floats
+    input_s: Floats
+    save_s: Floats
+    rate: dict[str, Floats]
+    differs: NDArray[np.bool_] | None
+    swaps: NDArray[np.bool_] | None = None
+    evaluation: Floats | None = None
+    loss: Floats | None = None  # by that of a usual batch; nan: it overflows
+    pauses: float = 0.0  # of a rank's steps, in which its interpreter cleans up
+
+
+@dataclass(kw_only=True, eq=False)
+class LiveStep:
+    step: int
+    program: StepProgram
+    plans: list[StagePlan]
+    draws: Draws
+    conditions: Conditions
+    begin_s: Floats
+    device_s: Floats
+    times: StageTimes
+    recordings: list[StepRecording]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A step that all have ended: for the ledger. Times of the simulation, and what of it was spent on what.
+
+    stalled_s, starting_s, straggler_s: by how much it would have been shorter with the same draws, had nothing stood
+    still, had its kernels been warm, and had each rank's GPU and host been as fast as the job's fastest. save_s,
+    evaluation_s, data_s: in the step that it would have been then, so that no second is in two of them.
+    """
+
+    step: int
+    begin_s: float
+    end_s: float
+    save_s: float
+    evaluation_s: float
+    data_s: float
+    stalled_s: float
+    starting_s: float
+    straggler_s: float
+
+
+@dataclass(kw_only=True, eq=False)
+class AttemptSteps:
+    """phase_before, since_ns: what the ranks do before the first step, and since when.
+
+    steps_only: calls are not recorded.
+    """
+
+    mesh: Mesh
+    recipe: Recipe
+    noise: Noise
+    words: tuple[object, ...]
+    begin_s: Floats
+    phase_before: Phase
+    since_ns: Ints
+    look_offset_ns: Ints
+    conditions: Callable[[int], Conditions]
+    steps_only: bool = False
+    live: list[LiveStep] = field(default_factory=list)
+    numbers: NumericHealth = field(default_factory=NumericHealth)
+    finished: list[Finished] = field(default_factory=list)
+    _programs: dict[tuple[bool, bool], tuple[StepProgram, list[StagePlan]]] = field(default_factory=dict)
+
+    @property
+    def runs_ahead(self) -> bool:
+        return self.recipe.backend == "nccl"
+
+    def extend(self, until_s: float, processes: Processes) -> None:
+        """Compute all steps that some rank begins until then."""
+        while not self.live or bool((self.live[-1].times.host_s <= until_s).any()):
+            if not self.live and not bool((self.begin_s <= until_s).any()):
+                return
+            self._begin(processes)
+
+    def lay_out_first(self, processes: Processes) -> None:
+        """The first step, which says where they stand before it begins."""
+        if not self.live:
+            self._begin(processes)
+
+    def recompute(self, processes: Processes) -> None:
+        """Something has happened within them."""
+        for place, live in enumerate(self.live):
+            if place:
+                live.begin_s, live.device_s = self.live[place - 1].times.host_s, self.live[place - 1].times.device_s
+            self._compute(live, place, processes)
+
+    def prune(self, before_ns: int, processes: Processes) -> None:
+        """Forget steps of which everything has long been told."""
+        while len(self.live) > _KEPT and max(rec.last for rec in self.live[0].recordings) < before_ns:
+            self.finished.append(self.summary(self.live[0], processes))
+            self.live.pop(0)
+
+    def recordings(self) -> list[list[StepRecording]]:
+        """By stage, oldest first."""
+        return [[live.recordings[stage] for live in self.live] for stage in range(self.mesh.pipeline)]
+
+    def next_call_s(self, ranks: Ints, after_s: float) -> Floats:
+        """When these ranks' hosts next do anything after then, or are in a wait for their device; inf: never."""
+        found = np.full(ranks.size, np.inf)
+        size = self.mesh.stage_size
+        for live in self.live:
+            for number, rank in enumerate(ranks.tolist()):
+                stage, inside = divmod(rank, size)
+                called = live.times.called[stage][:, inside]
+                later = called[called > after_s]
+                if later.size:
+                    found[number] = min(found[number], float(later.min()))
+                syncs = [place for place, op in enumerate(live.program.stages[stage]) if op.does is Does.SYNC]
+                ended = live.times.ended[stage][:, inside]
+                if any(called[place] <= after_s < ended[place] for place in syncs):
+                    found[number] = after_s
+        return found
+
+    def first_call_s(self, rank: int, step: int) -> float:
+        """When this rank's host first calls anything in this step; inf: not yet known, or never."""
+        stage, inside = divmod(rank, self.mesh.stage_size)
+        called = [live.times.called[stage][:, inside] for live in self.live if live.step == step]
+        return min((float(times.min()) for times in called), default=float("inf"))
+
+    def saves(self) -> Iterator[tuple[int, Floats]]:
+        """Of steps that write a checkpoint: the step, and when each rank begins to; inf: never."""
+        for live in self.live:
+            began, _ = saves_of(live)
+            if np.isfinite(began).any():
+                yield live.step, began
+
+    def phase_at(self, rank: int, at_s: float) -> tuple[int, Phase]:
+        """Step and phase of a rank then."""
+        step, phase = -1, self.phase_before
+        stage, inside = divmod(rank, self.mesh.stage_size)
+        at_ns = round(at_s * 1e9)
+        for live in self.live:
+            recording = live.recordings[stage]
+            if recording.begin[inside] <= at_ns:
+                step = live.step
+                for (_, word), times in zip(recording.plan.phases, recording.phase_at, strict=True):
+                    if times[inside] <= at_ns:
+                        phase = Phase(word)
+        return max(step, 0), phase
+
+    def waits_for_input(self, at_ns: Ints) -> NDArray[np.bool_]:
+        """By rank: whether it stands in its fetching of data, or saves."""
+        waits = np.zeros(self.mesh.world_size, bool)
+        if not self.live:
+            return waits
+        for stage in range(self.mesh.pipeline):
+            ranks = self.mesh.stage(stage)
+            for live in self.live:
+                times = live.times
+                for place, operation in enumerate(live.program.stages[stage]):
+                    if operation.does in (Does.INPUT, Does.SAVE):
+                        began = to_ns(times.began[stage][place])
+                        ended = to_ns(times.ended[stage][place])
+                        waits[ranks] |= (began <= at_ns[ranks]) & (at_ns[ranks] < ended)
+        return waits
+
+    def oldest_open_s(self, now_s: float) -> Floats:
+        """By rank: since when its oldest call is open, inf none."""
+        oldest = np.full(self.mesh.world_size, np.inf)
+        for live in self.live:
+            for stage in range(self.mesh.pipeline):
+                places = live.program.recorded(stage)
+                called, ended = live.times.called[stage][places], live.times.ended[stage][places]
+                collective = [live.program.stages[stage][place].does is Does.COLLECTIVE for place in places]
+                is_open = (called <= now_s) & (ended > now_s) & np.array(collective)[:, None]
+                first = np.where(is_open, called, np.inf).min(axis=0)
+                ranks = self.mesh.stage(stage)
+                oldest[ranks] = np.minimum(oldest[ranks], first)
+        return oldest
+
+    # --- one step -----------------------------------------------------------------------------------------------------
+    def _begin(self, processes: Processes) -> None:
+        step = self.live[-1].step + 1 if self.live else 0
+        recipe = self.recipe
+        saves = recipe.saves(step)
+        evaluates = bool(step and recipe.evaluates_every) and step % recipe.evaluates_every == 0
+        program, plans = self._program(saves, evaluates)
+        conditions = self.conditions(step)
+        draws = draw(self.noise, program, step, *self.words)
+        if conditions.pauses:
+            more = interpreter_pauses(conditions.pauses, program, *self.words, step)
+            draws = replace(draws, pauses=[*draws.pauses, *more])
+        live = LiveStep(
+            step=step,
+            program=program,
+            plans=plans,
+            draws=self.numbers.after(draws, conditions.loss),
+            conditions=conditions,
+            begin_s=self.live[-1].times.host_s if self.live else self.begin_s,
+            device_s=self.live[-1].times.device_s if self.live else self.begin_s,
+            times=None,  # type: ignore[arg-type]
+            recordings=[],
+        )
+        self.live.append(live)
+        self._compute(live, len(self.live) - 1, processes)
+
+    def _compute(self, live: LiveStep, place: int, processes: Processes) -> None:
+        live.times = propagate(live.program, self._given(live, processes))
+        live.recordings = [
+            self._record(live, place, stage, processes.silent_from_ns) for stage in range(self.mesh.pipeline)
+        ]
+
+    def _given(
+        self, live: LiveStep, processes: Processes, *, stands: bool = True, is_cold: bool = True, is_even: bool = False
+    ) -> StepGiven:
+        """What the step meets, or would meet if nothing stood still, its kernels were warm, all ranks equally fast."""
+        given = live.conditions
+        first = FIRST_STEP_PACE if live.step == 0 and is_cold else 1.0
+        kernel_pace = np.full_like(given.kernel_pace, given.kernel_pace.min()) if is_even else given.kernel_pace
+        launch_pace = np.full_like(given.launch_pace, given.launch_pace.min()) if is_even else given.launch_pace
+        return StepGiven(
+            host_s=live.begin_s,
+            device_s=live.device_s,
+            kernel_pace=kernel_pace * live.draws.pace * first,
+            launch_pace=launch_pace * first,
+            input_s=given.input_s,
+            save_s=given.save_s,
+            rate=given.rate,
+            latency_s=LATENCY_S,
+            jitter=live.draws.jitter,
+            pauses=live.draws.pauses,
+            stops=processes.active_stops() if stands else {},
+            differs=given.differs,
+            swaps=given.swaps,
+            evaluation=given.evaluation,
+            runs_ahead=self.runs_ahead,
+            launch_share=self.recipe.launch_share,
+        )
+
+    def _record(self, live: LiveStep, place: int, stage: int, silent_from: Ints) -> StepRecording:
+        ranks, plan = self.mesh.stage(stage), live.plans[stage]
+        earlier = self.live[place - 1].recordings[stage] if place else None
+        if earlier is not None:
+            before, phase, since = earlier.after(), earlier.plan.phases[-1][1], earlier.phase_at[-1]
+            started = earlier.started_after()
+        elif live.recordings:
+            old = live.recordings[stage]
+            before, phase, since = old.before, old.phase_before, old.since
+            started = old.started_before
+        else:
+            before, phase, since = {}, int(self.phase_before), self.since_ns[ranks]
+            started = {}
+        return record(
+            live.times,
+            stage,
+            plan,
+            step=live.step,
+            begin_s=live.begin_s[ranks],
+            end_s=self._ends(live, stage),
+            look_offset_ns=self.look_offset_ns[ranks],
+            silent_from=silent_from[ranks],
+            before=before,
+            started_before=started,
+            phase_before=phase,
+            since=since,
+            loss=live.draws.loss[ranks],
+            norm=live.draws.norm[ranks],
+            nbytes=_sizes(plan, live.program, stage, live.conditions.differs, ranks),
+        )
+
+    def _ends(self, live: LiveStep, stage: int) -> Floats:
+        """A rank's step has ended when its host does not stand in it any more."""
+        return live.times.host_s[self.mesh.stage(stage)]
+
+    def _program(self, saves: bool, evaluates: bool) -> tuple[StepProgram, list[StagePlan]]:
+        known = self._programs.get((saves, evaluates))
+        if known is None:
+            program = self.recipe.program(self.mesh, saves=saves, evaluates=evaluates)
+            plans = [
+                StagePlan.of(program, stage, on_device=self.runs_ahead, steps_only=self.steps_only)
+                for stage in range(self.mesh.pipeline)
+            ]
+            known = self._programs[saves, evaluates] = program, plans
+        return known
+
+    def summary(self, live: LiveStep, processes: Processes) -> Finished:
+        """Of a step that has ended."""
+
+        def again(**differs: bool) -> StageTimes:
+            return propagate(live.program, self._given(live, processes, **differs))
+
+        made = [live.times] * 4
+        if processes.active_stops():
+            made[1:] = [again(stands=False)] * 3
+        if live.step == 0:
+            made[2:] = [again(stands=False, is_cold=False)] * 2
+        if np.ptp(live.conditions.kernel_pace) or np.ptp(live.conditions.launch_pace):
+            made[3] = again(stands=False, is_cold=False, is_even=True)
+        ends_s = [float(times.host_s.max()) for times in made]
+        stalled_s, starting_s, straggler_s = (max(0.0, more - less) for more, less in pairwise(ends_s))
+        return Finished(
+            step=live.step,
+            begin_s=float(live.begin_s.max()),
+            end_s=ends_s[0],
+            save_s=length_s(live.program, made[-1], Phase.CHECKPOINT),
+            evaluation_s=length_s(live.program, made[-1], Phase.EVAL),
+            data_s=length_s(live.program, made[-1], Phase.DATA),
+            stalled_s=stalled_s,
+            starting_s=starting_s,
+            straggler_s=straggler_s,
+        )
+
+
+def length_s(program: StepProgram, times: StageTimes, phase: Phase, until_s: float = np.inf) -> float:
+    """From when the last rank comes to this phase until the last one leaves it, no later than then; 0 without one."""
+    begin_s, end_s = edges_s(program, times, phase)
+    return max(0.0, min(end_s, until_s) - begin_s) if begin_s < until_s else 0.0
+
+
+def edges_s(program: StepProgram, times: StageTimes, phase: Phase) -> tuple[float, float]:
+    """When the last rank comes to this phase, and the last one leaves it; inf: never."""
+    begins, ends = [], []
+    for stage, operations in enumerate(program.stages):
+        places = [place for place, operation in enumerate(operations) if operation.phase is phase]
+        if places:
+            begins.append(float(times.called[stage][places[0]].max()))
+            ends.append(float(times.ended[stage][places[-1]].max()))
+    return (max(begins), max(ends)) if begins else (np.inf, np.inf)
+
+
+def idle_from_s(live: LiveStep) -> float:
+    """When all have done what a script does between two steps, and would begin this one's work; inf: never."""
+    after = (
+        edges_s(live.program, live.times, phase)[1] for phase in (Phase.EVAL, Phase.CHECKPOINT) if _has(live, phase)
+    )
+    return max(after, default=float(live.begin_s.max()))
+
+
+def _has(live: LiveStep, phase: Phase) -> bool:
+    return any(operation.phase is phase for operations in live.program.stages for operation in operations)
+
+
+def stands_since_s(live: LiveStep, processes: Processes) -> float:
+    """When the first rank came to stand for ever in this step, while its process lived; inf: none does."""
+    found_s = np.inf
+    for stop in processes.active_stops().values():
+        held = np.isfinite(stop.since_s) & np.isinf(stop.until_s) & (stop.since_s < processes.ended_s)
+        for rank in np.flatnonzero(held).tolist():
+            stage, inside = divmod(rank, live.program.mesh.stage_size)
+            never = np.flatnonzero(np.isinf(live.times.ended[stage][:, inside]))
+            if never.size:
+                called_s = float(live.times.called[stage][never[0], inside])
+                found_s = min(found_s, max(float(stop.since_s[rank]), called_s))
+    return found_s
+
+
+def _sizes(
+    plan: StagePlan, program: StepProgram, stage: int, differs: NDArray[np.bool_] | None, ranks: slice
+) -> Ints | None:
+    """Of calls that another branch of the code makes with another size."""
+    if differs is None or not differs[ranks].any():
+        return None
+    sizes = np.array([[call.nbytes] for call in plan.calls]).repeat(differs[ranks].size, axis=1)
+    for number, call in enumerate(plan.calls):
+        if program.stages[stage][call.place].may_differ and call.op == int(Op.ALL_REDUCE):
+            sizes[number, differs[ranks]] //= 2
+    return sizes
+
+
+def saved_steps(finished: Sequence[Finished], live: Sequence[LiveStep], now_s: float) -> int:
+    """Steps made when the newest checkpoint that is whole by then began to be written; 0 none."""
+    saved = [each.step for each in finished if each.save_s > 0.0]
+    saved += [each.step for each in live if edges_s(each.program, each.times, Phase.CHECKPOINT)[1] <= now_s]
+    return max(saved, default=0)
+
+
+def saves_of(live: LiveStep) -> tuple[Floats, Floats]:
+    """By rank, when it begins to write its part of a checkpoint in this step, and has written it; inf: never."""
+    began = np.full(live.program.mesh.world_size, np.inf)
+    ended = began.copy()
+    for stage, operations in enumerate(live.program.stages):
+        for place, operation in enumerate(operations):
+            if operation.does is Does.SAVE:
+                ranks = live.program.mesh.stage(stage)
+                began[ranks], ended[ranks] = live.times.began[stage][place], live.times.ended[stage][place]
+    return began, ended
+
+
+def saving_ranks(steps: Sequence[LiveStep], now_s: float) -> NDArray[np.bool_]:
+    """By rank, whether it writes a checkpoint then. Of an attempt that has begun no step: one False."""
+    saving = np.zeros(steps[0].program.mesh.world_size if steps else 1, bool)
+    for live in steps:
+        if _has(live, Phase.CHECKPOINT):
+            began, ended = saves_of(live)
+            saving |= (began <= now_s) & (now_s < ended)
+    return saving

@@ -1,6 +1,7 @@
 """Xid and SXid lines of the NVIDIA drivers: code, device and details, with our one policy per code.
 
-Tables: xid.tsv (173 codes; all that is said of an Xid anywhere stands there), sxid.tsv (NVSwitch), nvlink5.tsv (how 144-150 are told apart).
+Tables: xid.tsv (173 codes; whatever is said of one, for kernel logs, job logs and conditions, stands there), sxid.tsv
+(NVSwitch), nvlink5.tsv (how 144-150 are told apart).
 """
 
 from __future__ import annotations
@@ -180,6 +181,8 @@ def policy_of(code: str) -> XidPolicy:
         repair=Repair.CONTACT_SUPPORT,
         action=Action.ASK_A_HUMAN,
         follows=frozenset(),
+        failure_class="gpu_hardware",
+        effect="device",
     )
 
 

@@ -1,1 +1,1 @@
-"""Limits of what is measured on nodes: one table for jobs that run, checks before and after them, and ports' counters."""
+"""Limits of what is measured on nodes: one table for jobs that run, for checks before them, and for ports' counters."""

@@ -1,14 +1,14 @@
-"""The table of node limits: ``gpu.toml``, ``host.toml``, ``network.toml``, ``storage.toml``, one row per measured thing.
+"""The table of node limits: ``gpu.toml``, ``host.toml``, ``network.toml``, ``storage.toml``; a row per measured thing.
 
 A row names the points that it is about: those of this metric that carry all these attributes (``where``). What follows
 has up to three parts, so that whoever changes a limit sees what else is said of the same thing:
 
 ``live``   while jobs run it makes a condition of the node (processors/entity/rules.py has the keys)
 ``check``  before or after a job ``whichrank check`` holds it against a limit (health_checks/point_limits.py)
-``port``   the growth of a port's counter, for ``diagnose counters`` and the check of the network (counters/rules.py)
+``port``   the growth of a port's counter: ``diagnose counters`` and the check of the network (counters/rules.py)
 
-Limits are strict: at the limit nothing is said. They differ where the question does: a check asks what a job that begins
-needs, a condition what stops or slows one that runs.
+Limits are strict: at the limit nothing is said. They differ where the question does: a check asks what a job that
+begins needs, a condition what stops or slows one that runs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Which signals make a condition, how long it lasts, and what it may explain: read from ``conditions.toml`` (events) and
-``diagnosis.node_limits`` (metrics).
+"""Which signals make a condition, how long it lasts, and what it may explain.
+
+Read from ``conditions.toml`` (events) and ``diagnosis.node_limits`` (metrics).
 
 The words of kernel events, their severity and their domain come with the event (``diagnosis.kernel_log`` owns the
 catalogue); here stands only what follows for jobs.

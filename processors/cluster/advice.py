@@ -14,14 +14,13 @@ from functools import cache, lru_cache
 from typing import Any
 
 from ...diagnosis.data_file import read_toml
+from ...telemetry.kind_sets import PROGRAM_DEFECT_KINDS
 from ...telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 from .failures import Precedents, Row, failure_of, last_end, precedents
 
 FILE = "advice.toml"
 #: They take a node away from its jobs, now or later.
 EVICTING = frozenset({Action.RESTART_WITHOUT_NODE, Action.DRAIN_AFTER_JOB, Action.REPLACE_LINK})
-#: Faults of the program, whoever shows them.
-_OF_PROGRAMS = frozenset({Kind.DESYNC.value, Kind.DEADLOCK.value})
 AUTOMATIC, HUMAN = "automatic", "human"
 NO_CAUSE = "none"
 DOMAINS = frozenset(
@@ -57,7 +56,7 @@ class Situation:
         return (
             self.scope == Scope.APPLICATION.value
             or self.domain == "application"
-            or self.kind in _OF_PROGRAMS
+            or self.kind in PROGRAM_DEFECT_KINDS
             or self.before.elsewhere
         )
 

@@ -16,7 +16,7 @@ from .causes import Body, kind_of, onset_of
 
 CONDITION = "no_node_fault"
 #: Kinds in which a rank that is alive does not come to where the others wait, by its own doing or its node's.
-OF_PROGRAMS = frozenset({Kind.RANK_NOT_ENTERED})
+MAYBE_OF_PROGRAM = frozenset({Kind.RANK_NOT_ENTERED})
 #: Faults are told late by so much after the verdict: a mount that does not answer takes longest.
 SETTLES_S = 20.0
 #: What must be looked at. The rest (logs, versions, topology) shows causes, but its absence hides no fault of the node.
@@ -44,7 +44,7 @@ def by_elimination(
 
     suspects: of the incident, with the place of their stack. watched: by node, the names of the collectors that see.
     """
-    if kind_of(primary) not in OF_PROGRAMS or not suspects:
+    if kind_of(primary) not in MAYBE_OF_PROGRAM or not suspects:
         return None
     nodes = {str(suspect.get("node") or "") for suspect in suspects}
     places = [_place(suspect) for suspect in suspects]

@@ -12,30 +12,13 @@ from enum import Enum
 from typing import Any
 
 from ...telemetry.evidence_facts import How
+from ...telemetry.kind_sets import CONCLUDED_FROM_WAITS, NUMERIC_KINDS, SPEED_KINDS, STOPPING_KINDS
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import Bucket, Kind
 from ..older_sentences import fact_of_row
 
 Body = Mapping[str, Any]
 
-#: The job cannot go on.
-BLOCKING = frozenset(
-    {
-        Kind.RANK_DIED,
-        Kind.RANK_RAISED,
-        Kind.RANK_STOPPED,
-        Kind.RANK_NOT_ENTERED,
-        Kind.RANK_NEVER_JOINED,
-        Kind.DESYNC,
-        Kind.DEADLOCK,
-        Kind.NODE_LOST,
-        Kind.COLLECTIVE_STALLED,
-    }
-)
-#: Concluded from somebody's waiting: what is seen directly explains it.
-WAITING = frozenset({Kind.RANK_NOT_ENTERED, Kind.RANK_NEVER_JOINED, Kind.COLLECTIVE_STALLED})
-SPEED = frozenset({Kind.RANK_SLOW, Kind.SLOW_TOGETHER})
-NUMERIC = frozenset({Kind.NUMERIC_FIRST_RANK, Kind.NUMERIC_ALL})
 #: Onsets of different ranks closer than this are not an order: nodes' clocks differ.
 CLOCK_DOUBT_S = 0.1
 #: Deaths so shortly before the request to stop belong to it: the launcher is told first, whoever told it.
@@ -71,37 +54,37 @@ def relate(primary: Body, new: Body, resolved_at: float | None, *, always: bool 
     if resolved_at is not None and onset > resolved_at:
         return Relation.UNRELATED
     is_refuted = resolved_at is not None and kinds[0] is Kind.NODE_LOST and detected_of(new) >= resolved_at
-    if is_refuted and kinds[1] in BLOCKING:
+    if is_refuted and kinds[1] in STOPPING_KINDS:
         return Relation.CORRECTION  # the node is back, and its ranks stand all the same: only its agent was away
     outlasts = resolved_at is not None and kinds[0] is Kind.COLLECTIVE_STALLED and detected_of(new) >= resolved_at
-    if outlasts and kinds[1] in SPEED:
+    if outlasts and kinds[1] in SPEED_KINDS:
         return Relation.CORRECTION  # what stood for seconds went on, and is as slow in each step since
     if kinds[0] is Kind.PLANNED_STOP:
         follows = onset >= onset_of(primary) - PLANNED_SLACK_S
-        return Relation.CONSEQUENCE if follows and kinds[1] in BLOCKING | SPEED else Relation.UNRELATED
+        return Relation.CONSEQUENCE if follows and kinds[1] in STOPPING_KINDS | SPEED_KINDS else Relation.UNRELATED
     if suspect_ranks(primary) & suspect_ranks(new):
         return Relation.SAME_CAUSE
-    if kinds[0] in BLOCKING:
+    if kinds[0] in STOPPING_KINDS:
         return _relate_to_blocking(primary, new, kinds[1])
-    if kinds[0] in SPEED and kinds[1] in SPEED:
+    if kinds[0] in SPEED_KINDS and kinds[1] in SPEED_KINDS:
         nobody = not suspect_ranks(primary) or not suspect_ranks(new)
         # What was always so does not explain that something changed.
         alike = always == bool(new.get("always"))
         return Relation.SAME_CAUSE if nobody and alike else Relation.UNRELATED
-    if kinds[0] in NUMERIC:
-        numbers = kinds[1] in NUMERIC or (kinds[1] is Kind.RANK_RAISED and _speaks_of_numbers(new))
+    if kinds[0] in NUMERIC_KINDS:
+        numbers = kinds[1] in NUMERIC_KINDS or (kinds[1] is Kind.RANK_RAISED and _speaks_of_numbers(new))
         return Relation.CONSEQUENCE if numbers else Relation.UNRELATED
     return Relation.UNRELATED
 
 
 def _relate_to_blocking(primary: Body, new: Body, kind: Kind) -> Relation:
-    if kind in SPEED:
+    if kind in SPEED_KINDS:
         return Relation.CONSEQUENCE
-    if kind not in BLOCKING:
+    if kind not in STOPPING_KINDS:
         return Relation.UNRELATED
-    seen_directly = kind not in WAITING and kind is not Kind.DEADLOCK
+    seen_directly = kind not in CONCLUDED_FROM_WAITS and kind is not Kind.DEADLOCK
     if seen_directly:
-        if kind_of(primary) in WAITING and onset_of(new) < detected_of(primary):
+        if kind_of(primary) in CONCLUDED_FROM_WAITS and onset_of(new) < detected_of(primary):
             return Relation.ORIGIN
         if onset_of(new) < onset_of(primary) - CLOCK_DOUBT_S:
             return Relation.ORIGIN
@@ -119,10 +102,16 @@ def leading(bodies: Sequence[Body]) -> int:
     def order(index: int) -> tuple[bool, bool, bool, float, int]:
         body = bodies[index]
         kind = kind_of(body)
-        came_later = kind not in WAITING and onset_of(body) >= first_detected and index > 0
-        return (kind in SPEED, came_later or kind in WAITING, not suspect_ranks(body), onset_of(body), index)
+        came_later = kind not in CONCLUDED_FROM_WAITS and onset_of(body) >= first_detected and index > 0
+        return (
+            kind in SPEED_KINDS,
+            came_later or kind in CONCLUDED_FROM_WAITS,
+            not suspect_ranks(body),
+            onset_of(body),
+            index,
+        )
 
-    blocking = [index for index in range(len(bodies)) if kind_of(bodies[index]) not in SPEED]
+    blocking = [index for index in range(len(bodies)) if kind_of(bodies[index]) not in SPEED_KINDS]
     return min(blocking or range(len(bodies)), key=order)
 
 

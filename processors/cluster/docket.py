@@ -14,7 +14,7 @@ from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import Change, Kind
 from ..condition_document import ConditionReport
 from ..operator import Context
-from .application import OF_PROGRAMS, SETTLES_S
+from .application import MAYBE_OF_PROGRAM, SETTLES_S
 from .case import Case, Contribution, change_of, compose_alone, has_grown, is_blocking_incident
 from .case_book import CaseBook
 from .causes import Relation, kind_of, relate, suspect_ranks
@@ -404,7 +404,7 @@ class Docket:
         case.document = document
         self._failures.note(case.line, alone)
         self._emit(TOPIC_INCIDENTS, case.id, Incident(document=case.document))
-        if kind_of(case.primary) in OF_PROGRAMS and not case.settles_ns:
+        if kind_of(case.primary) in MAYBE_OF_PROGRAM and not case.settles_ns:
             case.settles_ns = self._stamp_ns + int(SETTLES_S * 1e9)
             self._ctx.set_timer(f"{SETTLED}{case.id}", case.settles_ns)
         if finding is not None and change in (Change.OPENED, Change.UPDATED, Change.REOPENED):

@@ -13,12 +13,13 @@ from typing import Any
 
 from ...diagnosis.kernel_log.xid import XID
 from ...telemetry.evidence_facts import EvidenceFact
+from ...telemetry.kind_sets import SPEED_KINDS
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from ..condition_document import ConditionReport
 from ..entity.rules import load_rules
 from ..older_sentences import fact_of_row
-from .causes import SPEED, Body, kind_of, onset_of
+from .causes import Body, kind_of, onset_of
 
 #: Clocks and looks of one node agree so far.
 SLACK_S = 1.0
@@ -60,7 +61,7 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionReport]) -> E
     kind, onset, ends = kind_of(primary), onset_of(primary), _ends(primary)
     grew = str(primary.get("grew") or "")
     suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
-    if kind in SPEED:
+    if kind in SPEED_KINDS:
         suspects += _its_ranks(suspects)
     candidates: list[ConditionReport] = []
     ruled_out: list[Mapping[str, Any]] = []
@@ -90,7 +91,8 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionReport]) -> E
             c.domain == "application",
             c.symptom,
             _SEVERITY.get(c.severity, 9),
-            kind in SPEED and c.domain == "storage",  # a device held back slows its rank, a mount only who reads it
+            kind in SPEED_KINDS
+            and c.domain == "storage",  # a device held back slows its rank, a mount only who reads it
             c.source == "job_log",  # the node's own signals know better what a process met
             c.event != XID,  # it says more than that the device is gone
             c.since,
@@ -137,7 +139,7 @@ def _why_not(
             return f"it began {since - onset:.0f} s after the onset"
         if until is not None and float(until) < onset - SLACK_S:
             return f"it was over {onset - float(until):.0f} s before the onset"
-        if condition.at_once and kind not in SPEED and since < onset - condition.before_s:
+        if condition.at_once and kind not in SPEED_KINDS and since < onset - condition.before_s:
             return f"it began {onset - since:.0f} s before the onset, and the rank went on with it"
         return _harmless_words(condition) if condition.tolerated else None
     if began > onset + SLACK_S:

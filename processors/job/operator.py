@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...telemetry.kind_sets import SPEED_KINDS
 from ...telemetry.records import Block, Event, Record
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
@@ -33,7 +34,6 @@ from .state.job_state import JobState
 from .state.micro_batch import FEWEST_NODES, Gathered
 from .state.open_rows import Arrived
 from .steps.closed_steps import (
-    SPEED_KINDS,
     close_ready_steps,
     ends_with_steps,
     judge_counts,

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....telemetry.vocabulary import Action, IncidentState, Kind, Scope
+from ....telemetry.kind_sets import PROGRAM_DEFECT_KINDS
+from ....telemetry.vocabulary import Action, IncidentState, Scope
 from .acts import OPERATIONS, Act, Operation, Plan, Refusal, Why
 
 #: What Slurm and Kubernetes call a node. No list of hosts, no pattern: ``node[1-99]`` is one word for Slurm, too.
@@ -15,7 +16,6 @@ NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 #: Words that mean all nodes.
 _EVERYBODY = frozenset({"all", "default", "localhost"})
 _MAX_REASON_CHARS = 160
-_OF_PROGRAMS = frozenset({Kind.DESYNC.value, Kind.DEADLOCK.value})
 _TAKES_NODES = frozenset(action for action, operations in OPERATIONS.items() if Operation.DRAIN_NODE in operations)
 
 
@@ -76,7 +76,7 @@ def is_of_program(document: Mapping[str, Any]) -> bool:
     cause = document.get("cause") or {}
     return (
         document.get("scope") == Scope.APPLICATION.value
-        or document.get("kind") in _OF_PROGRAMS
+        or document.get("kind") in PROGRAM_DEFECT_KINDS
         or cause.get("domain") == "application"
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ....telemetry.kind_sets import NUMERIC_KINDS, SPEED_KINDS
 from ....telemetry.vocabulary import Kind
 from .memory import Memory, step_key
 from .placements import DAY_S, KEPT_S, Attempt
@@ -34,8 +35,6 @@ ROLLOUT_S, ROLLOUT_RATIO, ROLLOUT_NODES = DAY_S, 3.0, 3
 ROLLOUT_EXPECTED_RATIO = 10.0
 #: Whom a starting job pushes out ends so shortly before its start, or at it.
 PUSHED_OUT_S, STARTED_S = 180.0, 30.0
-_NUMERIC = frozenset({Kind.NUMERIC_FIRST_RANK.value, Kind.NUMERIC_ALL.value})
-_SPEED = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value})
 #: How much of an incident that suspects somebody on a node is the node's, where nothing else is known.
 _SHARE_OF_NODE = {Kind.NODE_LOST.value: 1.0, Kind.RANK_SLOW.value: 0.25, Kind.NUMERIC_FIRST_RANK.value: 0.3}
 _SHARE_OTHERWISE = 0.5
@@ -219,13 +218,13 @@ def _fleet(memory: Memory, now: float) -> tuple[float, float]:
 # --- silent corruption ----------------------------------------------------------------------------------------------
 def corruption(memory: Memory, troubles: Sequence[Trouble], _: Collection[str], now: float) -> Iterator[Verdict]:
     """Every job that ever held a node goes wrong in its numbers later: its GPU computes what it should not."""
-    members = [t for t in troubles if t.kind in _NUMERIC]
+    members = [t for t in troubles if t.kind in NUMERIC_KINDS]
     if not members:
         return
     rule = the_rule("corruption")
     hit: dict[str, Trouble] = {}
     for trouble in memory.troubles.values():
-        if trouble.kind in _NUMERIC and trouble.onset > now - KEPT_S and trouble.cause[:1] != ["same_place_again"]:
+        if trouble.kind in NUMERIC_KINDS and trouble.onset > now - KEPT_S and trouble.cause[:1] != ["same_place_again"]:
             hit.setdefault(trouble.job, trouble)
     if len(hit) < CORRUPTED_JOBS:
         return
@@ -331,7 +330,7 @@ def _rollout(
             trouble.onset < begin
             or trouble.is_telemetry
             or trouble.is_planned
-            or (trouble.kind in _SPEED and trouble.own)
+            or (trouble.kind in SPEED_KINDS and trouble.own)
         ):
             continue
         if trouble.cause and trouble.cause[0] not in (rule.name, "lemon"):

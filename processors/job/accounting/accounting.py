@@ -24,9 +24,10 @@ from ....diagnosis.goodput.step_time import (
     reference_step,
     split_steps,
 )
+from ....telemetry.kind_sets import SPEED_KINDS
 from ....telemetry.vocabulary import Kind, Phase, TimeBucket
 from ...operator import Context
-from ..state.accounting_state import KEPT_EVALUATIONS, KEPT_LENGTHS, SLOW_KINDS, Fault, FirstStep, Stretch
+from ..state.accounting_state import KEPT_EVALUATIONS, KEPT_LENGTHS, Fault, FirstStep, Stretch
 from .interval_emitter import INTERVAL_NS, emit, interval_between, tell
 from .resumed_checkpoint import lose_steps, settle_resume
 
@@ -119,7 +120,7 @@ def _add_steps(job: JobState, steps: np.ndarray, ends: np.ndarray, phases: np.nd
     parts = np.concatenate([split_steps(lengths, phases), np.zeros((steps.size, 1), np.int64)], axis=1)
     counts = np.diff(steps, prepend=ledger.last_step)
     plain = (counts == 1) & (parts[:, :_DATA].sum(axis=1) * 50 < lengths)
-    slow_since = min((fault.onset_ns for fault in ledger.faults if fault.kind in SLOW_KINDS), default=0)
+    slow_since = min((fault.onset_ns for fault in ledger.faults if fault.kind in SPEED_KINDS), default=0)
     if slow_since:
         plain &= ends < slow_since
     evaluated = parts[:, _EVALUATION] > 0
@@ -127,7 +128,9 @@ def _add_steps(job: JobState, steps: np.ndarray, ends: np.ndarray, phases: np.nd
     more = np.stack([ends[plain], parts[plain, _OWN]], axis=1)
     ledger.lengths = np.concatenate([ledger.lengths, more])[-KEPT_LENGTHS:]
     # A fault of which was told while a step went on, and which that step has survived.
-    stops = [fault for fault in ledger.faults if fault.kind not in SLOW_KINDS and fault.kind != Kind.PLANNED_STOP.value]
+    stops = [
+        fault for fault in ledger.faults if fault.kind not in SPEED_KINDS and fault.kind != Kind.PLANNED_STOP.value
+    ]
     odd: set[int] = set()
     reference = NO_REFERENCE
     if stops or _may_be_long(job, parts[:, _OWN]):
@@ -314,14 +317,14 @@ def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
 def judge_slow(job: JobState, now: int, ctx: Context) -> None:
     """A rank was found slow, or is no more: what its steps take too long is charged to it, those before included."""
     ledger = job.ledger
-    slow = next((fault for fault in ledger.faults if fault.kind in SLOW_KINDS and not fault.cleared_ns), None)
+    slow = next((fault for fault in ledger.faults if fault.kind in SPEED_KINDS and not fault.cleared_ns), None)
     if slow is None and not ledger.slow_cause:
         return
     if slow is not None and ledger.slow_cause == slow.cause:
         return
     _close_open(job, now, ctx)
     ledger.end_slow()
-    ledger.faults = [fault for fault in ledger.faults if fault.kind not in SLOW_KINDS or not fault.cleared_ns]
+    ledger.faults = [fault for fault in ledger.faults if fault.kind not in SPEED_KINDS or not fault.cleared_ns]
     if slow is None:
         return
     ledger.lengths = ledger.lengths[ledger.lengths[:, 0] < slow.onset_ns]
@@ -454,7 +457,7 @@ def _moments(job: JobState) -> Moments:
 
 def _stop_of(faults: list[Fault]) -> Fault | None:
     """The one that stopped the attempt: the earliest that did not pass."""
-    stops = [f for f in faults if f.kind not in SLOW_KINDS and f.kind != Kind.PLANNED_STOP.value]
+    stops = [f for f in faults if f.kind not in SPEED_KINDS and f.kind != Kind.PLANNED_STOP.value]
     lasting = [fault for fault in stops if not fault.cleared_ns] or stops
     return min(lasting, key=lambda fault: fault.onset_ns, default=None)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ....telemetry.kind_sets import SPEED_KINDS
 from ....telemetry.vocabulary import Kind
 from ...operator import Context
 from ..accounting.guarded_accounting import finish
@@ -19,9 +20,7 @@ from ..topology.placement import begin_placement_again, end_placement
 from .crashes import judge_crash
 
 #: What cannot last longer than the job, however it ended.
-_ENDED_WITH_THE_JOB = frozenset(
-    {Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value, Kind.AGENT_SILENT.value, Kind.INPUT_SILENT.value}
-)
+_ENDED_WITH_THE_JOB = SPEED_KINDS | {Kind.AGENT_SILENT, Kind.INPUT_SILENT}
 #: What the nodes have to say of one end comes in within this time.
 LAST_WORDS_NS = 2_000_000_000
 #: Between the last rank's end and the next one's start, under a launcher that lives or cannot be seen.

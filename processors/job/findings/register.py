@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....telemetry.evidence_facts import EvidenceFact
+from ....telemetry.kind_sets import SPEED_KINDS, STOPPING_KINDS
 from ....telemetry.records import Event, Finding, Identity, Record
 from ....telemetry.ring_layout import format_ranks, parse_ranks
 from ....telemetry.topics import TOPIC_FINDINGS, TOPIC_REQUESTS
@@ -16,10 +17,8 @@ from ....telemetry.vocabulary import EventName, Kind, Severity
 from ...finding_document import CodePlace, EvidenceRow, FindingBody, SuspectEntry, write_body
 from ...operator import Context
 from ..detectors.crash.crash_order import Ending, role_hint
-from ..state.accounting_state import SLOW_KINDS
 from ..state.finding_memory import FindingDetail
 from ..state.job_state import JobState
-from ..state.open_findings import STOPPING_KINDS
 from ..state.rank_state import OpenFinding
 from .call_sites import ask_for_calls, with_sites
 from .endings import consequence, ending_row, fact_of
@@ -37,7 +36,7 @@ _STACK_KINDS = frozenset(
     {Kind.RANK_NOT_ENTERED.value, Kind.RANK_STOPPED.value, Kind.RANK_NEVER_JOINED.value, Kind.DESYNC.value}
 )
 _MOST_CONSEQUENCES = 64
-_COSTS = SLOW_KINDS | {Kind.PLANNED_STOP.value}
+_COSTS = SPEED_KINDS | {Kind.PLANNED_STOP.value}
 
 
 def open_finding(

@@ -13,7 +13,6 @@ import numpy as np
 
 from ....diagnosis.goodput.gaps import Moments
 from ....diagnosis.goodput.interval import Interval, as_body, of_body
-from ....telemetry.vocabulary import Kind
 from ..columns.packing import pack, unpack
 
 #: Steps whose lengths say what is usual.
@@ -25,7 +24,6 @@ KEPT_EVALUATIONS = 16
 #: Intervals that are kept although a checkpoint holds their steps: a slow rank is told when it has lasted.
 KEPT_INTERVALS = 16
 _FIRST = Moments(is_first=True)
-SLOW_KINDS = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value})
 
 
 @dataclass(slots=True)

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
+from ....telemetry.kind_sets import STOPPING_KINDS, WAIT_KINDS
 from ....telemetry.vocabulary import Kind, Severity
 from .finding_memory import SilentNodeMemory
 from .rank_state import OpenFinding
-
-#: Kinds after which the attempt does not go on: only one of them is ever open per attempt, the rest follows from it.
-STOPPING_KINDS = frozenset(
-    {
-        "rank_died",
-        "rank_raised",
-        "rank_stopped",
-        "rank_not_entered",
-        "rank_never_joined",
-        "desync",
-        "deadlock",
-        "node_lost",
-        "collective_stalled",
-    }
-)
-#: Of them those that begin as a wait.
-WAITING_KINDS = frozenset({"rank_not_entered", "deadlock", "collective_stalled"})
 
 
 def silent_node(finding: OpenFinding) -> str:
@@ -48,7 +32,7 @@ class OpenFindings:
     def noticed_wait(self) -> OpenFinding | None:
         """The same, where it is a wait that was noticed and is no page (yet): whatever shows more takes its place."""
         finding = self.stopping()
-        if finding is None or finding.kind not in WAITING_KINDS or finding.body.severity is Severity.PAGE:
+        if finding is None or finding.kind not in WAIT_KINDS or finding.body.severity is Severity.PAGE:
             return None
         return finding
 

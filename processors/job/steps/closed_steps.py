@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....telemetry.kind_sets import NUMERIC_KINDS
 from ....telemetry.vocabulary import Kind
 from ...operator import Context
 from ..accounting.guarded_accounting import judge_slow, take_steps
@@ -37,8 +38,7 @@ _PASSING = frozenset(
         Kind.COLLECTIVE_STALLED.value,
     }
 )
-_ENDED_BY_STEPS = _PASSING | {Kind.NUMERIC_FIRST_RANK.value, Kind.NUMERIC_ALL.value}
-SPEED_KINDS = frozenset({Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value})
+_ENDED_BY_STEPS = _PASSING | NUMERIC_KINDS
 
 
 def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:

@@ -32,7 +32,6 @@ PUTS_IT_ON = {
     "diagnosis/counters/port_watch.py": "a template of rules.toml",
     "diagnosis/flight_recorder/analysis.py": "the summary says it again",
     "diagnosis/flight_recorder/dump_suspects.py": "one reason after another",
-    "diagnosis/health_checks/expectations.py": "a name from expectations.toml",
     "diagnosis/health_checks/point_limits.py": "a name from node_limits",
     "processors/cluster/case.py": "a revision is news where it says something else of somebody",
     "processors/cluster/joining.py": "the advice repeats what was announced",

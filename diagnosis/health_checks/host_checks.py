@@ -99,14 +99,6 @@ def slurm_node(state: str | None) -> CheckOutcome:
     return outcome("slurm_node", [], f"the node is {state}") if parts & set(words["good"]) else _broken("slurm_node")
 
 
-def unfit_percent(nodes: Mapping[str, int]) -> float | None:
-    """Percent of nodes in a state in which they take no jobs. ``nodes``: state -> how many; None: none at all."""
-    bad = set(read_words()["slurm"]["bad"])
-    total = sum(nodes.values())
-    unfit = sum(count for state, count in nodes.items() if set(state.rstrip("*~#!%$@^-").split("+")) & bad)
-    return 100.0 * unfit / total if total else None
-
-
 def mounts(wanted: Collection[str] | None, have: Collection[str] | None) -> CheckOutcome:
     """Folders that must be mounted (fstab) against those that are."""
     if wanted is None or have is None:

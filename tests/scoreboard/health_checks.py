@@ -1,7 +1,8 @@
 """gcm's health-check cases and trees of good and bad nodes against ``diagnosis/health_checks``.
 
 Only cases whose input is in the row or in the folder of trees; the others (an empty machine, a measured bandwidth,
-trees that are not there) are left out of n.
+trees that are not there) are left out of n; so are plain values against a limit, which ``whichrank check`` reads from
+the kernel and the driver, not out of a tool's words.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from typing import Any
 
 from tests.scoreboard.counters import json_lines
 from tests.scoreboard.score import Score, Scorer
-from whichrank.diagnosis.health_checks import host_checks, readings
-from whichrank.diagnosis.health_checks.expectations import expecting, judge
+from whichrank.diagnosis.health_checks import host_checks
 from whichrank.diagnosis.health_checks.inventory import ethernet_links, infiniband_links, pci_links
-from whichrank.diagnosis.health_checks.outcome import CheckOutcome, CheckStatus, worst
+from whichrank.diagnosis.health_checks.outcome import CheckOutcome, CheckStatus
 
 Row = dict[str, Any]
 
@@ -108,13 +108,6 @@ def wanted(row: Row, name: str) -> float:
     return float(option(row, name))
 
 
-def numeric(check: str, name: str, reading: Callable[[str | None], float | None]) -> Callable[[Row, Path], CheckStatus]:
-    def run(row: Row, trees: Path) -> CheckStatus:
-        return judge(expecting(check, wanted(row, name)), reading(text_of(row))).status
-
-    return run
-
-
 def outcome_of(check: Callable[[str | None], CheckOutcome]) -> Callable[[Row, Path], CheckStatus]:
     return lambda row, trees: check(text_of(row)).status
 
@@ -136,71 +129,6 @@ def _from_tree(check: Callable[[Any, Any], CheckOutcome], key: str) -> Callable[
     return run
 
 
-def _hca(row: Row, trees: Path) -> CheckStatus:
-    expected, text = row["params"]["expected_count"]
-    return judge(expecting("hca_count", expected), readings.hca_count(text)).status
-
-
-def _interfaces(row: Row, trees: Path) -> CheckStatus:
-    text = text_of(row)
-    if text is None:
-        return CheckStatus.WARN
-    return judge(expecting("ib_interfaces", wanted(row, "interface-num")), readings.number(text)).status
-
-
-def _governor(row: Row, trees: Path) -> CheckStatus:
-    return judge(expecting("frequency_governor", option(row, "governor")), text_of(row)).status
-
-
-def _memory(row: Row, trees: Path) -> CheckStatus:
-    found = readings.numbers(text_of(row), 2)
-    modules, size = found or (None, None)
-    total = modules * size if modules is not None and size is not None else None
-    return worst(
-        [
-            judge(expecting("memory_modules", wanted(row, "dimms")), modules).status,
-            judge(expecting("memory_size", wanted(row, "total-size")), total).status,
-        ]
-    )
-
-
-def _process(row: Row, trees: Path) -> CheckStatus:
-    text = text_of(row)
-    name = row["cli"].split("-p ")[1].rstrip("'\"")
-    count = None if text is None else float(sum(name in line for line in text.splitlines()))
-    return judge(expecting("processes"), count).status
-
-
-def _clock(row: Row, trees: Path) -> CheckStatus:
-    return judge(expecting("clock_source", row["params"]["expected_source"]), row["params"]["actual_source"]).status
-
-
-def _availability(row: Row, trees: Path) -> CheckStatus:
-    warn, critical = wanted(row, "warning_threshold"), wanted(row, "critical_threshold")
-    return judge(
-        expecting("nodes_unfit", warn=warn, critical=critical),
-        host_checks.unfit_percent(readings.nodes_by_state(text_of(row))),
-    ).status
-
-
-def _disk(at: int) -> Callable[[Row, Path], CheckStatus]:
-    def run(row: Row, trees: Path) -> CheckStatus:
-        warn, critical = wanted(row, "usage-warning-threshold"), wanted(row, "usage-critical-threshold")
-        found = readings.percents(text_of(row))
-        return judge(
-            expecting("disk_usage", warn=warn, critical=critical),
-            float(found[at]) if len(found) > abs(at) - 1 else None,
-        ).status
-
-    return run
-
-
-def _mounted(row: Row, trees: Path) -> CheckStatus:
-    """The text is what was found for the folder; nothing found: not mounted."""
-    text = text_of(row)
-    return host_checks.mounts(["x"], None if text is None else ["x"] if readings.mounted(text) else []).status
-
-
 def _exists(row: Row, trees: Path) -> CheckStatus:
     is_wanted = "--should-not-exist" not in row["cli"]
     return host_checks.exists("it", row["params"]["existance_tester"], wanted=is_wanted).status
@@ -213,72 +141,23 @@ def _mountpoint(row: Row, trees: Path) -> CheckStatus:
     return host_checks.mounts(fstab, now).status
 
 
-def _disk_size(row: Row, trees: Path) -> CheckStatus:
-    params = row["params"]
-    operator = params.get("operator") or option(row, "operator", ">")
-    value = params.get("expected_value", params.get("value"))
-    reading = readings.size_bytes(params.get("output") or params.get("actual_value"))
-    return judge(expecting("disk_size", value * 2**40, operator=operator), reading).status
-
-
-def _retired(row: Row, trees: Path) -> CheckStatus:
-    single, double, pending = row["params"]["retired_pg_info"]
-    limit = wanted(row, "gpu_retired_pages_threshold")
-    return worst(
-        [
-            judge(expecting("retired_pages", limit), single + double).status,
-            judge(expecting("pending_pages"), pending).status,
-        ]
-    )
-
-
-def _corrected(row: Row, trees: Path) -> CheckStatus:
-    limit = wanted(row, "ecc_corrected_volatile_threshold")
-    return judge(expecting("ecc_corrected", limit), row["params"]["ecc_corrected_total"]).status
-
-
-def _vbios(row: Row, trees: Path) -> CheckStatus:
-    found = row["params"]["vbios_list"]
-    return worst(judge(expecting("vbios", row["params"]["vbios"]), each).status for each in found)
-
-
 CASES: dict[str, Callable[[Row, Path], CheckStatus]] = {
     "test_process_dcgmi_nvlink_error_output": _nvlink_errors,
     "test_process_dcgmi_nvlink_status_output": outcome_of(host_checks.nvlink_is_up),
     "test_check_ethlink": _from_tree(ethernet_links, "ethlink_tester"),
     "test_check_iblink": _from_tree(infiniband_links, "iblink_tester"),
     "test_check_pci": _from_tree(pci_links, "pci_tester"),
-    "test_check_hca": _hca,
     "test_ibstat_physical_state": outcome_of(lambda text: host_checks.ports_are(text, "Physical state", "LinkUp")),
     "test_ibstat_state": outcome_of(lambda text: host_checks.ports_are(text, "State", "Active")),
-    "test_ib_interfaces_state": _interfaces,
     "test_check_sel": outcome_of(host_checks.event_log),
-    "test_uptime": numeric("uptime", "uptime-threshold", readings.first_number),
-    "test_check_module": numeric("kernel_module", "mod_count", readings.number),
-    "test_processor_freq": numeric("processor_frequency", "proc_freq", readings.number),
-    "test_cpufreq_governor": _governor,
-    "test_check_mem_size": _memory,
-    "test_check_clocksource": _clock,
-    "test_service_status": _process,
     "test_check_sensors": outcome_of(host_checks.sensors),
-    "test_slurmctld_count": numeric("slurm_controllers", "slurmctld-count", readings.number),
     "test_node_slurm_state": outcome_of(host_checks.slurm_node),
-    "test_cluster_availability": _availability,
-    "test_disk_usage": _disk(0),
-    "test_inode_usage": _disk(-1),
-    "test_mounted_directory": _mounted,
     "test_file_existance": _exists,
     "test_file_existance_should_not_exist": _exists,
     "test_dir_existance": _exists,
     "test_check_mountpoint": _mountpoint,
-    "test_disk_size": _disk_size,
-    "test_disk_size_permutations": _disk_size,
     "test_link_flaps": outcome_of(host_checks.lost_carriers),
     "test_io_errors": outcome_of(host_checks.io_errors),
-    "test_check_gpu_num": lambda row, trees: judge(expecting("gpu_count", 8), row["params"]["gpu_num"]).status,
-    "test_check_gpu_retired_pages": _retired,
-    "test_check_ecc_corrected_volatile_total": _corrected,
-    "test_vbios_mismatch": _vbios,
 }
 
 SCORERS = [

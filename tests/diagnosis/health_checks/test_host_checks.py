@@ -106,11 +106,6 @@ def test_slurm(state: str | None, status: CheckStatus) -> None:
     assert host_checks.slurm_node(state).status is status
 
 
-def test_share_of_unfit_nodes() -> None:
-    assert host_checks.unfit_percent({"IDLE": 70, "DOWN": 10, "IDLE+DRAIN": 20}) == 30
-    assert host_checks.unfit_percent({}) is None
-
-
 def test_mounts_and_files() -> None:
     assert host_checks.mounts(["/a", "/b"], ["/b", "/a", "/c"]).status is OK
     assert host_checks.mounts(["/a", "/b"], ["/b"]).reasons == ("/a is not mounted",)

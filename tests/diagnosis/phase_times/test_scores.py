@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from whichrank.diagnosis.phase_times.hang_overlap import is_idle, job_hangs, overlap, step_hangs
 from whichrank.diagnosis.phase_times.network_check import (
     bus_bandwidth_gibps,
     failed_in_every_round,
@@ -102,31 +101,3 @@ def test_bus_bandwidth() -> None:
     assert bus_bandwidth_gibps(2**30, 2, 1000.0, 2) == pytest.approx(2.0)
     with pytest.raises(ValueError, match="bus bandwidth"):
         bus_bandwidth_gibps(0, 2, 1.0, 8)
-
-
-def test_all_must_hang_at_once() -> None:
-    samples = {1: [(0.0, False), (10.0, True), (20.0, True)], 2: [(0.0, True), (10.0, False), (20.0, True)]}
-    found = overlap(samples)
-    assert found is not None
-    assert (found.last, found.seconds) == (2, 0.0)
-    later = {worker: [*each, (50.0, True)] for worker, each in samples.items()}
-    found = overlap(later)
-    assert found is not None
-    assert found.seconds == 30.0
-    assert overlap({**later, 3: []}) is None
-    assert overlap({**later, 3: [(50.0, False)]}) is None
-    assert overlap({}) is None
-
-
-def test_rules_of_a_hang() -> None:
-    limits = {"age_s": 90.0, "limit_s": 60.0, "ceiling_s": 120.0}
-    assert step_hangs(is_open=True, is_first=False, kinds=["train"], **limits)
-    assert not step_hangs(is_open=True, is_first=True, kinds=["train"], **limits)
-    assert not step_hangs(is_open=True, is_first=False, kinds=["train", " Eval"], **limits)
-    assert not step_hangs(is_open=False, is_first=False, kinds=[], **limits)
-    assert is_idle([0.0] * 10) is True
-    assert is_idle([0.001] * 9 + [0.0011]) is False
-    assert is_idle([0.0] * 9) is None
-    assert not job_hangs(is_idle=True, step=False, checkpoint=False, event=False)
-    assert job_hangs(is_idle=True, step=False, checkpoint=True, event=False)
-    assert not job_hangs(is_idle=False, step=True, checkpoint=True, event=True)

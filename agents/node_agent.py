@@ -120,6 +120,7 @@ class NodeAgent:
 
     @property
     def jobs(self) -> list[str]:
+        """Names of the jobs that are watched now, sorted."""
         return sorted(watch.job.identity.job for watch in self._watches.values())
 
     def close(self, patience_s: float) -> None:

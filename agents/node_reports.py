@@ -73,9 +73,11 @@ class NodeReports:
         self.events_dropped = 0
 
     def start(self) -> None:
+        """The collectors begin to look."""
         self._telemetry.start()
 
     def rename_node(self, node: str) -> None:
+        """What is reported from now on is of a node of this name."""
         self._own = replace(self._own, node=node)
 
     def turn(self) -> None:
@@ -99,9 +101,11 @@ class NodeReports:
 
     @property
     def counters(self) -> Mapping[str, int]:
+        """What the collectors and this module counted, by name: failures, drops."""
         return {**self._telemetry.counters, "collectors.events_dropped": self.events_dropped, **self._drops}
 
     def close(self) -> None:
+        """Takes the last looks and sends what they saw."""
         self._telemetry.close()
         self.turn()
 

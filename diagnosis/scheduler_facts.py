@@ -202,6 +202,7 @@ def parse_downward_api(text: str) -> dict[str, str]:
 
 
 def facts_of_pod(labels: Mapping[str, str]) -> Iterator[SchedulerFact]:
+    """What a pod's labels tell: the attempt of a JobSet or a training operator's job."""
     job = labels.get("jobset.sigs.k8s.io/jobset-name") or labels.get("training.kubeflow.org/job-name") or ""
     attempt = _whole(labels.get("jobset.sigs.k8s.io/restart-attempt", ""))
     if attempt is not None:

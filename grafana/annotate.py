@@ -13,6 +13,7 @@ MAX_TEXT = 2000
 
 
 def tag_of(incident: str) -> str:
+    """By which an incident's annotation is found again."""
     return f"incident:{incident}"
 
 

@@ -21,6 +21,7 @@ _MADE = "# Made by `make dashboards` from what stands in grafana/.\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes what is not current, or with --check only says so. The exit status is 1 where a check found something."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a file is not current")
     options = parser.parse_args(arguments)

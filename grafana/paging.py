@@ -31,6 +31,7 @@ What to do: {{ .Annotations.runbook }}
 
 
 def contact_points() -> dict[str, Any]:
+    """Slack and PagerDuty, with addresses and secrets from the environment."""
     title, message = '{{ template "whichrank.title" . }}', '{{ template "whichrank.message" . }}'
     slack = {
         "recipient": "$WHICHRANK_SLACK_CHANNEL",
@@ -71,6 +72,7 @@ def policies() -> dict[str, Any]:
 
 
 def templates() -> dict[str, Any]:
+    """The words of a page: one title and one message for all receivers."""
     return _file(templates=[{"orgId": 1, "name": "whichrank", "template": _TEMPLATE}])
 
 

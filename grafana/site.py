@@ -46,6 +46,7 @@ class GrafanaSite:
         )
 
     def health(self) -> Mapping[str, Any]:
+        """Database and version, as /api/health tells them. Raises GrafanaTrouble, as all that asks here."""
         found: Mapping[str, Any] = self._asked("its health", lambda: self._api.client.GET("/health"))
         return found
 
@@ -64,16 +65,20 @@ class GrafanaSite:
         return self._found(f"dashboard {uid}", lambda: self._api.dashboard.get_dashboard(uid))
 
     def group(self, folder: str, name: str) -> Mapping[str, Any] | None:
+        """A group of alert rules; None where there is none."""
         return self._found(f"rules {name}", lambda: self._api.alertingprovisioning.get_rule_group(folder, name))
 
     def source(self, uid: str) -> Mapping[str, Any] | None:
+        """A data source; None where there is none."""
         return self._found(f"data source {uid}", lambda: self._api.datasource.get_datasource_by_uid(uid))
 
     # --- what is changed --------------------------------------------------------------------------------------------
     def make_folder(self, uid: str, title: str) -> None:
+        """Raises GrafanaTrouble where it is there already."""
         self._asked(f"to make folder {uid}", lambda: self._api.folder.create_folder(title, uid))
 
     def put_dashboard(self, dashboard: Mapping[str, Any], folder: str) -> None:
+        """Makes it, or overwrites what has its uid."""
         message = {
             "dashboard": {**dashboard, "id": None},
             "folderUid": folder,
@@ -95,18 +100,21 @@ class GrafanaSite:
         self._asked(f"to put rules {name}", put)
 
     def make_source(self, source: Mapping[str, Any]) -> None:
+        """Raises GrafanaTrouble where it is there already."""
         self._asked(
             f"to make data source {source['uid']}", lambda: self._api.datasource.create_datasource(dict(source))
         )
 
     # --- annotations ------------------------------------------------------------------------------------------------
     def annotations(self, tags: list[str]) -> list[Mapping[str, Any]]:
+        """At most a hundred that have all of these tags."""
         find = self._api.annotations.get_annotation
         encoded = [quote(tag, safe="") for tag in tags]  # the client puts them into the address as they are
         found: list[Mapping[str, Any]] = self._asked("its annotations", lambda: find(tags=encoded, limit=100))
         return found
 
     def annotate(self, *, begin_ms: int, end_ms: int | None, tags: list[str], text: str) -> None:
+        """A region of all dashboards; end_ms None: a point in time."""
         add = self._api.annotations.add_annotation
         self._asked("to annotate", lambda: add(time_from=begin_ms, time_to=end_ms, tags=tags, text=text))
 

@@ -30,11 +30,20 @@ _P2P = int(EventFlag.P2P)
 class CollectiveBackend(Protocol):
     """One way of seeing operations: official hooks, or the dispatcher."""
 
-    def install(self) -> None: ...
-    def uninstall(self) -> None: ...
-    def hook_group(self, pg: Any, group: RankGroup) -> None: ...
-    def forget_group(self, group: RankGroup) -> None: ...
-    def leave(self, groups: Sequence[RankGroup]) -> None: ...
+    def install(self) -> None:
+        """Begin to see calls, of groups that exist and of those to come."""
+
+    def uninstall(self) -> None:
+        """Take every hook and patch off again; calls that are under way end as they would."""
+
+    def hook_group(self, pg: Any, group: RankGroup) -> None:
+        """Events of ``pg`` go to the ring row of ``group`` from now on."""
+
+    def forget_group(self, group: RankGroup) -> None:
+        """The group was destroyed; its ProcessGroup is no longer held."""
+
+    def leave(self, groups: Sequence[RankGroup]) -> None:
+        """At the interpreter's end: what torch holds of us is let go, group by group."""
 
 
 class CollectiveHooks:
@@ -133,10 +142,12 @@ class CollectiveHooks:
 
     @property
     def enabled(self) -> bool:
+        """False: operations are counted and not written, as below the level EVENTS."""
         return self.switch.enabled
 
     @property
     def stopped(self) -> bool:
+        """True for good once a hook has failed."""
         return self.switch.stopped
 
     @property

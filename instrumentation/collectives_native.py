@@ -37,6 +37,7 @@ class NativeCompletion:
 
     @property
     def errors(self) -> int:
+        """Works that ended with an error, as the C module counts them."""
         return self.open_work.errors
 
     def install_wait(self) -> None:
@@ -74,10 +75,12 @@ class NativeOfficialHooks(OfficialHooks):
     """Pre and post hooks in C."""
 
     def install(self) -> None:
+        """Gives the C module the table of operations before any of its hooks can run."""
         _recorder.set_operations(self.operations)
         super().install()
 
     def hook_group(self, pg: Any, group: RankGroup) -> None:
+        """A C pre-hook on the group and, where ends are recorded, a C post-hook."""
         hook_group = _make_group(self.hooks, group, self.dtypes)
         pg.register_pre_hook(HOOK_ID, _recorder.PreHook(hook_group))
         if self.hooks.completes:
@@ -96,6 +99,7 @@ class NativeDispatchHooks(DispatchHooks):
         _recorder.forget_groups()
 
     def forget_group(self, group: RankGroup) -> None:
+        """Drops the entries of the group here, and all that C remembers: it asks again for what lives."""
         self._groups = {key: entry for key, entry in self._groups.items() if entry[0] is not group}
         _recorder.forget_groups()
 

@@ -14,13 +14,24 @@ class Completion(Protocol):
     """Keeper of open Work: CompletionTracker, or its twin in C."""
 
     @property
-    def errors(self) -> int: ...
+    def errors(self) -> int:
+        """Works whose end could not be asked for, so far."""
+
     def __len__(self) -> int: ...
-    def hold(self, work: Any, group: int, seq: int, flags: int, silent: bool = False) -> None: ...
-    def poll(self) -> int: ...
-    def clear(self) -> None: ...
-    def install_wait(self) -> None: ...
-    def uninstall_wait(self) -> None: ...
+    def hold(self, work: Any, group: int, seq: int, flags: int, silent: bool = False) -> None:
+        """Keep the Work until its end is seen. silent: it may never say itself that it completed."""
+
+    def poll(self) -> int:
+        """Record the ends of Works that have ended; how many these were."""
+
+    def clear(self) -> None:
+        """Let go of every Work without recording its end."""
+
+    def install_wait(self) -> None:
+        """See it when the script waits for a Work: then its end is known at once."""
+
+    def uninstall_wait(self) -> None:
+        """Work.wait is torch's own again."""
 
 
 class CollectiveRecorder(Protocol):

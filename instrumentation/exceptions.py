@@ -65,6 +65,7 @@ class ExceptionRecorder:
         self._exit = self._make_exit(sys.exit)
 
     def install(self) -> None:
+        """Put our hooks before ``sys.excepthook``, ``threading.excepthook`` and ``sys.exit``, which they call."""
         self._previous = self._put_back = sys.excepthook
         sys.excepthook = self._hook
         self._previous_thread_hook = threading.excepthook

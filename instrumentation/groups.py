@@ -160,6 +160,7 @@ class GroupRegistry:
                     self._drop_group(group)
 
     def drop_all(self) -> None:
+        """Every group that is known is treated as destroyed, as at the end of the process."""
         with self._lock:
             for group in list(self._by_id.values()):
                 self._drop_group(group)

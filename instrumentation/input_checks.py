@@ -35,7 +35,8 @@ _SENT_BY_ROOT = frozenset({Op.BROADCAST, Op.SCATTER})
 
 class StepNumber(Protocol):
     @property
-    def step(self) -> int: ...
+    def step(self) -> int:
+        """Of the training, as the step counter has it now."""
 
 
 class _Call(NamedTuple):

@@ -87,9 +87,10 @@ def ring_directory_of_environment(environ: Mapping[str, str]) -> Path:
 
 
 def make_ring_directory(directory: Path) -> None:
-    """Create the folder (0700) if it is missing. Raises OSError where it is not ours alone to write.
+    """Create the folder (0700) if it is missing.
 
-    A folder that others can write or that another user owns could be swapped under us: no ring there.
+    A folder that others can write or that another user owns could be swapped under us: no ring there. Raises
+    PermissionError then, and any other OSError that creating it meets.
     """
     parent = directory.parent
     if not parent.is_dir():

@@ -36,27 +36,33 @@ class RingGeometry:
 
     @property
     def progress_offset(self) -> int:
+        """Bytes from the file's begin to the progress page, which follows the header."""
         return layout.HEADER_BYTES
 
     @property
     def events_offset(self) -> int:
+        """Bytes from the file's begin to event slot 0."""
         rows = layout.FIRST_GROUP_ROW + self.group_rows
         return self.progress_offset + rows * layout.ROW_BYTES
 
     @property
     def definitions_offset(self) -> int:
+        """Bytes from the file's begin to the definitions."""
         return self.events_offset + self.event_slots * layout.EVENT_BYTES
 
     @property
     def crash_offset(self) -> int:
+        """Bytes from the file's begin to the crash area, rounded up to whole words."""
         return self.definitions_offset + (self.definitions_bytes + 7) // 8 * 8
 
     @property
     def crash_bytes(self) -> int:
+        """Of the crash area, with the lines of calls at its end."""
         return layout.C_CALLS + layout.CALLS * 8
 
     @property
     def file_bytes(self) -> int:
+        """Of the whole file: a multiple of the page size."""
         page = 4096
         return (self.crash_offset + self.crash_bytes + page - 1) // page * page
 

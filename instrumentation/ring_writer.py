@@ -49,34 +49,85 @@ class RankRecorder(Protocol):
     groups_defined: int
     groups_blind: int
 
-    def define(self, kind: int, index: int, payload: dict[str, Any]) -> bool: ...
-    def define_group(self, definition: dict[str, Any]) -> int: ...
-    def drop_group(self, group: int) -> None: ...
-    def track_completion(self, enabled: bool) -> None: ...
-    def enqueue(self, group: int, op: int, nbytes: int, dtype: int, peer: int, flags: int) -> int: ...
-    def skip(self, group: int, flags: int) -> int: ...
-    def complete(self, group: int, seq: int, enqueued_ns: int, flags: int, waiting_since_ns: int = 0) -> None: ...
-    def complete_through(self, group: int, seq: int, flags: int) -> int: ...
-    def started_through(self, group: int, seq: int) -> None: ...
-    def enqueued(self, group: int, flags: int = 0) -> int: ...
-    def append_event(self, kind: int, group: int = 0, seq: int = 0, value: int = 0, extra: int = 0) -> None: ...
-    def set_phase(self, phase: int) -> int: ...
-    def phase_since_ns(self) -> int: ...
-    def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int: ...
-    def add_microstep(self) -> None: ...
-    def set_loss(self, loss: float) -> None: ...
-    def set_level(self, level: int, hook_state: int) -> None: ...
-    def add_cost(self, ns: int, calls: int) -> None: ...
+    def define(self, kind: int, index: int, payload: dict[str, Any]) -> bool:
+        """Append a definition; False where their area is full."""
+
+    def define_group(self, definition: dict[str, Any]) -> int:
+        """The row of a new process group; -1 where none is left (the group is blind)."""
+
+    def drop_group(self, group: int) -> None:
+        """Mark the row as that of a destroyed group; its numbers stay readable."""
+
+    def track_completion(self, enabled: bool) -> None:
+        """Whether enqueued operations count as open; off where nothing would report their ends."""
+
+    def enqueue(self, group: int, op: int, nbytes: int, dtype: int, peer: int, flags: int) -> int:
+        """Record an issued operation; its sequence number, from 1, point-to-point apart."""
+
+    def skip(self, group: int, flags: int) -> int:
+        """Count an operation and write no event; its sequence number."""
+
+    def complete(self, group: int, seq: int, enqueued_ns: int, flags: int, waiting_since_ns: int = 0) -> None:
+        """Record the end of one operation, once."""
+
+    def complete_through(self, group: int, seq: int, flags: int) -> int:
+        """Record the ends of all open ones up to ``seq``; how many that were."""
+
+    def started_through(self, group: int, seq: int) -> None:
+        """The device has started every collective up to ``seq``."""
+
+    def enqueued(self, group: int, flags: int = 0) -> int:
+        """The last sequence number of the group; of point-to-point where ``flags`` has P2P."""
+
+    def append_event(self, kind: int, group: int = 0, seq: int = 0, value: int = 0, extra: int = 0) -> None:
+        """An event of the present phase and step, stamped now."""
+
+    def set_phase(self, phase: int) -> int:
+        """Enter a phase; the one before."""
+
+    def phase_since_ns(self) -> int:
+        """Monotonic begin of the phase that is shown."""
+
+    def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int:
+        """Close the step; the number of the next one. None: loss or norm is not known."""
+
+    def add_microstep(self) -> None:
+        """Count a backward pass."""
+
+    def set_loss(self, loss: float) -> None:
+        """Show a loss before its step ends."""
+
+    def set_level(self, level: int, hook_state: int) -> None:
+        """Publish the level and the hooks' state."""
+
+    def add_cost(self, ns: int, calls: int) -> None:
+        """Add to what recording has cost so far."""
+
     def beat(
         self, hook_errors: int = 0, pending: int = 0, fr_enqueued: int = _UNKNOWN, fr_completed: int = _UNKNOWN, /
-    ) -> None: ...
-    def define_call_site(self, number: int, payload: dict[str, Any]) -> bool: ...
-    def note_call(self, number: int, word: int) -> None: ...
-    def record_exception(self, text: str, frames: Sequence[Frame], in_main: bool) -> bool: ...
-    def record_stack(self, frames: Sequence[Frame]) -> None: ...
-    def record_exit(self, exit_state: int) -> None: ...
-    def close(self) -> None: ...
-    def forget_in_child(self) -> None: ...
+    ) -> None:
+        """A sign of life, with what the heartbeat thread counted."""
+
+    def define_call_site(self, number: int, payload: dict[str, Any]) -> bool:
+        """A line that issues operations; False where there is no room."""
+
+    def note_call(self, number: int, word: int) -> None:
+        """Which line issued operation ``number``."""
+
+    def record_exception(self, text: str, frames: Sequence[Frame], in_main: bool) -> bool:
+        """Keep an uncaught exception; False where an earlier one is kept already."""
+
+    def record_stack(self, frames: Sequence[Frame]) -> None:
+        """Keep the main thread's stack in place of the last one."""
+
+    def record_exit(self, exit_state: int) -> None:
+        """How the process leaves (ExitState)."""
+
+    def close(self) -> None:
+        """Let go of lock and memory; the file stays for the agent."""
+
+    def forget_in_child(self) -> None:
+        """In a forked child: what is written from now on reaches no ring."""
 
 
 class RingWriter(RingCollectives):

@@ -16,6 +16,7 @@ class Allocation:
         self._jobs = jobs
 
     def is_free(self, node: int, for_job: str) -> bool:
+        """Whether no other job holds the node (its number in the cluster)."""
         return all(job.spec.name == for_job or not job.holds(node) for job in self._jobs)
 
     def make_room(self, begin_s: float, end_s: float) -> None:

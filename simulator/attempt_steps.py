@@ -101,6 +101,7 @@ class AttemptSteps:
 
     @property
     def runs_ahead(self) -> bool:
+        """Whether hosts return from calls that their devices have yet to make."""
         return self.recipe.backend == "nccl"
 
     def extend(self, until_s: float, processes: Processes) -> None:

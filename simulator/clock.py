@@ -15,7 +15,7 @@ _SECOND_NS = 1_000_000_000
 
 
 def to_ns(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """``inf`` becomes NEVER."""
+    """Seconds of the simulation, of any shape, as nanoseconds in the same shape; ``inf`` becomes NEVER."""
     finite = np.isfinite(seconds)
     if finite.all():
         return np.asarray(np.rint(seconds * 1e9), np.int64)
@@ -23,6 +23,7 @@ def to_ns(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def ns(seconds: float) -> int:
+    """Seconds of the simulation as nanoseconds, rounded."""
     return round(seconds * _SECOND_NS)
 
 

@@ -54,55 +54,69 @@ class Topology:
 
     @property
     def nodes(self) -> int:
+        """How many the cluster has."""
         return self.shape.nodes
 
     @property
     def gpus(self) -> int:
+        """How many all nodes have."""
         return self.shape.nodes * self.shape.gpus_per_node
 
     @cached_property
     def leaf_of_node(self) -> NDArray[np.int64]:
+        """By node, the number of the leaf switch above it."""
         return np.arange(self.nodes) // self.shape.nodes_per_leaf
 
     @cached_property
     def rack_of_node(self) -> NDArray[np.int64]:
+        """By node, the number of its rack."""
         return np.arange(self.nodes) // self.shape.nodes_per_rack
 
     @cached_property
     def supply_of_node(self) -> NDArray[np.int64]:
+        """By node, the number of the power supply that feeds its rack."""
         return self.rack_of_node // self.shape.racks_per_supply
 
     @property
     def leaves(self) -> int:
+        """How many leaf switches there are."""
         return int(self.leaf_of_node[-1]) + 1
 
     @property
     def racks(self) -> int:
+        """How many racks there are; the last one may be half full."""
         return int(self.rack_of_node[-1]) + 1
 
     @property
     def supplies(self) -> int:
+        """How many power supplies there are."""
         return int(self.supply_of_node[-1]) + 1
 
     def node_of_gpu(self, gpu: int) -> int:
+        """gpu: its number in the cluster, which counts through the nodes."""
         return gpu // self.shape.gpus_per_node
 
     # --- names --------------------------------------------------------------------------------------------------------
     def node_name(self, node: int) -> str:
+        """As the node's agent tells it."""
         return f"node-{node:05d}"
 
     def gpu_uuid(self, gpu: int) -> str:
+        """The same in every run of a cluster of this name."""
         words = hashlib.blake2b(f"{self.cluster}/{gpu}".encode(), digest_size=16).hexdigest()
         return f"GPU-{words[:8]}-{words[8:12]}-{words[12:16]}-{words[16:20]}-{words[20:]}"
 
     def pci_bus(self, gpu: int) -> str:
+        """Its address on its node, as the driver writes it."""
         return f"0000:{_BUSES[gpu % self.shape.gpus_per_node]}:00.0"
 
     def port_name(self, port: int) -> str:
+        """The network port that belongs to the GPU of this number."""
         return f"mlx5_{port % self.shape.gpus_per_node}/1"
 
     @staticmethod
     def driver_release(number: int) -> str:
+        """The driver's version, by the number that a parameter has."""
         return _DRIVERS[number]
 
     def labels(self, node: int) -> dict[str, str]:

@@ -90,6 +90,7 @@ class RepeatedPoints:
         return values
 
     def look_of(self, value: bytes) -> _Look | None:
+        """The collection that these bytes were made of; None where they were encoded in full."""
         return self._given.get(value)
 
 
@@ -125,6 +126,7 @@ class RepeatedGate(RedactionFilter):
         self._encoded = encoded
 
     def message(self, topic: str, key: str, value: bytes) -> tuple[str, bytes] | None:
+        """As the gate does it; bytes that passed once unchanged are not searched again."""
         look = self._encoded.look_of(value)
         if look is not None and look.is_clean:
             return key, value

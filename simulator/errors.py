@@ -80,6 +80,7 @@ def at_next_device_call(attempt: FailingAttempt, ranks: Ints, after_s: float, ty
 
 
 def at_next_line(attempt: FailingAttempt, ranks: Ints, after_s: float) -> None:
+    """An index out of bounds, at the next call that each of these ranks makes after ``after_s``."""
     attempt.steps.extend(after_s, attempt.processes)
     when = attempt.steps.next_call_s(ranks, after_s)
     attempt.raise_in(ranks, when, *_BAD_INDEX, user_frames("embed", 61))
@@ -137,7 +138,7 @@ def with_bad_norm(attempt: FailingAttempt) -> None:
 
 
 def not_met(attempt: FailingAttempt, joins: NDArray[np.bool_], at_s: float) -> None:
-    """Whoever has come to the meeting of all ranks gives it up."""
+    """Whoever has come to the meeting of all ranks gives it up. joins: by rank, whether it has come (true)."""
     type_name, message = _NOT_MET
     words = message.format(seconds=int(attempt.spec.recipe.timeout_s), met=int(joins.sum()), all=joins.size)
     ranks = np.flatnonzero(joins)

@@ -92,7 +92,7 @@ def _least(group: NDArray[np.int64], values: Floats) -> Floats:
 
 
 def links_down(gpus: NDArray[np.int64], resources: Resources, topology: Topology) -> NDArray[np.bool_]:
-    """By rank: nothing can be sent through its port."""
+    """By rank, a flag: nothing can be sent through its port. gpus: by rank, the number in the cluster."""
     nodes = gpus // topology.shape.gpus_per_node
     leaf = topology.leaf_of_node[nodes]
     return np.asarray((resources.of("port", "up")[gpus] == 0) | (resources.of("leaf", "up")[leaf] == 0))

@@ -95,6 +95,7 @@ class GroundTruth:
             self._reach[job] = end_ns
 
     def open(self, job: str, at_s: float, *, gpus: int) -> None:
+        """A job was asked for at ``at_s``: from there on every second of it has a bucket."""
         self._gpus[job] = gpus
         self._reach[job] = self._begin[job] = ns(at_s)
 
@@ -103,6 +104,7 @@ class GroundTruth:
         return self._reach.get(job)
 
     def begin_ns(self, job: str) -> int:
+        """When the job was asked for, of the simulation. Raises KeyError for a job that was not."""
         return self._begin[job]
 
     def lose(self, job: str, attempt: int, after_step: int) -> None:
@@ -115,6 +117,7 @@ class GroundTruth:
         self.spans = [replace(span, bucket=TimeUse.REWORK) if is_lost(span) else span for span in self.spans]
 
     def sums_ns(self, job: str) -> dict[TimeUse, int]:
+        """By bucket, over all attempts of the job; buckets without time are left out."""
         sums: dict[TimeUse, int] = {}
         for span in self.spans:
             if span.job == job:
@@ -122,6 +125,7 @@ class GroundTruth:
         return sums
 
     def as_json(self) -> dict[str, Any]:
+        """The document of truth.json, which ``scoring`` reads."""
         return {
             "schema": 1,
             "scenario": self.scenario,

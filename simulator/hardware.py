@@ -66,6 +66,7 @@ class Hardware:
     _unanswered: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def changed(self, change: ParameterChange) -> None:
+        """Puts down what is said of the change, by whom and when."""
         tell = self._of_parameters.get((change.family, change.name))
         if tell is not None:
             nodes = change.family == "host"
@@ -170,11 +171,13 @@ class Hardware:
         self._xid(at_s + _CLEANED_UP_AFTER_S, gpu, 45, "Ch 00000008", pid=pid)
 
     def take_lines(self, until_s: float) -> list[SimulatedKernelLine]:
+        """Kernel lines before ``until_s``, in the order of their time; they are given once."""
         due = [line for line in self.lines if line.at_s < until_s]
         self.lines = [line for line in self.lines if line.at_s >= until_s]
         return sorted(due, key=lambda line: line.at_s)
 
     def take_words(self, until_s: float) -> list[DriverWord]:
+        """What drivers say before ``until_s``, in the order of its time; it is given once."""
         due = [word for word in self.words if word.at_s < until_s]
         self.words = [word for word in self.words if word.at_s >= until_s]
         return sorted(due, key=lambda word: word.at_s)

@@ -34,6 +34,7 @@ class Mesh:
 
     @property
     def world_size(self) -> int:
+        """Ranks of the job."""
         return self.tensor * self.data * self.pipeline
 
     @property
@@ -42,6 +43,7 @@ class Mesh:
         return self.tensor * self.data
 
     def stage(self, stage: int) -> slice:
+        """The ranks of one pipeline stage, which lie side by side."""
         return slice(stage * self.stage_size, (stage + 1) * self.stage_size)
 
     def size_of(self, dimension: str) -> int:
@@ -85,7 +87,7 @@ class Mesh:
         yield from enumerate(order.reshape(-1, size))
 
     def reduce(self, dimension: str, values: NDArray[np.float64], function: np.ufunc) -> NDArray[np.float64]:
-        """``function`` over each group's members within one stage; values: (stage_size,). Broadcast back to them.
+        """``function`` over each group's members within one stage, broadcast back to them. values: (stage_size,), any unit.
 
         Raises ValueError where groups of the dimension reach over stages.
         """

@@ -62,6 +62,7 @@ class StepProgram:
         return tuple(_in_order(self.stages))
 
     def recorded(self, stage: int) -> list[int]:
+        """Places of those operations of a stage that a rank's hooks see."""
         return [place for place, operation in enumerate(self.stages[stage]) if operation.is_recorded]
 
 
@@ -133,6 +134,7 @@ class Recipe:
         return bool(step and self.saves_every) and step % self.saves_every == 0
 
     def program(self, mesh: Mesh, *, saves: bool = False, evaluates: bool = False) -> StepProgram:
+        """A step over this mesh. saves: with a checkpoint at its end; evaluates: with an evaluation."""
         stages = tuple(
             tuple(self._stage(mesh, stage, saves=saves, evaluates=evaluates)) for stage in range(mesh.pipeline)
         )

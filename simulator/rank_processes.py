@@ -40,24 +40,27 @@ class Processes:
 
     @property
     def alive(self) -> NDArray[np.bool_]:
+        """By rank: it has not ended."""
         return np.asarray(np.isinf(self.ended_s))
 
     def active_stops(self) -> dict[Stop, RankStandstill]:
+        """Kinds of standstill that have struck any rank at any time."""
         return {kind: stop for kind, stop in self.stops.items() if np.isfinite(stop.since_s).any()}
 
     def stand(self, kind: Stop, ranks: NDArray[np.int64], since_s: float) -> None:
-        """From now on, unless it does already."""
+        """From now on, unless it does already. ranks: their numbers, shape (n,)."""
         stop = self.stops[kind]
         free = ranks[(stop.since_s[ranks] > since_s) | (stop.until_s[ranks] <= since_s)]
         stop.since_s[free], stop.until_s[free] = since_s, np.inf
 
     def go_on(self, kind: Stop, ranks: NDArray[np.int64], at_s: float) -> None:
+        """Those of these ranks (numbers, one a rank) that stand for this reason and live."""
         stop = self.stops[kind]
         held = ranks[np.isfinite(stop.since_s[ranks]) & np.isinf(stop.until_s[ranks]) & self.alive[ranks]]
         stop.until_s[held] = at_s
 
     def end(self, ranks: NDArray[np.int64], at_s: Floats, *, code: int = -1, signal: int = 0) -> NDArray[np.int64]:
-        """Those of them that have not ended before."""
+        """Those of the ranks that have not ended before. at_s: one for each rank, in seconds."""
         new = self.ended_s[ranks] > at_s
         ranks, at_s = ranks[new], at_s[new]
         self.ended_s[ranks], self.exit_code[ranks], self.signal[ranks] = at_s, code, signal
@@ -75,7 +78,10 @@ class Processes:
         return to_ns(self.ended_s)
 
     def look(self, at_ns: NDArray[np.int64], ranks: slice, waits_for_input: NDArray[np.bool_]) -> ProcessLook:
-        """As the agents of these ranks see them then. waits_for_input: those that stand in it."""
+        """As the agents of these ranks see them at ``at_ns`` (one for each rank).
+
+        waits_for_input: a flag for each rank, whether it stands in such a wait.
+        """
         ended = to_ns(self.ended_s[ranks])
         stopped_since, stopped_until = to_ns(self.stopped.since_s[ranks]), to_ns(self.stopped.until_s[ranks])
         is_stopped = (stopped_since <= at_ns) & (at_ns < stopped_until)

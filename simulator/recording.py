@@ -118,12 +118,14 @@ class StepRecording:
         return np.array([not (self.plan.on_device and call.is_p2p) for call in self.plan.calls], bool)
 
     def after(self) -> dict[tuple[int, bool], int]:
+        """By row and sort, how many calls were made once this step is over."""
         counts = dict(self.before)
         for key, count in self.plan.counts.items():
             counts[key] = counts.get(key, 0) + count
         return counts
 
     def started_after(self) -> dict[int, Ints]:
+        """By row, for each rank the newest call that was seen to have been started by then; -1: none."""
         newest = dict(self.started_before)
         for number, call in enumerate(self.plan.calls):
             if self.plan.on_device and not call.is_p2p:

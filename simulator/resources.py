@@ -264,6 +264,7 @@ class Resources:
                 self._add(parameter, "", self._sizes[parameter.family])
 
     def add_job(self, job: str, world_size: int) -> None:
+        """Its parameters, at their usual values; those of processes once per rank."""
         for parameter in PARAMETERS:
             if parameter.family in OF_JOBS:
                 self._add(parameter, job, world_size if parameter.family == "process" else 1)
@@ -304,9 +305,11 @@ class Schedule:
         self._changes = sorted(changes, key=lambda change: change.at_s)
 
     def add(self, changes: Sequence[ParameterChange]) -> None:
+        """More of them; what lies in the past is taken next."""
         self._changes = sorted([*self._changes, *changes], key=lambda change: change.at_s)
 
     def take_until(self, until_s: float) -> list[ParameterChange]:
+        """Changes up to ``until_s``, that one included, each once."""
         taken = [change for change in self._changes if change.at_s <= until_s]
         del self._changes[: len(taken)]
         return taken

@@ -33,6 +33,7 @@ class Room:
         self._seen: set[tuple[str, int, int]] = set()
 
     def changed(self, change: ParameterChange) -> None:
+        """Room or quota was set anew: what has been taken counts from there."""
         if change.family == "filesystem":
             self._taken[change.name] = 0.0
 

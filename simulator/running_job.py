@@ -76,6 +76,7 @@ class RunningJob:
 
     @property
     def is_running(self) -> bool:
+        """Whether it has an attempt whose agents have not told everything yet."""
         return self.attempt is not None
 
     def is_due(self, until_s: float) -> bool:
@@ -139,6 +140,10 @@ class RunningJob:
             self.attempt.end_agent(self.spec.nodes.index(node), at_s)
 
     def ship(self, from_s: float, until_s: float, ships: Ships, heard_until_s: NDArray[np.float64]) -> None:
+        """What the job's agents send in this window of seconds, into ``ships``.
+
+        heard_until_s: one for each node of the job: when its agent ends, in seconds.
+        """
         if self.attempt is None:
             return
         self.attempt.ship(from_s, until_s, ships, heard_until_s)

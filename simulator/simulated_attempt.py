@@ -322,11 +322,13 @@ class SimulatedAttempt:
 
     # --- what happens to processes ------------------------------------------------------------------------------------
     def stand(self, kind: Stop, ranks: Ints, at_s: float) -> None:
+        """These ranks stand still for this reason; steps under way are computed again."""
         self.steps.extend(at_s, self.processes)
         self.processes.stand(kind, ranks, at_s)
         self.steps.recompute(self.processes)
 
     def go_on(self, kind: Stop, ranks: Ints, at_s: float) -> None:
+        """These ranks no longer stand for this reason; steps under way are computed again."""
         self.processes.go_on(kind, ranks, at_s)
         self.steps.recompute(self.processes)
 
@@ -339,6 +341,7 @@ class SimulatedAttempt:
             self._tell_later(EventName.RANK_STOPPED, rank, at_s + _STOP_SEEN_AFTER_S)
 
     def resume(self, ranks: Ints, at_s: float) -> None:
+        """SIGCONT after ``stop``: they go on, and their agents tell so."""
         self.processes.stopped.until_s[ranks] = at_s
         self.go_on(Stop.HOST, ranks, at_s)
         for rank in ranks.tolist():

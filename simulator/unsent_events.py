@@ -33,9 +33,11 @@ class UnsentEvents:
         self._of_rank(self._before, name, rank, at_s, attributes)
 
     def behind(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
+        """Of a rank; sent behind the blocks of its node."""
         self._of_rank(self._behind, name, rank, at_s, attributes)
 
     def of_node(self, name: EventName, node: int, at_s: float, attributes: dict[str, Any]) -> None:
+        """Of the node itself; sent behind its blocks. node: its place in the job."""
         event = self._made(name, self._identities[node], node, at_s, attributes)
         self._behind.setdefault(node, []).append((at_s, event))
 

@@ -52,6 +52,7 @@ class Surroundings:
         return ""
 
     def label(self, *labels: str) -> str:
+        """The first of these pod labels that is set, "" where none is."""
         for name in labels:
             value = self.pod_labels.get(name, "").strip()
             if value:

@@ -36,6 +36,7 @@ def missing_package(error: BaseException) -> str:
 
 
 def how_to_install(package: str, extra: str) -> str:
+    """One line for a person: the package that is missing, and pip's words for the extra that brings it."""
     return f"{package} is not installed: pip install 'whichrank[{extra}]'"
 
 

@@ -325,6 +325,7 @@ def _groups_text(groups: tuple[Group, ...]) -> str:
 
 
 def remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value in a cache of bounded size, which is emptied when it is full."""
     if len(cache) >= _CACHE_ENTRIES:  # attempts and ranks come and go: start over rather than grow
         cache.clear()
     cache[key] = value

@@ -59,10 +59,12 @@ def bytes_field(number: int, content: bytes) -> bytes:
 
 
 def text_field(number: int, text: str) -> bytes:
+    """A length-delimited field; what cannot be encoded as UTF-8 becomes a question mark."""
     return bytes_field(number, text.encode("utf-8", "replace"))
 
 
 def varint_field(number: int, value: int) -> bytes:
+    """A field of wire type 0; ``value`` must not be negative."""
     return varint(number << 3 | _VARINT) + varint(value)
 
 
@@ -82,6 +84,7 @@ def fixed64_field(number: int, value: int) -> bytes:
 
 
 def double_field(number: int, value: float) -> bytes:
+    """A field of eight bytes, little-endian."""
     return fixed64_tag(number) + _pack_double(value)
 
 

@@ -101,6 +101,7 @@ class Names:
 
 @cache
 def shapes() -> tuple[Shape, ...]:
+    """What secrets look like by themselves, from redaction.toml."""
     return tuple(
         Shape(entry["name"], tuple(entry["hints"]), re.compile(entry["pattern"])) for entry in _rules()["shape"]
     )
@@ -108,6 +109,7 @@ def shapes() -> tuple[Shape, ...]:
 
 @cache
 def names() -> Names:
+    """Words of keys whose values are secrets, from redaction.toml."""
     raw = _rules()["names"]
     parts = {*raw["words"], *raw["endings"], *raw["token_words"], *raw["weak"]} | {
         row.rpartition(" ")[2] for row in raw["rows"]
@@ -133,6 +135,7 @@ def _hints() -> tuple[str, ...]:
 
 @cache
 def shapes_without_hints() -> tuple[Shape, ...]:
+    """Those that no fixed text announces: their patterns are tried on every text."""
     return tuple(shape for shape in shapes() if not shape.hints)
 
 

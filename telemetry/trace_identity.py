@@ -55,7 +55,10 @@ def trace_word(trace_id: bytes) -> int:
 
 
 def operation_place(group_words: NDArray[np.uint64], seq: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Of operations, within the spans of a rank: of their group and sequence number what tells them apart in a step."""
+    """Of operations, within the spans of a rank: of group and number what tells them apart in a step.
+
+    group_words (``group_word``) and seq (sequence numbers): one per operation; 40 bits each come back.
+    """
     place: NDArray[np.uint64] = (group_words & _20_BITS) << _GROUP_SHIFT | seq.astype(np.uint64) & _20_BITS
     return place
 

@@ -125,7 +125,7 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
     (tmp_path / "instrumentation" / "a.py").write_text(
         "import numpy, os\nfrom ..telemetry import tables, ring_layout\nfrom . import b\n"
     )
-    (tmp_path / "instrumentation" / "deep" / "b.py").write_text("def f():\n    from ...agents import agent\n")
+    (tmp_path / "instrumentation" / "deep" / "b.py").write_text("def f():\n    from ...agents import job_agent\n")
     assert upward_imports("instrumentation", tmp_path) == [
         "instrumentation/a.py:1 imports numpy",
         "instrumentation/a.py:2 imports whichrank.telemetry.tables",

@@ -90,4 +90,5 @@ class Bus(Protocol):
         """The stamp the next append would get."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of files and connections; what was appended stays."""

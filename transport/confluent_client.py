@@ -176,6 +176,7 @@ class ConfluentProducer:
         headers: Mapping[str, bytes] | None = None,
         on_done: OnDone | None = None,
     ) -> None:
+        """As ``Producer.send``. Raises QueueFull, and KafkaTrouble where the topic is not known in time."""
         self._know(topic)
         size = len(key) + len(value)
         self._queued.take(size)
@@ -201,12 +202,15 @@ class ConfluentProducer:
             raise self._heard.trouble(error, f"write to topic {topic}") from error
 
     def poll(self) -> None:
+        """Callbacks run here, in the caller's thread."""
         self._producer.poll(0)
 
     def flush(self, timeout_s: float) -> int:
+        """Waits for answers; how many messages have none after ``timeout_s``."""
         return int(self._producer.flush(timeout_s))
 
     def begin(self) -> None:
+        """The first one also asks for the transactional id. Raises Fenced and KafkaTrouble."""
         with _explained(self._heard, "begin a transaction"):
             if not self._is_initialised:
                 self._producer.init_transactions(self._settings.request_timeout_s)
@@ -214,14 +218,17 @@ class ConfluentProducer:
             self._producer.begin_transaction()
 
     def commit(self, timeout_s: float) -> None:
+        """Raises Fenced and KafkaTrouble; then it is not known whether it took place."""
         with _explained(self._heard, "commit a transaction"):
             self._producer.commit_transaction(timeout_s)
 
     def abort(self, timeout_s: float) -> None:
+        """Raises Fenced and KafkaTrouble."""
         with _explained(self._heard, "abort a transaction"):
             self._producer.abort_transaction(timeout_s)
 
     def close(self, timeout_s: float) -> None:
+        """What is not answered within ``timeout_s`` is thrown away and its callbacks hear of it."""
         self._producer.flush(timeout_s)
         self._producer.purge()
         self._producer.poll(0)
@@ -269,9 +276,11 @@ class ConfluentConsumer:
 
     @property
     def gone(self) -> int:
+        """Messages that retention had deleted before they were read."""
         return self._gone
 
     def partitions(self, topic: str) -> Sequence[int]:
+        """Sorted numbers. Raises KafkaTrouble for a topic that is not there."""
         with _explained(self._heard, f"read topic {topic}"):
             found = self._consumer.list_topics(topic, timeout=self._settings.request_timeout_s).topics.get(topic)
         if found is None or found.error is not None or not found.partitions:
@@ -283,6 +292,7 @@ class ConfluentConsumer:
         return sorted(found.partitions)
 
     def assign(self, offsets: Offsets) -> None:
+        """Partitions that are read already go on where they are. Raises KafkaTrouble."""
         wanted = {partition: self._next.get(partition, offset) for partition, offset in offsets.items()}
         with _explained(self._heard, "read"):
             self._consumer.assign([TopicPartition(*partition, offset) for partition, offset in wanted.items()])
@@ -290,6 +300,7 @@ class ConfluentConsumer:
         self._ends = {partition: end for partition, end in self._ends.items() if partition in wanted}
 
     def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
+        """First kept offset and the one after the last, asked partition by partition. Raises KafkaTrouble."""
         found = {}
         with _explained(self._heard, "ask for the bounds of partitions"):
             for partition in partitions:
@@ -300,6 +311,7 @@ class ConfluentConsumer:
         return found
 
     def poll(self, timeout_s: float) -> Sequence[Fetched]:
+        """Waits for a first message only; what the library holds beside it comes along. Raises KafkaTrouble."""
         fetched: list[Fetched] = []
         deadline = time.monotonic() + timeout_s
         while not fetched:
@@ -314,9 +326,11 @@ class ConfluentConsumer:
         return fetched
 
     def next_offset(self, partition: Partition) -> int:
+        """The offset that the next ``poll`` continues with."""
         return self._next[partition]
 
     def end_offset(self, partition: Partition) -> int | None:
+        """The higher of what the library has cached and what reading has shown; None: neither."""
         _, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
         known = self._ends.get(partition)
         if high is None or high == OFFSET_INVALID or high < 0:
@@ -324,12 +338,15 @@ class ConfluentConsumer:
         return high if known is None else max(high, known)
 
     def pause(self, partitions: Sequence[Partition]) -> None:
+        """Nothing of these is fetched until ``resume``."""
         self._consumer.pause([TopicPartition(*partition) for partition in partitions])
 
     def resume(self, partitions: Sequence[Partition]) -> None:
+        """Paused partitions are fetched again."""
         self._consumer.resume([TopicPartition(*partition) for partition in partitions])
 
     def close(self) -> None:
+        """Leaves nothing behind: offsets are never committed."""
         self._consumer.close()
 
     def _take(self, message: Message, fetched: list[Fetched]) -> None:
@@ -389,10 +406,12 @@ class ConfluentAdmin:
             _reach(self._admin, settings.request_timeout_s)
 
     def cluster_id(self) -> str:
+        """The brokers' own id. Raises KafkaTrouble."""
         with _explained(self._heard, "describe the cluster"):
             return str(self._admin.list_topics(timeout=self._settings.request_timeout_s).cluster_id)
 
     def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
+        """Topics that exist, by name; others are left out. Raises KafkaTrouble."""
         with _explained(self._heard, "describe topics"):
             known = self._admin.list_topics(timeout=self._settings.request_timeout_s).topics
         found = {name: known[name] for name in topics if name in known and known[name].partitions}
@@ -409,6 +428,7 @@ class ConfluentAdmin:
         }
 
     def create(self, topic: TopicFacts) -> None:
+        """Returns when the brokers have answered. Raises KafkaTrouble, also where the topic is there already."""
         wanted = NewTopic(
             topic.name, topic.partitions, topic.replication, config={k: str(v) for k, v in topic.configuration.items()}
         )
@@ -416,6 +436,7 @@ class ConfluentAdmin:
             self._admin.create_topics([wanted])[topic.name].result(self._settings.request_timeout_s)
 
     def add_partitions(self, topic: str, total: int) -> None:
+        """Up to ``total``. Raises KafkaTrouble."""
         with _explained(self._heard, f"add partitions to topic {topic}"):
             self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(self._settings.request_timeout_s)
 

@@ -115,6 +115,7 @@ class EmbeddedBus:
 
     @property
     def last_position(self) -> int:
+        """Of the newest message, also of one that another process has written; 0 or less: none."""
         return self._last_position
 
     def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int:
@@ -197,6 +198,7 @@ class EmbeddedBus:
             self._clock_base_ns = max(self._clock_base_ns, to_ns)
 
     def close(self) -> None:
+        """Ends the segment that is written and gives the folder's lock back; may be called again."""
         with self._lock:
             self._close_segment()
             if self._cursor is not None:

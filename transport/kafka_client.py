@@ -102,10 +102,14 @@ class Producer(Protocol):
         """
         ...
 
-    def commit(self, timeout_s: float) -> None: ...
-    def abort(self, timeout_s: float) -> None: ...
+    def commit(self, timeout_s: float) -> None:
+        """End the transaction: readers of committed messages see it whole."""
 
-    def close(self, timeout_s: float) -> None: ...
+    def abort(self, timeout_s: float) -> None:
+        """Give the transaction up: readers of committed messages see none of it."""
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for answers so long, then let go of what has none."""
 
 
 class Consumer(Protocol):
@@ -138,15 +142,19 @@ class Consumer(Protocol):
         """The partition's end as of the last answer that spoke of it; None: none has."""
         ...
 
-    def pause(self, partitions: Sequence[Partition]) -> None: ...
-    def resume(self, partitions: Sequence[Partition]) -> None: ...
+    def pause(self, partitions: Sequence[Partition]) -> None:
+        """Fetch nothing of these until ``resume``; they keep their place."""
+
+    def resume(self, partitions: Sequence[Partition]) -> None:
+        """Fetch paused partitions again."""
 
     @property
     def gone(self) -> int:
         """Messages that retention had deleted before they were read."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,14 +172,21 @@ class TopicFacts:
 class Admin(Protocol):
     """Raises KafkaTrouble."""
 
-    def cluster_id(self) -> str: ...
+    def cluster_id(self) -> str:
+        """By which two addresses of one cluster are recognised."""
+
     def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
         """Those that exist. ``configuration`` is empty where the rights to see it are missing."""
         ...
 
-    def create(self, topic: TopicFacts) -> None: ...
-    def add_partitions(self, topic: str, total: int) -> None: ...
-    def close(self) -> None: ...
+    def create(self, topic: TopicFacts) -> None:
+        """The topic must not be there yet."""
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Up to ``total``; keys may go to other partitions from then on."""
+
+    def close(self) -> None:
+        """Leave the brokers."""
 
 
 class Client(Protocol):
@@ -179,6 +194,11 @@ class Client(Protocol):
 
     name: str
 
-    def producer(self, *, transactional_id: str | None = None) -> Producer: ...
-    def consumer(self, *, committed_only: bool) -> Consumer: ...
-    def admin(self) -> Admin: ...
+    def producer(self, *, transactional_id: str | None = None) -> Producer:
+        """transactional_id None: without transactions. Raises KafkaTrouble where no broker answers."""
+
+    def consumer(self, *, committed_only: bool) -> Consumer:
+        """committed_only: messages of aborted and open transactions are not seen."""
+
+    def admin(self) -> Admin:
+        """For topics and their configuration."""

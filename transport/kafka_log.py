@@ -200,6 +200,7 @@ class KafkaLog:
         self._appended_s = self._monotonic_s()
 
     def close(self) -> None:
+        """Ends the writer first, so that what it has under way is answered or given up."""
         self._writer.close()
         if self._consumer is not None:
             self._consumer.close()

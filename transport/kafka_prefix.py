@@ -17,13 +17,16 @@ class PrefixedClient:
         self._prefix = prefix
 
     def producer(self, *, transactional_id: str | None = None) -> Producer:
+        """Its topics and its transactional id get the prefix."""
         own = None if transactional_id is None else self._prefix + transactional_id
         return _Producer(self._inner.producer(transactional_id=own), self._prefix)
 
     def consumer(self, *, committed_only: bool) -> Consumer:
+        """Its topics get the prefix, and lose it in what is read."""
         return _Consumer(self._inner.consumer(committed_only=committed_only), self._prefix)
 
     def admin(self) -> Admin:
+        """It sees topics under the prefix only."""
         return _Admin(self._inner.admin(), self._prefix)
 
 

@@ -167,6 +167,7 @@ class KafkaPythonProducer:
         headers: Mapping[str, bytes] | None = None,
         on_done: OnDone | None = None,
     ) -> None:
+        """As ``Producer.send``. Raises QueueFull, and KafkaTrouble where the library refuses the message."""
         size = len(key) + len(value) + _MESSAGE_OVERHEAD_BYTES
         self._queued.take(size)
 
@@ -193,11 +194,13 @@ class KafkaPythonProducer:
         """Its own thread calls back."""
 
     def flush(self, timeout_s: float) -> int:
+        """Waits for answers; how many messages have none after ``timeout_s``."""
         with contextlib.suppress(KafkaError):
             self._producer.flush(timeout_s)
         return self._queued.messages
 
     def begin(self) -> None:
+        """The first one also asks for the transactional id. Raises Fenced and KafkaTrouble."""
         with _explained(self._settings, "begin a transaction"):
             if not self._is_initialised:
                 self._producer.init_transactions()
@@ -205,12 +208,15 @@ class KafkaPythonProducer:
             self._producer.begin_transaction()
 
     def commit(self, timeout_s: float) -> None:
+        """Raises Fenced and KafkaTrouble, also when it takes longer than ``timeout_s``."""
         self._within(timeout_s, self._producer.commit_transaction, "commit a transaction")
 
     def abort(self, timeout_s: float) -> None:
+        """Raises Fenced and KafkaTrouble, also when it takes longer than ``timeout_s``."""
         self._within(timeout_s, self._producer.abort_transaction, "abort a transaction")
 
     def close(self, timeout_s: float) -> None:
+        """Errors at the end are nobody's any more."""
         with contextlib.suppress(KafkaError, OSError):
             self._producer.close(timeout=timeout_s)
 
@@ -261,9 +267,11 @@ class KafkaPythonConsumer:
 
     @property
     def gone(self) -> int:
+        """Messages that retention had deleted before they were read."""
         return self._gone
 
     def partitions(self, topic: str) -> Sequence[int]:
+        """Sorted numbers. Raises KafkaTrouble for a topic that is not there."""
         with _explained(self._settings, f"read topic {topic}"):
             found = self._consumer.partitions_for_topic(topic)
         if not found:
@@ -275,6 +283,7 @@ class KafkaPythonConsumer:
         return sorted(found)
 
     def assign(self, offsets: Offsets) -> None:
+        """Partitions that are read already go on where they are. Raises KafkaTrouble."""
         wanted = set(offsets)
         keep = {partition: self.next_offset(partition) for partition in self._assigned & wanted}
         with _explained(self._settings, "read"):
@@ -285,6 +294,7 @@ class KafkaPythonConsumer:
         self._assigned = wanted
 
     def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
+        """First kept offset and the one after the last, of all at once. Raises KafkaTrouble."""
         wanted = [TopicPartition(*partition) for partition in partitions]
         with _explained(self._settings, "ask for the bounds of partitions"):
             first = self._consumer.beginning_offsets(wanted)
@@ -292,6 +302,7 @@ class KafkaPythonConsumer:
         return {(tp.topic, tp.partition): (first[tp], last[tp]) for tp in wanted}
 
     def poll(self, timeout_s: float) -> Sequence[Fetched]:
+        """What has come within ``timeout_s``; a gap in the offsets is looked into. Raises KafkaTrouble."""
         with _explained(self._settings, "read"):
             batches = self._consumer.poll(timeout_ms=timeout_s * _MS)
         fetched: list[Fetched] = []
@@ -316,6 +327,7 @@ class KafkaPythonConsumer:
         return fetched
 
     def next_offset(self, partition: Partition) -> int:
+        """Beyond markers of transactions, which have offsets and are no messages."""
         expected, end = self._expected[partition], self.end_offset(partition)
         if end is not None and expected >= end:  # asked in every turn, of every partition: the library looks further
             return expected
@@ -324,16 +336,20 @@ class KafkaPythonConsumer:
         return self._expected[partition] if position is None else int(position)
 
     def end_offset(self, partition: Partition) -> int | None:
+        """The end as of the last answer; None before the first."""
         end = self._consumer.highwater(TopicPartition(*partition))
         return None if end is None else int(end)
 
     def pause(self, partitions: Sequence[Partition]) -> None:
+        """Nothing of these is fetched until ``resume``."""
         self._consumer.pause(*[TopicPartition(*partition) for partition in partitions])
 
     def resume(self, partitions: Sequence[Partition]) -> None:
+        """Paused partitions are fetched again."""
         self._consumer.resume(*[TopicPartition(*partition) for partition in partitions])
 
     def close(self) -> None:
+        """Leaves nothing behind: offsets are never committed."""
         with contextlib.suppress(KafkaError, OSError):
             self._consumer.close(autocommit=False)
 
@@ -358,10 +374,12 @@ class KafkaPythonAdmin:
             self._admin = KafkaAdminClient(**_common(settings))
 
     def cluster_id(self) -> str:
+        """The brokers' own id. Raises KafkaTrouble."""
         with _explained(self._settings, "describe the cluster"):
             return str(self._admin.describe_cluster()["cluster_id"])
 
     def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
+        """Topics that exist, by name; others are left out. Raises KafkaTrouble."""
         with _explained(self._settings, "describe topics"):
             described = self._admin.describe_topics(list(topics))
         found = [item for item in described if not item.get("error_code") and item.get("partitions")]
@@ -378,15 +396,18 @@ class KafkaPythonAdmin:
         }
 
     def create(self, topic: TopicFacts) -> None:
+        """Returns when the brokers have answered. Raises KafkaTrouble, also where the topic is there already."""
         wanted = NewTopic(topic.name, topic.partitions, topic.replication, topic_configs=dict(topic.configuration))
         with _explained(self._settings, f"create topic {topic.name}"):
             self._admin.create_topics([wanted])
 
     def add_partitions(self, topic: str, total: int) -> None:
+        """Up to ``total``. Raises KafkaTrouble."""
         with _explained(self._settings, f"add partitions to topic {topic}"):
             self._admin.create_partitions({topic: NewPartitions(total)})
 
     def close(self) -> None:
+        """Errors at the end are nobody's any more."""
         with contextlib.suppress(KafkaError, OSError):
             self._admin.close()
 

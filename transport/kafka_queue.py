@@ -33,6 +33,7 @@ class QueuedBytes:
 
     @property
     def messages(self) -> int:
+        """Handed to the client and not answered for."""
         return self._messages
 
     def full(self) -> QueueFull:

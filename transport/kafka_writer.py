@@ -102,6 +102,7 @@ class KafkaWriter:
         self.publish([], -1)
 
     def close(self) -> None:
+        """Gives both producers up; a transaction that is open is aborted by the brokers."""
         self._discard_appender()
         self._discard_publisher()
 

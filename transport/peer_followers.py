@@ -69,6 +69,7 @@ class Followers:
         self._known: dict[str, Follower] = {}
 
     def meet(self, hello: Hello) -> Follower:
+        """The one that has come before under this instance, or a new one with a name of its own."""
         found = self._known.get(hello.instance)
         if found is None:
             found = self._known[hello.instance] = Follower(node=self._free_name(hello.node))
@@ -79,6 +80,7 @@ class Followers:
 
     @property
     def missing(self) -> int:
+        """Messages of all followers that were numbered and have not come."""
         return sum(follower.missing for follower in list(self._known.values()))
 
     def _free_name(self, node: str) -> str:
@@ -99,6 +101,7 @@ class FollowerClock:
     told_ns: int = 0
 
     def start(self, offset_ns: int) -> None:
+        """The first ping of a connection: nothing is known that it could be compared with."""
         self.offset_ns = self.told_ns = offset_ns
 
     def compare(self, offset_ns: int) -> bool:

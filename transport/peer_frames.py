@@ -58,6 +58,7 @@ class PeerMessage:
 
 
 def pack_frame(kind: PeerFrame, body: bytes = b"") -> bytes:
+    """Length, kind and body, as ``Unframer`` takes them apart."""
     return _HEADER.pack(len(body), kind) + body
 
 
@@ -70,6 +71,7 @@ class Unframer:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> None:
+        """Bytes as they came, cut anywhere."""
         self._bytes += data
 
     def next(self) -> tuple[PeerFrame, bytes] | None:
@@ -91,6 +93,7 @@ class Unframer:
 
 
 def pack_message(message: PeerMessage) -> bytes:
+    """The body of a MESSAGE frame."""
     topic, key = message.topic.encode(), message.key.encode()
     return _MESSAGE.pack(message.number, len(topic), len(key)) + topic + key + message.value
 
@@ -114,6 +117,7 @@ def unpack_message(body: bytes) -> PeerMessage:
 
 
 def pack_ping(mono_ns: int, received: int) -> bytes:
+    """The body of a PING frame: the sender's monotonic clock, and the last message number that it has."""
     return _PING.pack(mono_ns, received)
 
 

@@ -114,6 +114,7 @@ class PeerHub:
 
     # --- the watching thread ------------------------------------------------------------------------------------------
     def start(self) -> None:
+        """Its thread listens from now on."""
         self._thread.start()
 
     def take(self) -> list[HubNews]:
@@ -130,6 +131,7 @@ class PeerHub:
         self._queue(node, pack_frame(kind, body))
 
     def broadcast(self, kind: PeerFrame, body: bytes) -> None:
+        """To every follower that is connected; those that come later do not get it."""
         self._queue(None, pack_frame(kind, body))
 
     @property

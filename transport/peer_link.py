@@ -106,6 +106,7 @@ class PeerLink:
 
     # --- the watching thread ------------------------------------------------------------------------------------------
     def start(self) -> None:
+        """Its thread connects, and connects again, until ``close``."""
         self._thread.start()
 
     def send(self, topic: str, key: str, value: bytes) -> None:
@@ -122,6 +123,7 @@ class PeerLink:
         self._wake()
 
     def take(self) -> list[LinkNews]:
+        """What the judge said since the last call, in order. Never waits."""
         with self._lock:
             news, self._news = list(self._news), deque()
         return news

@@ -83,6 +83,7 @@ def decode_body(body: bytes) -> Message:
 
 
 def segment_name(ordinal: int) -> str:
+    """The file of this ordinal; names sort as ordinals do."""
     return f"{SEGMENT_PREFIX}{ordinal:06d}{SEGMENT_SUFFIX}"
 
 
@@ -126,6 +127,7 @@ class SegmentReader:
         self.damaged = 0
 
     def close(self) -> None:
+        """Lets go of the file; may be called again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -42,6 +42,7 @@ class AgentHealth:
     problems: dict[str, int] = field(default_factory=dict)
 
     def drop(self, reason: str, count: int = 1) -> None:
+        """Count what was thrown away, by reason; a count of 0 leaves no entry."""
         if count:
             self.drops[reason] += count
 

@@ -31,6 +31,7 @@ def parse_stack(text: str) -> tuple[UserFrame, ...]:
 
 
 def format_stack(frames: tuple[UserFrame, ...] | list[UserFrame]) -> str:
+    """One line per frame: file, line number and function between tabs, the form that RANK_EXCEPTION carries."""
     return "".join(f"{frame.file}\t{frame.line}\t{frame.function}\n" for frame in frames)
 
 

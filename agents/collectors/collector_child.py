@@ -22,6 +22,7 @@ _LISTENS_S = 1.0
 
 
 def main() -> int:
+    """Looks for ever. The exit status is 2 where standard input brought no ``CollectorPlan``."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a driver prints is no frame
     plan = read_frame(sys.stdin.buffer)

@@ -66,10 +66,12 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
 
 
 def make_job_logs(ranks: Callable[[], Collection[JobProcess]], patterns: Sequence[str]) -> Collector:
+    """Follows the logs of those ranks, and files of these patterns, through the job-log rules."""
     events = JobLogEvents(ranks)
     return JobLogsCollector(events, lambda: tuple(ranks()), patterns, flush=events.flush)
 
 
 def make_kernel_log(path: str) -> Collector:
+    """Follows the kernel log through the kernel-line rules. path "": where a node usually has it."""
     events = KernelEvents()
     return KernelLogCollector(events, default_sources(path), flush=events.flush)

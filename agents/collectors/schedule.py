@@ -54,6 +54,7 @@ class CollectorPlan:
     isolation: Isolation = Isolation.THREAD
 
     def make(self) -> Collector:
+        """Imports the factory's module and calls it; what either raises is the caller's to count."""
         module, _, function = self.factory.partition(":")
         made: Collector = getattr(import_module(module, __package__), function)(**self.options)
         return made
@@ -92,6 +93,7 @@ class NodeTelemetry:
         ]
 
     def start(self) -> None:
+        """Begins to look; every collector gets a thread."""
         for look in self._looks:
             look.start()
 
@@ -119,6 +121,7 @@ class NodeTelemetry:
         }
 
     def close(self) -> None:
+        """Asks for the last looks and waits for them, ``LAST_LOOKS_S`` seconds for all together."""
         self._ending.set()
         for look in self._looks:
             look.end()
@@ -128,9 +131,11 @@ class NodeTelemetry:
 
     # --- for the looks ------------------------------------------------------------------------------------------------
     def moment(self) -> Timestamps:
+        """Now, on both clocks of the node."""
         return Timestamps(wall_ns=self._wall_ns(), mono_ns=time.monotonic_ns())
 
     def hand_on(self, name: str, collected: Collected) -> None:
+        """Takes a look's result from its thread. Beyond ``MAX_WAITING`` looks the oldest is dropped and counted."""
         with self._lock:
             for line in collected.problems:
                 self._say(f"{name}: {line}")
@@ -142,12 +147,14 @@ class NodeTelemetry:
                 self._dropped += 1
 
     def failed(self, name: str, what: str) -> None:
+        """Counts and reports a look that raised or whose process died."""
         with self._lock:
             self._failures[name] += 1
             self._say(f"{name}: {what}; tried again later")
 
     @property
     def ending(self) -> threading.Event:
+        """Set once ``close`` has been called: the looks' threads wait on it between two looks."""
         return self._ending
 
     def _say(self, line: str) -> None:
@@ -311,6 +318,7 @@ class _ProcessLook(_Look):
 
 
 def write_frame(pipe: IO[bytes], value: object) -> None:
+    """Pickled, behind its length; flushed, so that the other end sees it at once. Raises OSError."""
     content = pickle.dumps(value)
     pipe.write(_LENGTH.pack(len(content)) + content)
     pipe.flush()

@@ -83,6 +83,7 @@ class EvidenceDesk:
 
     @property
     def is_on(self) -> bool:
+        """False where the settings allow no request at all."""
         return self._settings.requests_per_minute > 0
 
     def know(self, rank: WatchedRank) -> None:

@@ -47,6 +47,7 @@ class EvidenceStore:
 
     @property
     def bytes_kept(self) -> int:
+        """Of all files in the folder, as far as this store knows them."""
         return self._bytes
 
     def save(self, name: str, content: bytes) -> Path | None:

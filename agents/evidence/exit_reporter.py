@@ -44,6 +44,7 @@ class ExitReporter:
             self._find_exception(rank, now_ns)
 
     def tell_exit(self, rank: WatchedRank, now_ns: int) -> None:
+        """RANK_EXIT and what belongs to it, once per rank. now_ns: monotonic."""
         if rank.exit_sent:
             return
         rank.exit_sent = True
@@ -62,6 +63,7 @@ class ExitReporter:
             self.save_ring(rank, "died")
 
     def save_stack(self, report: StackReport) -> None:
+        """Keeps a stack as a file and, unless the rank only waits, a copy of its ring beside it."""
         name = f"{_evidence_name(report.rank, report.why)}.stack.txt"
         self._evidence.save(name, pack(report.text.encode("utf-8", "replace"), "text"))
         if report.why != "waits":

@@ -53,6 +53,7 @@ class RequestReader(threading.Thread):
         self.too_old = 0
 
     def run(self) -> None:
+        """The thread: reads until ``close``. After an error it says so once per kind and tries again."""
         while not self._ended.is_set():
             try:
                 self._read()
@@ -66,6 +67,7 @@ class RequestReader(threading.Thread):
             self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
 
     def close(self, patience_s: float) -> None:
+        """Ends the thread; waits for it no longer than ``patience_s`` seconds."""
         self._ended.set()
         if self.is_alive():
             self.join(patience_s)

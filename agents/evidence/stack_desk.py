@@ -52,6 +52,7 @@ class StackDesk:
         self._own: list[StackReport] = []  # stacks that ranks out of reach have left in their rings
 
     def rename_node(self, node: str) -> None:
+        """From now on only requests for this node are its own."""
         self._node = node
 
     def request(self, event: Event, now_ns: int) -> None:

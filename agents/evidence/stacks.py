@@ -96,6 +96,7 @@ class StackTaker:
         return True
 
     def take_finished(self) -> list[StackAnswer]:
+        """Stacks, or the reasons why there is none, that arrived since the last call. Never waits."""
         answers: list[StackAnswer] = []
         while not self._finished.empty():
             answer = self._finished.get()
@@ -105,9 +106,11 @@ class StackTaker:
 
     @property
     def busy(self) -> bool:
+        """Whether an asked stack is still to come."""
         return bool(self._under_way)
 
     def close(self) -> None:
+        """Ends the helper thread, which may take as long as one py-spy is given."""
         if self._thread is not None:
             self._asked.put(None)
             self._thread.join(self._timeout_s + 1)

@@ -45,6 +45,8 @@ class RedactionFilter:
         return through
 
     def publish_ranked(self, way_out: PublishRanked) -> PublishRanked:
+        """``way_out`` behind the filter: what must not leave is not passed on, secrets are cut out."""
+
         def through(topic: str, key: str, value: bytes, priority: Priority) -> None:
             found = self.message(topic, key, value)
             if found is not None:

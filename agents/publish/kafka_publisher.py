@@ -81,6 +81,7 @@ class KafkaPublisher:
         self._thread = threading.Thread(target=self._run, name="whichrank-publisher", daemon=True)
 
     def start(self) -> None:
+        """Opens the spool, whose messages of an earlier agent go first, and starts the thread."""
         self._open_spool(self._monotonic_ns())
         spool = self._outbox.spool
         # Beyond every number of an earlier agent, even of one whose spool cannot be read at the moment.

@@ -53,10 +53,12 @@ class WaitingMessages:
             yield from messages
 
     def put(self, message: Outgoing) -> None:
+        """At the end of its priority's queue."""
         self._by_priority[message.priority].append(message)
         self.size += message.size
 
     def first(self) -> Outgoing | None:
+        """The lowest number of all priorities, left where it is; None: nothing waits."""
         heads = [messages[0] for messages in self._by_priority.values() if messages]
         return min(heads, key=lambda message: message.number, default=None)
 
@@ -124,18 +126,22 @@ class Outbox:
 
     @property
     def spool(self) -> Spool | None:
+        """The part on disk; None where there is none or it could not be opened."""
         return self._spool
 
     @property
     def dropped(self) -> Counter[tuple[Priority, str]]:
+        """Messages given up so far, by priority and reason."""
         return self._dropped
 
     @property
     def memory_bytes(self) -> int:
+        """Held in memory now: what waits, and what was read ahead of the spool."""
         return sum(lane.waiting.size + _held_bytes(lane) for lane in self._lanes.values())
 
     @property
     def in_flight(self) -> int:
+        """Messages that the producer has and has not answered for."""
         return sum(len(lane.in_flight) for lane in self._lanes.values())
 
     @property
@@ -214,6 +220,7 @@ class Outbox:
             lane.back.appendleft(held)
 
     def sent_well(self, message: Outgoing) -> None:
+        """The broker has it: forgotten here, and the topic's wait after failures begins anew."""
         lane = self._lanes[message.topic]
         if self._land(lane, message.number) is None:
             return

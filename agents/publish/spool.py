@@ -170,6 +170,7 @@ class Spool:
 
     @property
     def bytes(self) -> int:
+        """Of all segments on disk."""
         return sum(segment.size for _, segment in self._segments())
 
     @property
@@ -189,6 +190,7 @@ class Spool:
         return max([*numbers, *self._settled.values(), *self._handed.values()], default=0)
 
     def topics(self) -> list[str]:
+        """That have segments here, sorted."""
         return sorted({topic for topic, _ in self._streams})
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -284,6 +286,7 @@ class Spool:
         )
 
     def handed(self, topic: str) -> int:
+        """The number up to which everything of a topic has been handed over; 0: nothing."""
         return self._handed.get(topic, 0)
 
     def hand_over(self, topic: str, number: int) -> None:

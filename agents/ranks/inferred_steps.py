@@ -77,6 +77,7 @@ class InferredSteps:
         self._turns: dict[tuple[str, int], int] = {}
 
     def forget(self, slot: int) -> None:
+        """The ring of this slot is gone; another one may take its place."""
         self._loops.pop(slot, None)
         self._with_steps.discard(slot)
 

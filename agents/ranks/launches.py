@@ -32,6 +32,7 @@ class Launches:
         self._launchers: dict[str, tuple[int, int, Identity]] = {}
 
     def rename_node(self, node: str) -> None:
+        """Identities that are made from now on have this node."""
         self._identity = replace(self._identity, node=node)
 
     def identify(self, ring: RingFile, live_pid: int) -> Identity:

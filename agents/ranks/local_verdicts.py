@@ -19,6 +19,7 @@ _ALONE_NS = 500_000_000
 
 
 def to_ns(seconds: float) -> int:
+    """Of a setting in seconds."""
     return int(seconds * _SECOND_NS)
 
 

@@ -87,6 +87,7 @@ class RankMotion:
     _carried: int | None = None  # by its connections; asked only while nothing else of it moves
 
     def is_due(self, now_ns: int) -> bool:
+        """Whether the last look at the process is ``LOOK_NS`` ago. now_ns: monotonic."""
         return now_ns - self._looked_ns >= LOOK_NS
 
     def forget(self) -> None:

@@ -26,6 +26,7 @@ class PendingEvents:
         self._before.append(self._event(name, identity, mono_ns, attributes))
 
     def behind_blocks(self, name: EventName, identity: Identity, mono_ns: int, attributes: dict[str, Any]) -> None:
+        """What must not be read before the rows that lead to it, which the next flush brings."""
         self._behind.append(self._event(name, identity, mono_ns, attributes))
 
     def tell(self, rank: WatchedRank, name: EventName, mono_ns: int, attributes: dict[str, Any]) -> None:

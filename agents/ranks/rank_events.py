@@ -49,6 +49,7 @@ def frame_attributes(frames: tuple[UserFrame, ...]) -> Attributes:
 
 
 def started_attributes(rank: WatchedRank) -> Attributes:
+    """RANK_STARTED: process, place among the ranks, who launched it, and what its ring was laid out for."""
     header = rank.ring.header
     claims = header.identity
     attributes: Attributes = {
@@ -74,6 +75,7 @@ def without_stack(attributes: Attributes) -> Attributes:
 
 
 def exception_attributes(rank: WatchedRank, found: RingException) -> Attributes:
+    """RANK_EXCEPTION: type, message and stack, and whether it only says that a peer went away."""
     attributes: Attributes = {
         **where_attributes(rank),
         "type": found.type_name,
@@ -139,6 +141,7 @@ def checkpoints_named(
 
 
 def bad_loss_attributes(bad: BadLoss) -> Attributes:
+    """Of a loss that is no number, in a loop without steps: which it was, and after how many calls."""
     return {
         **where_attributes(bad.rank),
         "value": "NaN" if bad.is_nan else "infinity",
@@ -184,6 +187,7 @@ def joining_attributes(rank: WatchedRank, payload: Mapping[str, Any], now_ns: in
 
 
 def exit_state_of(rank: WatchedRank) -> ExitState:
+    """How far the rank's own end got by its last row; RUNNING where no row or no known state says more."""
     row = rank.rank_row
     return ExitState(row.exit_state) if row is not None and row.exit_state <= max(ExitState) else ExitState.RUNNING
 

@@ -94,6 +94,7 @@ class WatchedRank:
 
     @property
     def rank(self) -> int:
+        """Its global rank, by the ring's header."""
         return self.ring.header.rank
 
     def look(self, now_ns: int) -> bool:
@@ -189,6 +190,7 @@ class WatchedRank:
         return (step if 0 <= step < 1 << 62 else -1), (phase if phase < len(Phase) else int(Phase.OTHER))
 
     def completion_seen(self) -> bool:
+        """Whether its hooks see ends of operations; True as long as no row says otherwise."""
         return self.rank_row is None or bool(self.rank_row.hook_state & _COMPLETION_HOOKED)
 
     def leaving(self) -> bool:
@@ -197,6 +199,7 @@ class WatchedRank:
         return row is not None and (row.exit_state != ExitState.RUNNING or row.phase == Phase.EXIT)
 
     def process_state(self) -> ProcessState:
+        """By the last look at /proc; UNKNOWN before the first."""
         if not self.alive:
             return ProcessState.DEAD
         return self.process.state if self.process is not None else ProcessState.UNKNOWN
@@ -232,6 +235,7 @@ class WatchedRank:
             self.history.add(raw)
 
     def close(self) -> None:
+        """Lets go of the ring and the pidfd; may be called again."""
         self.ring.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)

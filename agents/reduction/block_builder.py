@@ -33,10 +33,12 @@ class BlockBuilder:
         self._reduction = Reduction(health, max_open_rows, single_phases=single_phases, withheld=withheld)
 
     def add_ring(self, rank: WatchedRank) -> None:
+        """Before the first events of its slot are collected."""
         header = rank.ring.header
         self._reduction.add_slot(rank.slot, header.rank, header.world_size, header.group_rows)
 
     def forget_ring(self, rank: WatchedRank) -> None:
+        """Open calls and step sums of its slot go; what was collected stays."""
         self._reduction.forget_slot(rank.slot)
 
     def define_group(self, rank: WatchedRank, row: int, group: Group) -> int:

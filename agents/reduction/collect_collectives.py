@@ -72,6 +72,7 @@ class CollectiveJoiner:
 
     @property
     def open_rows(self) -> int:
+        """Calls held here whose end has not been seen."""
         return len(self._rows) + len(self._old)
 
     def collect(

@@ -32,6 +32,7 @@ class DeviceSums:
         self._ended = np.full(16, -1, np.int64)  # by slot: highest step that its host ended
 
     def forget(self, slot: int) -> None:
+        """Another ring may take this slot."""
         self._open.pop(slot, None)
         if slot < len(self._ended):
             self._ended[slot] = -1
@@ -79,7 +80,10 @@ class DeviceSums:
     def take(
         self, steps: NDArray[np.void], ring: NDArray[np.uint16], rank_of: NDArray[np.uint32]
     ) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
-        """DEVICE_STEPS rows of steps that are complete now, and the slot of each. steps: STEPS rows of this flush."""
+        """DEVICE_STEPS rows of steps that are complete now, and the slot of each.
+
+        steps: STEPS rows of this flush, one per ended step; ring: the slot of each; rank_of: by slot, the global rank.
+        """
         if len(ring):
             missing = int(ring.max()) + 1 - len(self._ended)
             if missing > 0:

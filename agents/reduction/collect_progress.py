@@ -110,7 +110,7 @@ def progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> NDArray[np.void]
 
 
 def progress_table(stands: NDArray[np.void]) -> NDArray[np.void]:
-    """PROGRESS rows of RANK_STANDS: times become ages at ``read_ns``."""
+    """PROGRESS rows, one for each of the RANK_STANDS rows: times in ns become ages at ``read_ns``."""
     rows = np.zeros(len(stands), PROGRESS)
     for column in _OF_RANKS:
         rows[column] = stands[column]
@@ -166,7 +166,10 @@ def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDAr
 
 
 def group_progress_table(stands: NDArray[np.void]) -> NDArray[np.void]:
-    """GROUP_PROGRESS rows of GROUP_STANDS: times become ages, and what nobody tells is unknown."""
+    """GROUP_PROGRESS rows, one for each of the GROUP_STANDS rows.
+
+    Times in ns become ages at ``read_ns``, and what nobody tells is unknown (-1).
+    """
     rows = np.zeros(len(stands), GROUP_PROGRESS)
     told = stands["told"]
     for column in _OF_GROUPS:

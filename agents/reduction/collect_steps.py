@@ -78,6 +78,7 @@ class StepCollector:
         self._ended = np.full(16, -1, np.int64)  # by slot: highest step that ended
 
     def forget(self, slot: int) -> None:
+        """Another ring may take this slot: its sums, its last step and its last event go."""
         self._sums.pop(slot, None)
         if slot < len(self._last_ns):
             self._last_ns[slot], self._ended[slot] = 0, -1

@@ -24,6 +24,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def group_uid(name: str, ranks: str, ordinal: int) -> str:
+    """16 hexadecimal digits. ranks: as ``strided_ranks`` writes them; ordinal: of groups with equal name and ranks."""
     return hashlib.blake2b("\0".join(("group", name, ranks, str(ordinal))).encode(), digest_size=8).hexdigest()
 
 
@@ -85,7 +86,10 @@ class AgentGroupRegistry:
         return len(self.groups) - 1
 
     def for_block(self, numbers: np.ndarray) -> tuple[tuple[Group, ...], np.ndarray]:
-        """(groups of a block, the column as indexes into them) for a column of agent-wide numbers."""
+        """The groups of a block, and the column as indexes into them.
+
+        numbers: one agent-wide group number per row of the block.
+        """
         if not len(numbers):
             return (), numbers
         column = numbers.tobytes() if numbers.nbytes <= _SHORT_COLUMN_BYTES else b""

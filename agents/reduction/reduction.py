@@ -58,12 +58,14 @@ class Reduction:
         return self._registry.groups
 
     def add_slot(self, slot: int, rank: int, world_size: int, group_rows: int) -> None:
+        """Makes room for a ring whose progress page has ``group_rows`` rows; its groups are not known yet."""
         self._grow(slot + 1, group_rows)
         self._group_of[slot] = NO_GROUP
         self._rank_of[slot] = rank
         self._ship_every[slot] = whole_steps_every(world_size)
 
     def forget_slot(self, slot: int) -> None:
+        """Another ring may take the slot: nothing of it is joined with the next one's events."""
         self._joiner.forget(slot)
         self._steps.forget(slot)
         self._device_sums.forget(slot)
@@ -73,7 +75,10 @@ class Reduction:
         self._completion_seen[slot] = seen
 
     def define_group(self, slot: int | NDArray[np.int64], row: int, group: Group) -> int:
-        """Bind a group row of one or more slots to the agent-wide number of its group. NO_GROUP: the row is blind."""
+        """Bind a group row of one or more slots (index, or one per slot) to the agent-wide number of its group.
+
+        NO_GROUP: the row is blind.
+        """
         number = self._registry.number(group)
         if number == NO_GROUP:
             return NO_GROUP
@@ -90,7 +95,10 @@ class Reduction:
         return dict(enumerate(self._longest_ns.tolist()))
 
     def collect(self, events: NDArray[np.void], ring: NDArray[np.uint16]) -> tuple[CollectedRows, CollectedSteps]:
-        """Everything that these events tell. Per ring contiguous and in their order; ring: the slot of each."""
+        """Everything that these events tell.
+
+        events: rows of EVENT, per ring contiguous and in their order; ring: the slot of each row.
+        """
         collected = self._joiner.collect(events, ring, self._rank_of, self._group_of, self._completion_seen)
         rows = collected.rows
         if len(rows):
@@ -121,7 +129,10 @@ class Reduction:
     def block(
         self, name: EventName, rows: NDArray[np.void], identity: Identity, *, clock_offset_ns: int, time_ns: int
     ) -> Block:
-        """A block of rows that are the caller's to give away: their ``group`` becomes an index into the block's."""
+        """A block of rows that are the caller's to give away: their ``group`` becomes an index into the block's.
+
+        rows: of the table that ``name`` says, one for each record; its columns carry their units.
+        """
         groups: tuple[Group, ...] = ()
         if "group" in (rows.dtype.names or ()):
             groups, rows["group"] = self._registry.for_block(rows["group"])

@@ -92,6 +92,7 @@ def read_exception(ring: RingFile, *, writer_is_dead: bool) -> RingException | N
 
 
 def read_signal(ring: RingFile) -> FatalSignal | None:
+    """The fatal signal that the handler wrote; None where there was none or the area holds no valid one."""
     header = ring.header
     if header.crash_bytes < L.C_SIG_NUMBER + _SIGNAL.size:
         return None

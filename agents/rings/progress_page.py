@@ -73,14 +73,17 @@ class GroupRow:
 
     @property
     def op(self) -> int:
+        """``Op`` of the newest call, from the low byte of the signature."""
         return self.signature & 0xFF
 
     @property
     def flags(self) -> int:
+        """``EventFlag`` of the newest call."""
         return self.signature >> 8 & 0xFF
 
     @property
     def dtype(self) -> int:
+        """``Dtype`` of the newest call."""
         return self.signature >> 16 & 0xFFFF
 
 
@@ -98,6 +101,7 @@ def _stable(first: bytes, second: bytes, start: int, size: int) -> bool:
 
 
 def parse_rank_row(first: bytes, second: bytes) -> RankRow | None:
+    """From two reads of the page: None where they differ, as the row was being written, or was never written."""
     if not _stable(first, second, 0, _RANK.size):
         return None
     row = RankRow(*_RANK.unpack_from(second, 0))
@@ -105,6 +109,7 @@ def parse_rank_row(first: bytes, second: bytes) -> RankRow | None:
 
 
 def parse_heartbeat_row(first: bytes, second: bytes) -> HeartbeatRow | None:
+    """From two reads of the page; None as for ``parse_rank_row``."""
     if not _stable(first, second, _HEARTBEAT_OFFSET, _HEARTBEAT.size):
         return None
     row = HeartbeatRow(*_HEARTBEAT.unpack_from(second, _HEARTBEAT_OFFSET))

@@ -38,14 +38,14 @@ def decode_slots(raw: bytes) -> NDArray[np.void]:
 
 
 def valid_events(events: NDArray[np.void], first_index: int) -> NDArray[np.bool_]:
-    """Which of the slots hold event ``first_index``, ``first_index + 1``, … complete."""
+    """Flags, one per slot: whether it holds event ``first_index``, ``first_index + 1``, … complete."""
     expected = np.arange(first_index + 1, first_index + 1 + len(events), dtype=np.uint64)
     ok: NDArray[np.bool_] = (events["begin"] == expected) & (events["end"] == expected)
     return ok
 
 
 def overwritten(events: NDArray[np.void], first_index: int) -> NDArray[np.bool_]:
-    """Which of the slots already hold (the beginning of) a later lap than expected."""
+    """Flags, one per slot: whether it already holds (the beginning of) a later lap than expected."""
     expected = np.arange(first_index + 1, first_index + 1 + len(events), dtype=np.uint64)
     return np.asarray(events["begin"] > expected)
 

@@ -178,9 +178,11 @@ class RingFile:
 
     @property
     def fd(self) -> int:
+        """-1 after ``close``."""
         return self._fd
 
     def close(self) -> None:
+        """Lets go of the file; may be called again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -197,6 +199,7 @@ class RingFile:
         self._groups_read = min((L.FIRST_GROUP_ROW + rows) * L.ROW_BYTES, self._page_bytes)
 
     def read_hot(self) -> HotWords:
+        """The words that change with every event, in one read; ``NOTHING_HOT`` where the file is too short now."""
         raw = self.read(_HOT.size, L.H_EVENT_HEAD)
         return HotWords(*_HOT.unpack(raw)) if len(raw) == _HOT.size else NOTHING_HOT
 

@@ -33,7 +33,9 @@ class RingHistory:
 
     @property
     def size(self) -> int:
+        """Bytes kept now."""
         return self._bytes
 
     def take_copy(self) -> bytes:
+        """The kept events as one piece, oldest first, in the ring's own format."""
         return b"".join(raw for _, raw in self._chunks)

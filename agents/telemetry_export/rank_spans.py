@@ -102,6 +102,7 @@ class RankSpans:
         return self._builder.size_bytes >= self._request_bytes
 
     def forget(self, rank: WatchedRank) -> None:
+        """Its slot may go to another rank with another resource."""
         self._resources.pop(rank.slot, None)
 
     def take(self) -> list[bytes]:

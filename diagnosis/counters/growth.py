@@ -110,9 +110,11 @@ class Latch:
         return self.is_latched and t_s - self.breached_at_s >= rule.quiet_s
 
     def clear(self) -> None:
+        """No longer latched; the samples that growth is measured from stay."""
         self.is_latched, self.worst = False, 0.0
 
     def pack(self) -> list[float | int | bool | None]:
+        """A list for JSON, in the order that ``unpack`` takes."""
         return [self.t_s, self.value, self.is_latched, self.worst, self.breached_at_s]
 
     @classmethod

@@ -103,6 +103,7 @@ class LinkHistory:
         return []
 
     def pack(self) -> dict[str, Any]:
+        """As JSON has it, for a collector that starts again."""
         return {
             "was_up": self.was_up,
             "down_since_s": self.down_since_s,
@@ -117,6 +118,7 @@ class LinkHistory:
 
     @classmethod
     def unpack(cls, packed: dict[str, Any]) -> LinkHistory:
+        """What ``pack`` gave. Raises KeyError or TypeError where it is something else."""
         return cls(
             **{**packed, "flaps": deque(packed["flaps"], MAX_TIMES), "losses": deque(packed["losses"], MAX_TIMES)}
         )

@@ -47,6 +47,7 @@ class PortConditionSpan:
 
     @property
     def key(self) -> tuple[str, str]:
+        """What may be open once at a time: a condition of a port."""
         return self.name, self.port
 
     def plain(self) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class SeriesReader:
     _ports: dict[tuple[str, int], _Row] = field(default_factory=dict)
 
     def json_lines(self, lines: Iterable[str]) -> Iterator[PortLook]:
+        """Looks of a file of one JSON object per line; lines that are none are counted and named."""
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue

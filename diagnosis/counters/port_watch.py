@@ -48,6 +48,7 @@ class PortWatch:
 
     @property
     def open_conditions(self) -> tuple[PortConditionSpan, ...]:
+        """Those that have begun and not ended, in the order of their begin."""
         return tuple(self._open.values())
 
     def take(self, sample: NodeSample) -> list[ConditionChange]:
@@ -75,6 +76,7 @@ class PortWatch:
         return changes
 
     def pack(self) -> dict[str, Any]:
+        """All ports and open conditions, as JSON has them."""
         return {
             "last_s": self._last_s,
             "ports": {name: state.pack() for name, state in self._ports.items()},

@@ -103,11 +103,13 @@ def counter_rules() -> tuple[CounterRule, ...]:
 
 @cache
 def link_rules() -> LinkRules:
+    """When a link counts as dropped or flapping, from links.toml."""
     return LinkRules(**read_toml(_PACKAGE, "links.toml")["down"])
 
 
 @cache
 def expected_by_product() -> Mapping[str, ExpectedPorts]:
+    """What a node must have, by the product name of its GPUs."""
     return {name: ExpectedPorts(**entry) for name, entry in read_toml(_PACKAGE, "links.toml")["expected"].items()}
 
 

@@ -78,6 +78,7 @@ class LinkRate:
 
     @property
     def bytes_per_s(self) -> int:
+        """The same rate as a link-speed metric has it."""
         return round(self.gbps * 1e9 / 8)
 
 
@@ -119,6 +120,7 @@ def parse_physical(text: str | None) -> str:
 
 
 def parse_layer(text: str | None) -> Layer:
+    """The link layer as sysfs writes it; UNKNOWN for None and for any other word."""
     return _LAYERS.get(_word(text), Layer.UNKNOWN)
 
 

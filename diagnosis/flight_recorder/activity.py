@@ -35,6 +35,7 @@ class Activity:
 
 
 def activity_of(dump: RankDump) -> Activity:
+    """What the rank was in, or what it did last, with the line of the user's code."""
     opened = [entry for entry in dump.entries if entry.is_open]
     last = dump.entries[-1] if dump.entries else None
     shown = opened[0] if opened else last
@@ -48,6 +49,7 @@ def activity_of(dump: RankDump) -> Activity:
 
 
 def operation_of(entry: DumpEntry) -> DumpOperation:
+    """The entry by what it has in common with other ranks' entries of the same call."""
     described = entry.description if entry.description not in ("", UNDEFINED) else f"group {entry.group}"
     return DumpOperation(
         entry.op, described, entry.p2p_sequence if entry.is_p2p else entry.sequence, entry.input_sizes[:1]

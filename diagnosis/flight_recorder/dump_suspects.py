@@ -39,6 +39,7 @@ class DumpAdvice:
 
 
 def how_it_differs(divergence: DumpDivergence, mismatch: str, *, is_tie: bool) -> str:
+    """The mismatch in words, with what the majority called. is_tie: there is no majority."""
     majority = divergence.majority[-1]
     shifted = "; it left a call out or made one more" if divergence.is_shifted else ""
     others = "the members differ" if is_tie else f"the others called {majority.op} {_shape(majority.input_sizes)}"
@@ -61,6 +62,7 @@ def not_entered(rank: int, graph: WaitGraph, unfinished: GroupState | None) -> D
 
 
 def fell_behind(rank: int, graph: WaitGraph) -> DumpSuspect:
+    """A rank whose peers went on to a call that it never entered."""
     wait = first_wait(graph, rank)
     return DumpSuspect(
         rank=rank,
@@ -71,6 +73,7 @@ def fell_behind(rank: int, graph: WaitGraph) -> DumpSuspect:
 
 
 def not_finished(rank: int, state: GroupState) -> DumpSuspect:
+    """A rank whose call is still open while it ended for the others."""
     entry = state.open_calls[rank][0]
     return DumpSuspect(
         rank=rank,
@@ -81,6 +84,7 @@ def not_finished(rank: int, state: GroupState) -> DumpSuspect:
 
 
 def not_started(rank: int, state: GroupState) -> DumpSuspect:
+    """A rank whose device has not begun a call that the others' devices have."""
     entry = state.open_calls[rank][0]
     return DumpSuspect(
         rank=rank,
@@ -91,6 +95,7 @@ def not_started(rank: int, state: GroupState) -> DumpSuspect:
 
 
 def ruled_out(graph: WaitGraph, named: set[int], states: Sequence[GroupState]) -> tuple[RuledOut, ...]:
+    """Ranks that only wait: behind a named one, in a row behind it, or with calls queued on the device."""
     held_up = victims_of(graph, named) if named else set(graph.of)
     behind = tuple(sorted(rank for rank in graph.for_ if rank in held_up and rank not in named))
     waiting = tuple(sorted(held_up - set(behind) - named))
@@ -130,6 +135,7 @@ def first_wait(graph: WaitGraph, rank: int) -> DumpWait:
 
 
 def named_ranks(suspects: Sequence[DumpSuspect]) -> str:
+    """ "rank 3" or "ranks 3-5", as a sentence needs it."""
     ranks = [suspect.rank for suspect in suspects]
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
 

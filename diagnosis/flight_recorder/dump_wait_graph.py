@@ -34,6 +34,7 @@ class DumpWait:
 
     @property
     def call(self) -> DumpEntry:
+        """The call that is waited in, as one of the waiters recorded it."""
         return next(iter(self.entries.values()))
 
 

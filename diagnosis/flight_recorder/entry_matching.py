@@ -55,6 +55,7 @@ ANY_OPERATION = "*"
 
 @lru_cache(maxsize=1)
 def operation_rules() -> dict[str, OperationRule]:
+    """By operation: what must be equal between ranks, from operations.tsv."""
     text = files(__package__).joinpath("operations.tsv").read_text(encoding="utf-8")
     rows = csv.DictReader((line for line in text.splitlines() if not line.startswith("#")), delimiter="\t")
     return {
@@ -72,6 +73,7 @@ def operation_rules() -> dict[str, OperationRule]:
 
 
 def rule_of(op: str) -> OperationRule:
+    """The operation's rule, or the one for all that are not listed."""
     rules = operation_rules()
     return rules.get(op) or rules[ANY_OPERATION]
 
@@ -130,6 +132,7 @@ def comparable_key(entry: DumpEntry) -> tuple[object, ...]:
 
 
 def numel(sizes: Sizes) -> int:
+    """Elements of all tensors together."""
     return sum(prod(shape) for shape in sizes)
 
 

@@ -47,10 +47,12 @@ class ProcessGroup:
 
     @property
     def name(self) -> str:
+        """As torch has it, which need not be unique."""
         return self.key.name
 
     @property
     def members(self) -> tuple[int, ...]:
+        """Global ranks, in the order of their ranks in the group."""
         return self.key.members
 
     @property

@@ -74,6 +74,7 @@ class DumpEntry:
 
     @property
     def is_started(self) -> bool:
+        """Whether the device has begun it, by its time or by its state."""
         return self.started_ns > 0 or self.state in _FAR_STATES
 
 

@@ -57,9 +57,11 @@ class Downtime:
 
     @property
     def total_ns(self) -> int:
+        """Of all parts."""
         return self.checkpoint_overhead_ns + self.detection_ns + self.lost_work_ns + self.shutdown_ns + self.restart_ns
 
     def plus(self, other: Downtime) -> Downtime:
+        """Part by part."""
         return Downtime(**{name: getattr(self, name) + getattr(other, name) for name in Downtime.__slots__})
 
 

@@ -55,6 +55,7 @@ class Interval:
 
     @property
     def ns(self) -> int:
+        """Its length."""
         return self.end_ns - self.begin_ns
 
     @property

@@ -32,6 +32,7 @@ class Piece:
 
     @property
     def ns(self) -> int:
+        """Its length."""
         return self.end_ns - self.begin_ns
 
 

@@ -51,7 +51,7 @@ def reference_step(lengths_ns: np.ndarray) -> Reference:
 
 
 def mean_step_ns(lengths_ns: np.ndarray) -> int:
-    """What ordinary steps took on average; 0 of fewer than three.
+    """What ordinary steps took on average; 0 of fewer than three. lengths_ns: (steps,).
 
     The ideal step leaves out the slowest of them (3 MAD are two standard deviations), so that against it ordinary steps
     have lost time, too. What a slow rank costs is held against this one, which leaves out outliers only.

@@ -145,6 +145,7 @@ def exists(path: str, found: bool | None, *, wanted: bool = True) -> CheckOutcom
 
 @cache
 def read_words() -> dict[str, Any]:
+    """words.toml: what the tools' tables call things that are well."""
     return read_toml(__package__ or "", "words.toml")
 
 

@@ -33,6 +33,7 @@ class Hedges:
 
 @cache
 def hedges() -> Hedges:
+    """Patterns of words that suppose, list or advise, from hedges.toml."""
     words = table("hedges.toml")
     return Hedges(
         suppose=re.compile("|".join(words["suppose"])),

@@ -15,6 +15,7 @@ class Caught:
         self._held: Witness | None = None
 
     def wants_next(self) -> bool:
+        """An exception is held until its writer's next line."""
         return self._held is not None
 
     def hold(self, witness: Witness) -> bool:
@@ -37,6 +38,7 @@ class Caught:
         return False
 
     def finish(self) -> None:
+        """Nothing follows: what is held was not caught."""
         if self._held is not None:
             self.done.append(self._held)
             self._held = None

@@ -36,6 +36,7 @@ class Continued:
         self._open: _Open | None = None
 
     def wants_next(self) -> bool:
+        """A message is open that the next line may go on with."""
         return self._open is not None
 
     def hold(self, line: LogLine) -> bool:
@@ -67,6 +68,7 @@ class Continued:
         return True
 
     def finish(self) -> None:
+        """The open message is whole as it is."""
         held, self._open = self._open, None
         if held is not None:
             self.done += of_line(replace(held.line, text=" ".join([held.line.text, *held.more])))

@@ -63,10 +63,12 @@ AGAIN = (
 
 
 def is_end(text: str) -> bool:
+    """Whether the line says that training is done."""
     return _speaks_of_an_end(text) and END.search(text) is not None
 
 
 def is_new_attempt(text: str) -> bool:
+    """Whether the line says that the job is started again; its first start does not count."""
     return _speaks_of_a_start(text) and ATTEMPT.search(text) is not None and FIRST_ATTEMPT.search(text) is None
 
 

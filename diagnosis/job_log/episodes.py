@@ -37,6 +37,7 @@ class Episodes:
         self._terminal_groups: dict[tuple[str, LineRole, str], StatementGroup] = {}
 
     def add(self, witness: Witness) -> None:
+        """To the open episode, or to a new one. Statements beyond ``MOST_GROUPS`` are counted only."""
         if not self._is_open:
             self._begin()
         self.standstills.add(witness)
@@ -53,6 +54,7 @@ class Episodes:
 
     @property
     def waves(self) -> list[Wave]:
+        """Time-outs over many ranks that one standstill explains, in the order in which they came."""
         return self.standstills.waves
 
     def started_again(self) -> None:
@@ -69,6 +71,7 @@ class Episodes:
 
     @property
     def is_finished(self) -> bool:
+        """Whether the log said that training is done, and no new attempt since."""
         return self._finished_at is not None
 
     @property
@@ -77,6 +80,7 @@ class Episodes:
         return self._is_open or self.first_progress is None
 
     def progress(self, progress: Progress) -> None:
+        """A step or a checkpoint: the open episode is over. A step below the last one begins a new attempt."""
         if progress.checkpoint:
             self.last_checkpoint = progress
             return
@@ -110,6 +114,7 @@ class Episodes:
         self._is_open = False
 
     def finish(self) -> None:
+        """The log has ended: what was kept apart as its very end becomes the last episode."""
         if self._terminal is not None:
             self.episodes.append(self._terminal)
             self._terminal = None

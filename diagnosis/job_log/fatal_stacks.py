@@ -33,9 +33,11 @@ class FatalStacks:
         self._open: dict[tuple[int, int | None, int | None, str | None], _Stack] = {}
 
     def wants_next(self) -> bool:
+        """A stack is open that the next line may belong to."""
         return bool(self._open)
 
     def hold(self, stream: tuple[int, int | None, int | None, str | None], witnesses: Iterable[Witness]) -> None:
+        """Witnesses of fatal errors, until the frames below them have been read."""
         for witness in witnesses:
             if stream in self._open:
                 self._end(stream)
@@ -63,6 +65,7 @@ class FatalStacks:
         return line.text.startswith("Extension modules")
 
     def finish(self) -> None:
+        """Every open stack is whole as it is."""
         for stream in list(self._open):
             self._end(stream)
 

@@ -46,6 +46,7 @@ class HungTasks:
         self._open: _Hung | None = None
 
     def wants_next(self) -> bool:
+        """A hung task is open, whose stack may follow."""
         return self._open is not None
 
     def feed(self, line: LogLine) -> bool:
@@ -70,6 +71,7 @@ class HungTasks:
         return False
 
     def finish(self) -> None:
+        """The open one by what its stack says it waits for, or by its own line alone."""
         hung, self._open = self._open, None
         if hung is None:
             return

@@ -95,6 +95,7 @@ def read_job_logs(sources: Iterable[LogSource]) -> JobLog:
 
 @cache
 def gate() -> WordGate:
+    """The words that a line must have one of to be read at all; made once."""
     return make_gate()
 
 

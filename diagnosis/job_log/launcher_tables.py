@@ -40,6 +40,7 @@ class LauncherTables:
         self._is_root = False
 
     def wants_next(self) -> bool:
+        """Inside a table of failures."""
         return self._begun is not None
 
     def feed(self, line: LogLine) -> bool:
@@ -75,6 +76,7 @@ class LauncherTables:
         return False
 
     def finish(self) -> None:
+        """The table is over, wherever it was cut off."""
         self._end_entry()
         self._begun = None
 

@@ -32,6 +32,7 @@ class Listings:
         self._last = 0
 
     def wants_next(self) -> bool:
+        """A list is open, whose next entry the next line may be."""
         return self._held is not None
 
     def hold(self, witness: Witness) -> bool:
@@ -64,6 +65,7 @@ class Listings:
         return True
 
     def finish(self) -> None:
+        """The statement, with every rank that its list named."""
         held, ranks = self._held, tuple(dict.fromkeys(self._ranks))
         self._held, self._ranks = None, []
         if held is not None:

@@ -150,6 +150,7 @@ def _logfmt_line(line: LogLine) -> LogLine:
 
 
 def rank_in(text: str) -> int | None:
+    """The rank that a text names as its writer's; None where it names none."""
     match = RANK_IN_TEXT.search(text) if _mentions_of(text).rank else None
     return int(match[1]) if match else None
 
@@ -161,6 +162,7 @@ def whom_in(text: str) -> tuple[int, str] | None:
 
 
 def node_in(text: str) -> str | None:
+    """The node that a text names as its writer's; None where it names none."""
     match = NODE_IN_TEXT.search(text) if _mentions_of(text).node else None
     return match[1] if match else None
 

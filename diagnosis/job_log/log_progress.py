@@ -59,6 +59,7 @@ class _StepPlace:
 
 
 def progress_of(raw: bytes, source: int, number: int) -> Progress | None:
+    """The step or checkpoint that a raw line tells of; None for other lines. source: index of the file."""
     if b"\r" in raw:
         # Of a bar that was drawn over and over the last counts.
         raw = raw.rstrip().rpartition(b"\r")[2]

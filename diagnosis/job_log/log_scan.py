@@ -20,12 +20,13 @@ class Sink(Protocol):
     """Takes what the scan finds, in order."""
 
     def block(self, chunk: bytes, ends: NDArray[np.int64]) -> None:
-        """A block of lines begins; where in it each ends."""
+        """A block of lines begins. ends: index of each line's end in ``chunk``."""
 
     def wants_next(self) -> bool:
         """Whether the very next line is needed, whatever stands in it (inside a traceback)."""
 
-    def line(self, number: int, raw: bytes) -> None: ...
+    def line(self, number: int, raw: bytes) -> None:
+        """A line that deserves a look; ``number`` counts from 1."""
 
     def gap(self, chunk: bytes, start: int, end: int, first_number: int, last_number: int) -> None:
         """Lines without any word: ``chunk[start:end]``, whole lines with these numbers."""

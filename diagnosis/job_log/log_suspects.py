@@ -29,6 +29,7 @@ SAYS = {
 
 
 def suspects_of(primary: StatementGroup, episode: Episode, difference: Difference | None) -> Suspects:
+    """From the most telling source there is: a counted difference, what the statement names, where it was made."""
     first = primary.first
     failure = first.failure
     if difference is not None and failure.name in STANDS_STILL and not primary.missing:
@@ -71,6 +72,7 @@ def _named(primary: StatementGroup, episode: Episode) -> tuple[Mapping[int, int]
 
 
 def told_difference(difference: Difference) -> str:
+    """In words: which ranks differ from the others, in what, and both values where they are known."""
     who = ranks_words(difference.ranks)
     says = SAYS[difference.differs]
     if len(difference.ranks) > 1:

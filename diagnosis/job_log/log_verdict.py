@@ -64,6 +64,7 @@ NUMERIC_WARNING = (
 
 
 def judge(found: Episodes) -> LogVerdict:
+    """Of a whole log. Where training went on after every failure, there is none to tell."""
     episodes = found.episodes
     if not any(episode.groups for episode in episodes):
         return _nothing("nothing in the log tells of a failure")
@@ -308,4 +309,5 @@ def _why(tier: int, primary: StatementGroup, failure: FailureClass, suspects: Su
 
 
 def restart_word(verdict: LogVerdict) -> Restart:
+    """Whether a restart helps."""
     return verdict.restart

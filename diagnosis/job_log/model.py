@@ -197,6 +197,7 @@ class Witness:
 
     @property
     def where(self) -> TracebackFrame | None:
+        """The innermost frame of the user's own code; None where there is none."""
         return user_frame(self.frames)
 
 
@@ -277,9 +278,11 @@ class Episode:
 
     @property
     def status(self) -> EpisodeStatus:
+        """TERMINAL for the one that nothing followed."""
         return EpisodeStatus.TERMINAL if self.after is None else EpisodeStatus.PROGRESSED_AFTER
 
     def of(self, *roles: LineRole) -> list[StatementGroup]:
+        """Statements whose first witness has one of these roles."""
         return [group for group in self.groups if group.first.role in roles]
 
 

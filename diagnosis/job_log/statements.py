@@ -100,6 +100,7 @@ class Statements:
         return bool(said)
 
     def finish(self) -> None:
+        """Ends every open statement, as at the end of a log or where lines were left out."""
         if not self._is_open:
             return
         for reader in self._readers:
@@ -108,6 +109,7 @@ class Statements:
         self._gather()
 
     def take(self) -> list[Witness]:
+        """Witnesses that are complete, once each."""
         done, self._done = self._done, []
         return done
 

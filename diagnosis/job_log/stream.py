@@ -52,16 +52,19 @@ class LogStream:
 
     # --- the sink of the scan -----------------------------------------------------------------------------------------
     def wants_next(self) -> bool:
+        """Whether a statement is open: the next line has to be read, whatever its words."""
         return self._statements.wants_next()
 
     def block(self, chunk: bytes, ends: NDArray[np.int64]) -> None:
-        """What is still written was not copied from a screen: nothing is wrapped."""
+        """What is still written was not copied from a screen: nothing is wrapped. ends: one index for each line."""
 
     def line(self, number: int, raw: bytes) -> None:
+        """Reads one line; ``number`` counts from 1."""
         for line in read_lines(self._origin, number, raw):
             self._statements.feed(line)
 
     def gap(self, chunk: bytes, start: int, end: int, first_number: int, last_number: int) -> None:
+        """Lines were left out as they have no telling word: what was open is over."""
         self._statements.finish()
 
 

@@ -57,6 +57,7 @@ class _Form:
 
 @cache
 def forms() -> tuple[_Form, ...]:
+    """Patterns of targets.toml, compiled, with the words that a text must have one of."""
     found = []
     for entry in table("targets.toml")["target"]:
         pattern = entry["pattern"]
@@ -68,6 +69,7 @@ def forms() -> tuple[_Form, ...]:
 
 
 def target_of(text: str) -> Target:
+    """Everything that the text names besides its writer; of several names of a kind the first."""
     text = text[:SEARCHED_CHARS]
     low = text.lower()
     told: dict[str, str] = {}

@@ -82,6 +82,7 @@ class StatementRules:
         self._plan = asked_once(self._planned)
 
     def find(self, text: str) -> StatementRule | None:
+        """The rule of the text; None where none speaks, or all that it finds is only supposed."""
         text = text[:MATCHED_CHARS]
         plan = self._plan(text)
         rule = _carried_out(plan, text)
@@ -150,6 +151,7 @@ def _rarest(word: str) -> str:
 
 @cache
 def failure_classes() -> Mapping[str, FailureClass]:
+    """By name, from classes.toml."""
     return {
         name: FailureClass(
             name=name,
@@ -193,6 +195,7 @@ def types_asked_first() -> frozenset[str]:
 
 @cache
 def frame_rules() -> tuple[FrameRule, ...]:
+    """Which exceptions are told by a frame of their stack, from frames.toml."""
     return tuple(
         FrameRule(
             of=frozenset(entry["of"]), pattern=re.compile(entry["pattern"]), failure=failure_classes()[entry["class"]]
@@ -203,6 +206,7 @@ def frame_rules() -> tuple[FrameRule, ...]:
 
 @cache
 def gate_words() -> tuple[str, ...]:
+    """Words that a line must have one of to be read, from gate.toml; each once."""
     return tuple(dict.fromkeys(table("gate.toml")["words"]))
 
 

@@ -32,6 +32,7 @@ class Terminations:
         self._open: dict[tuple[int, int | None, int | None, str | None], _Ended] = {}
 
     def wants_next(self) -> bool:
+        """A termination is open, whose ``what()`` may follow."""
         return bool(self._open)
 
     def feed(self, line: LogLine) -> bool:
@@ -55,6 +56,7 @@ class Terminations:
         return False
 
     def finish(self) -> None:
+        """Every open termination is whole as it is."""
         for stream in list(self._open):
             self._end(stream)
 

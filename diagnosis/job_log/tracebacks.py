@@ -96,10 +96,12 @@ class Raised:
 
     @property
     def text(self) -> str:
+        """As Python's last line of a traceback has it."""
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
     @property
     def is_ending(self) -> bool:
+        """Whether it was raised while something was taken down, by the names of its frames."""
         return any(frame.function.split(".")[-1] in ENDING for frame in self.frames)
 
 
@@ -136,6 +138,7 @@ class Tracebacks:
         self._before: LogLine | None = None
 
     def wants_next(self) -> bool:
+        """A traceback is open that the next line may belong to."""
         return bool(self._open)
 
     @property
@@ -173,6 +176,7 @@ class Tracebacks:
         self._before = line
 
     def finish(self) -> None:
+        """Every open traceback is whole as it is."""
         for stream in list(self._open):
             self._finish(stream)
 

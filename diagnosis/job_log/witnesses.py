@@ -72,6 +72,7 @@ def of_line(line: LogLine) -> Iterator[Witness]:
 
 
 def of_exception(line: LogLine, kind: str, message: str, raised: Raised | None = None) -> Witness:
+    """By the rule of its text, else by its type. raised: None where no traceback came with it."""
     short = re.split(r"\.|::", kind.split("(")[0])[-1]
     text = f"{kind}: {message}" if message else kind
     rule = rules().find(text)
@@ -171,6 +172,7 @@ def of_exit_code(witness: Witness) -> Witness:
 
 
 def signal_of(exit_code: int | None) -> int | None:
+    """The signal that an exit code tells of: -N as Python has it, 128 + N as shells do; None for other codes."""
     if exit_code is None:
         return None
     if exit_code < 0:

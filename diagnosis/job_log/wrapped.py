@@ -27,7 +27,7 @@ OWN_BEHIND = (b"  ", *(own for own in OWN if own.strip()), *(b" " + own for own 
 
 
 def wrap_width(ends: NDArray[np.int64]) -> int:
-    """Of a block, by where its lines end; 0 if it has none."""
+    """Of a block, by where its lines end (an index for each line); 0 if it has none."""
     if len(ends) < 2:
         return 0
     lengths = np.diff(ends, prepend=-1) - 1
@@ -44,9 +44,11 @@ class Unwrapper:
         self._parts: list[bytes] = []
 
     def wants_next(self) -> bool:
+        """A line is held that was cut at the width."""
         return bool(self._parts)
 
     def feed(self, number: int, raw: bytes) -> Iterator[tuple[int, bytes]]:
+        """Lines that are complete, with the number of their first part."""
         if self._parts:
             rest = _continuation(self._parts[0], raw)
             if rest is not None and len(self._parts) < MOST_PARTS:
@@ -61,6 +63,7 @@ class Unwrapper:
         yield number, raw
 
     def flush(self) -> Iterator[tuple[int, bytes]]:
+        """The held line as it is."""
         if self._parts:
             parts, self._parts = self._parts, []
             yield self._number, b"".join(part.rstrip(b"\r") for part in parts)

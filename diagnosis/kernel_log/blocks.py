@@ -15,7 +15,8 @@ BLOCK_BYTES = 1 << 18
 
 
 class Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes:
+        """At most ``size`` bytes; b"" at the end."""
 
 
 def read_log(reader: KernelLogReader, stream: Readable, repeats: RepeatLane | None = None) -> Iterator[KernelEvent]:

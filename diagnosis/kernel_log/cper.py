@@ -61,9 +61,11 @@ class CperFollower(Holder):
         self._maker, self._class = "", ""
 
     def takes(self, event: KernelEvent) -> bool:
+        """A firmware report whose device its first line does not tell."""
         return event.event == CPER and not event.device and "event severity" in event.text
 
     def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
+        """The event with what this line tells, and whether nothing more is needed."""
         if "[Hardware Error]" not in text:
             return held, False  # other CPUs' lines stand in between
         if (section := _SECTION.search(text)) is not None:
@@ -82,6 +84,7 @@ class CperFollower(Holder):
         return (replace(held, facts={**facts, **held.facts}) if facts else held), False
 
     def finish(self, held: KernelEvent) -> KernelEvent:
+        """With the kind of device that its vendor and class stand for."""
         kind = kind_of(self._maker, self._class) if held.device_kind is DeviceKind.PCIE else None
         self._maker, self._class = "", ""
         return held if kind is None else replace(held, device_kind=kind)

@@ -60,6 +60,7 @@ class History:
         return self._lost, (host, pci_slot(device))
 
     def name_gpu(self, host: str, device: str, uuid: str) -> None:
+        """A line told the UUID of the GPU at this PCI address of the host."""
         _remember(self._uuids, (host, pci_slot(device)), uuid)
 
     def is_lost_again(self, event: KernelEvent, stamp: KernelStamp) -> bool:

@@ -56,10 +56,12 @@ class Findings:
     _histories: OrderedDict[str, deque[Sighting]] = field(default_factory=OrderedDict)
 
     def collect(self, events: Iterable[KernelEvent]) -> None:
+        """All of them, in the order of the log."""
         for event in events:
             self.add(event)
 
     def add(self, event: KernelEvent) -> None:
+        """As a repeat of an open group, or as a new one."""
         self.events += 1
         key = _key(event)
         when_s = when_of(event)
@@ -88,9 +90,11 @@ class Findings:
 
     @property
     def is_full(self) -> bool:
+        """Whether new groups are only counted from here on."""
         return len(self.groups) >= MOST_GROUPS
 
     def repeat(self, group: RepeatedEvent, when_s: float | None) -> None:
+        """Once more at ``when_s``, None where the log has no times."""
         group.last_s = when_s
         group.count += 1
         self.left_out += not group.is_kept
@@ -112,10 +116,12 @@ class Findings:
 
 
 def when_of(event: KernelEvent) -> float | None:
+    """Unix seconds, or seconds since boot where only those are told; None without any time."""
     return event.monotonic_s if event.time_s is None else event.time_s
 
 
 def is_repeat(group: RepeatedEvent, when_s: float | None) -> bool:
+    """Whether it comes so soon that it is the same fault; without times all repeats are."""
     if when_s is None or group.last_s is None:
         return when_s is group.last_s
     return 0 <= when_s - group.last_s <= parameters().coalesce_s

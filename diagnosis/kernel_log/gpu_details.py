@@ -32,6 +32,7 @@ class GpuDetailFollower(Holder):
     LINES = 12
 
     def takes(self, event: KernelEvent) -> bool:
+        """A fault of an AMD GPU that lacks its process or its device."""
         is_known = event.event in _OF_A_PROCESS or event.event in _OF_THE_DEVICE
         return is_known and self._lacks(event) and _DRIVER.search(event.text) is not None
 
@@ -40,6 +41,7 @@ class GpuDetailFollower(Holder):
         return not event.device or (event.event in _OF_A_PROCESS and not event.process)
 
     def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
+        """The event with what this line tells, and whether nothing more is needed."""
         whose = _WHOSE.search(text)
         device = (canonical_pci(whose["device"]) or "") if whose is not None else ""
         if held.device and device and device != held.device:

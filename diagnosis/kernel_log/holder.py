@@ -37,6 +37,7 @@ class Holder:
         return out
 
     def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
+        """The held event once it is whole or its lines or seconds are over; [] while more may come."""
         held = self._held
         if held is None or stamp.host != held.host:
             return []
@@ -47,5 +48,6 @@ class Holder:
         return self.flush() if is_whole else []
 
     def flush(self) -> list[KernelEvent]:
+        """The held event as it is."""
         held, self._held, self.lines_left = self._held, None, 0
         return [self.finish(held)] if held is not None else []

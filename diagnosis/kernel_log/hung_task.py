@@ -52,11 +52,13 @@ class WaitPattern:
     functions: tuple[str, ...]
 
     def knows(self, function: str, module: str) -> bool:
+        """Whether a frame of this function and module is such a wait. module "": the kernel itself."""
         return module in self.modules if module else function.startswith(self.functions)
 
 
 @cache
 def waits() -> tuple[WaitPattern, ...]:
+    """From waits.toml, in its order."""
     return tuple(
         WaitPattern(
             name=name,
@@ -100,9 +102,11 @@ class HungFollower(Holder):
         self._unsure: list[tuple[str, str]] = []
 
     def takes(self, event: KernelEvent) -> bool:
+        """The line that says that a task is blocked."""
         return event.event == HUNG_TASK
 
     def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
+        """Keeps a frame, or who holds the lock. The flag: another task's report has begun."""
         if (owner := _OWNER.search(text)) is not None and held.process in text:
             self._facts |= {name: value for name, value in owner.groupdict().items() if value}
             return held, False
@@ -115,6 +119,7 @@ class HungFollower(Holder):
         return held, _STACK_ENDS.search(text) is not None
 
     def finish(self, held: KernelEvent) -> KernelEvent:
+        """With what its innermost telling frame says it waits for."""
         facts, frames = self._facts, self._frames or self._unsure
         self._facts, self._frames, self._unsure = {}, [], []
         found = waits_for(frames)

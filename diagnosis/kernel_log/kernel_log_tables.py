@@ -14,6 +14,7 @@ else:
 
 
 def read_toml(name: str) -> dict[str, Any]:
+    """A file of this package by name. Raises what a broken installation makes of it."""
     document: dict[str, Any] = tomllib.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
     return document
 

@@ -35,6 +35,10 @@ class Fold(Enum):
 
 
 def folded(lines: bytes, fold: Fold) -> bytes:
+    """Lines that differ in numbers only become equal.
+
+    COARSE: hexadecimal digits are left out, letters among them too.
+    """
     return lines.translate(None, HEXADECIMAL) if fold is Fold.COARSE else zeroed(lines)
 
 

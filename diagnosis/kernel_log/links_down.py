@@ -27,6 +27,7 @@ class LinksDown:
         self._down: OrderedDict[tuple[str, str], tuple[KernelEvent, KernelStamp]] = OrderedDict()
 
     def read(self, event: KernelEvent, stamp: KernelStamp) -> None:
+        """Remembers a loss and forgets it when the link is back; losses while the machine boots do not count."""
         key = (stamp.host, event.facts.get("interface") or event.device)
         if event.event == LINK_UP:
             self._down.pop(key, None)

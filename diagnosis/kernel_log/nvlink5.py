@@ -45,6 +45,7 @@ class Nvlink5Row:
     investigate: str
 
     def is_unit(self, names: Iterable[str]) -> bool:
+        """Whether the row is of a unit of one of these names, old or new."""
         return any(name in (self.unit_v1, self.unit_v2) for name in names)
 
 
@@ -66,6 +67,7 @@ class Nvlink5:
 
 @cache
 def table() -> tuple[Nvlink5Row, ...]:
+    """Rows of nvlink5.tsv."""
     return tuple(
         Nvlink5Row(
             xid=int(row["xid"]),

@@ -33,9 +33,11 @@ class OopsFollower(Holder):
     SECONDS = OOPS_S
 
     def takes(self, event: KernelEvent) -> bool:
+        """An oops, or a crash that does not tell whose it was."""
         return event.event == KERNEL_OOPS or (event.event in CRASHES and not event.process)
 
     def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
+        """The event with process and function where this line has them, and whether both are known."""
         if not held.process and (who := WHO.search(text) or _OLD_WHO.search(text)) is not None:
             facts = {**held.facts, **({"cpu": who["cpu"]} if "cpu" in who.groupdict() else {})}
             held = replace(held, process=who["process"], pid=int(who["pid"]), facts=facts)

@@ -109,6 +109,7 @@ def event_rules() -> Mapping[str, KernelEventRule]:
 
 @cache
 def line_rules() -> tuple[LineRule, ...]:
+    """One per pattern of rules_*.toml, compiled, in the order in which they are tried."""
     found: list[LineRule] = []
     for rule, lines in _read():
         for line in lines:
@@ -161,6 +162,7 @@ def _event_rule(file: str, word: str, entry: dict[str, Any]) -> KernelEventRule:
 
 
 def match(line_rule: LineRule, text: str) -> KernelEvent | None:
+    """The event of the text by this rule; None where its pattern is not in it."""
     found = line_rule.pattern.search(text)
     if found is None:
         return None
@@ -193,6 +195,7 @@ def event_of(
     pid: int | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> KernelEvent:
+    """An event with what its rule says, and with the details that the caller took from the text."""
     return KernelEvent(
         event=rule.event,
         code=code,

@@ -55,6 +55,7 @@ class OomFollower:
         self._killed: deque[str] = deque(maxlen=self.KILLS)
 
     def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
+        """The kill, once its line has come, with who asked for memory."""
         held = self._held
         if held is None or _when(held).is_within(self.ONE_KILL_S, stamp):
             return self._read(text, stamp)
@@ -100,6 +101,7 @@ class OomFollower:
         return []
 
     def flush(self) -> list[KernelEvent]:
+        """What is known of a kill whose last line never came."""
         held = self._held or self._invoked
         self._forget()
         return [held] if held is not None else []
@@ -135,6 +137,7 @@ class PanicFollower:
         self._held: KernelEvent | None = None
 
     def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
+        """The panic, once a line tells whose process it struck."""
         if (panic := _PANIC.search(text)) is not None:
             out = self.flush()
             self._held = stamp.on(event_of(event_rules()[KERNEL_PANIC], text, facts={"reason": panic["reason"]}))
@@ -147,6 +150,7 @@ class PanicFollower:
         return []
 
     def flush(self) -> list[KernelEvent]:
+        """The panic without a process."""
         held, self._held, self.lines_left = self._held, None, 0
         return [held] if held is not None else []
 
@@ -165,6 +169,7 @@ class BusFollower:
         self._device: str | None = None
 
     def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
+        """The event once a line without an Xid says that the GPU named before has fallen off the bus."""
         if (named := _THE_GPU.search(text)) is not None:
             self._device = canonical_pci(named["device"])
             self.lines_left = self.LINES
@@ -175,6 +180,7 @@ class BusFollower:
         return [event]
 
     def flush(self) -> list[KernelEvent]:
+        """Nothing is told of a GPU that was only named."""
         self._device, self.lines_left = None, 0
         return []
 
@@ -193,9 +199,11 @@ class NapiFollower:
     _lockup: KernelEvent | None = None
 
     def begin(self, lockup: KernelEvent) -> None:
+        """A soft lockup whose stack may show the NIC's polling."""
         self._lockup, self.lines_left = lockup, self.LINES
 
     def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
+        """The same lockup as one of the NIC's driver, once a frame says so."""
         lockup = self._lockup
         if lockup is None or not _NAPI_FRAME.search(text) or text.lstrip().startswith("?"):
             return []
@@ -206,5 +214,6 @@ class NapiFollower:
         return [event]
 
     def flush(self) -> list[KernelEvent]:
+        """Nothing more: the lockup itself has been told."""
         self._lockup, self.lines_left = None, 0
         return []

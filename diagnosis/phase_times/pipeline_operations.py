@@ -58,6 +58,7 @@ class PipelineOperation:
 
     @property
     def end_s(self) -> float:
+        """On the clock of its begin."""
         return self.start_s + self.duration_s
 
 
@@ -78,6 +79,7 @@ class Node:
 
 @cache
 def op_rules() -> tuple[OpRule, ...]:
+    """What kinds of operations there are and whom they wait for, from operations.toml."""
     return tuple(
         OpRule(
             words=tuple(entry["words"]),

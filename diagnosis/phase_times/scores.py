@@ -18,6 +18,7 @@ Times = Mapping[str, Sequence[float]]
 
 
 def is_communication(kernel: str) -> bool:
+    """Whether a kernel of this name is NCCL's: such a kernel waits for others."""
     return kernel.lower().startswith(_COMMUNICATION)
 
 
@@ -48,6 +49,7 @@ class OwnBest:
 
     @classmethod
     def new(cls) -> OwnBest:
+        """That knows no time yet."""
         return cls(best={})
 
     def section_scores(self, window: Times) -> dict[str, float]:

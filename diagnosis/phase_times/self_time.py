@@ -58,7 +58,10 @@ class StepTable:
 
 
 def robust_z(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """0.6745 (x - median) / MAD, the MAD at least 1 % of the median. NaN stays NaN."""
+    """0.6745 (x - median) / MAD, the MAD at least 1 % of the median.
+
+    NaN stays NaN. values: one per rank, of any unit.
+    """
     middle = np.nanmedian(values)
     spread = np.nanmedian(np.abs(values - middle))
     result: NDArray[np.float64] = 0.6745 * (values - middle) / max(float(spread), 0.01 * abs(float(middle)), 1e-12)

@@ -56,14 +56,17 @@ class StepSeries:
 
     @property
     def rows(self) -> int:
+        """That could be read as times of a rank's step."""
         return len(self._rank_of)
 
     @property
     def is_trace(self) -> bool:
+        """Whether most rows are single operations, not sums per rank."""
         return len(self.operations) > self.rows
 
     @property
     def ranks(self) -> list[int]:
+        """All that have a row, sorted."""
         return sorted(set(self._rank_of))
 
     @property
@@ -79,6 +82,7 @@ class StepSeries:
         return max(counted, self.said_steps) or ENOUGH_STEPS
 
     def json_lines(self, lines: Iterable[str]) -> None:
+        """Rows of a file of one JSON object per line; lines that are none are counted and named."""
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue

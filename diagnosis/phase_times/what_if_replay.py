@@ -38,6 +38,7 @@ class Keep:
     is_among: bool = True
 
     def keeps(self, operation: PipelineOperation) -> bool:
+        """Whether this operation keeps its measured duration."""
         return (getattr(operation, self.field) in self.values) is self.is_among
 
 

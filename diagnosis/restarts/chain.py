@@ -41,6 +41,7 @@ class Generation:
     tasks: tuple[Task, ...]
 
     def has(self, state: str) -> bool:
+        """Whether one of its tasks is in this state."""
         return any(task.state == state for task in self.tasks)
 
 
@@ -97,6 +98,7 @@ def watch(view: ChainView) -> list[ChainAlert]:
 
 @cache
 def chain_limits() -> dict[str, dict[str, Any]]:
+    """chain.toml, by table."""
     return read_toml(__package__ or "", "chain.toml")
 
 

@@ -61,6 +61,7 @@ class SectionWatch:
             self._outside_since_s = t_s
 
     def close_all(self, t_s: float) -> None:
+        """Every open section ends at ``t_s``."""
         for name in list(self._open):
             self.close(name, t_s)
 

@@ -36,4 +36,5 @@ class ProgressWatch:
 
     @property
     def should_stop(self) -> bool:
+        """Whether so many cycles in a row made no progress that another one will not either."""
         return self.cycles_without >= self.max_cycles

@@ -23,6 +23,7 @@ class Variable:
     every: bool = True
 
     def build(self) -> dict[str, Any]:
+        """As Grafana's classic JSON has it."""
         made: dict[str, Any] = {
             "name": self.name,
             "label": self.label,
@@ -49,6 +50,7 @@ class TextVariable:
     label: str
 
     def build(self) -> dict[str, Any]:
+        """As Grafana's classic JSON has it: a box in which the person types."""
         return {
             "name": self.name,
             "label": self.label,
@@ -75,6 +77,7 @@ class Dashboard:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self) -> dict[str, Any]:
+        """The whole document, as Grafana's API and its provisioning take it."""
         return {
             "uid": self.uid,
             "title": f"whichrank: {self.title}",
@@ -109,6 +112,7 @@ class Dashboard:
         }
 
     def text(self) -> str:
+        """The same as the text of a file."""
         return json.dumps(self.build(), indent=1, ensure_ascii=False) + "\n"
 
     def _annotations(self) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class Query:
     own: Mapping[str, Any] | None = None
 
     def target(self, number: int) -> dict[str, Any]:
+        """As a panel has it; ``number`` of the query in its panel makes the letter by which others refer to it."""
         target: dict[str, Any] = {
             "refId": chr(ord("A") + number),
             "datasource": dict(self.source),
@@ -79,6 +80,7 @@ def board(uid: str, **variables: str) -> str:
 
 
 def thresholds(*steps: tuple[float | None, str]) -> dict[str, Any]:
+    """Colours from a value on; None is the colour below all others."""
     return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in steps]}
 
 

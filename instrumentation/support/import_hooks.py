@@ -46,6 +46,7 @@ class PostImportFinder:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The spec that the other finders give, its loader wrapped where callbacks wait; None for others."""
         if self._under_way:
             self.look_at_those_under_way()
         if name not in self._callbacks:

@@ -75,5 +75,6 @@ class PatchSet:
         return True
 
     def uninstall(self) -> None:
+        """Newest first, so that what was patched twice comes back as it was."""
         while self._installed:
             self._installed.pop().uninstall()

@@ -28,9 +28,14 @@ class Scalars(Protocol):
     """What hooks use: ScalarReader, or the C one."""
 
     @property
-    def pending(self) -> Sized: ...
-    def read(self, value: Any, /) -> None: ...
-    def collect(self) -> None: ...
+    def pending(self) -> Sized:
+        """Values that are on their way from the device."""
+
+    def read(self, value: Any, /) -> None:
+        """Take a loss or norm; one on a device is copied without waiting."""
+
+    def collect(self) -> None:
+        """Hand on the values that have arrived since."""
 
 
 class ScalarReader(DeviceScalars):

@@ -24,8 +24,11 @@ MAX_NESTED = 8
 class Edges(Protocol):
     """What the hook uses: OptimizerEdges, or the C one."""
 
-    def begin(self, optimizer: Any, /) -> None: ...
-    def end(self, optimizer: Any, /) -> None: ...
+    def begin(self, optimizer: Any, /) -> None:
+        """``optimizer.step`` was called."""
+
+    def end(self, optimizer: Any, /) -> None:
+        """It returns, also by an exception."""
 
 
 class OptimizerEdges:

@@ -44,14 +44,29 @@ class Phases(Protocol):
     cost_ns: int
     calls: int
 
-    def enter(self, phase: int, *, left_open: bool = False, by_hand: bool = False) -> int: ...
-    def leave(self, identifier: int) -> None: ...
-    def leave_by_exception(self, identifier: int, error: BaseException) -> None: ...
-    def phase_of_exception(self, error: BaseException) -> int | None: ...
-    def set_base(self, phase: int) -> None: ...
-    def force(self, phase: int) -> None: ...
-    def in_main_thread(self) -> bool: ...
-    def depth(self) -> int: ...
+    def enter(self, phase: int, *, left_open: bool = False, by_hand: bool = False) -> int:
+        """Push a phase; the identifier by which it is left. left_open: it lasts until the next one begins."""
+
+    def leave(self, identifier: int) -> None:
+        """Pop that phase, and whatever was left open above it."""
+
+    def leave_by_exception(self, identifier: int, error: BaseException) -> None:
+        """The same where its body raised, and remembered as the phase of that error."""
+
+    def phase_of_exception(self, error: BaseException) -> int | None:
+        """The phase that this error, or what it was raised from, unwound; None where it unwound none."""
+
+    def set_base(self, phase: int) -> None:
+        """The phase that is shown while the stack is empty."""
+
+    def force(self, phase: int) -> None:
+        """Show this phase now, whatever the stack says."""
+
+    def in_main_thread(self) -> bool:
+        """Phases of other threads are not tracked."""
+
+    def depth(self) -> int:
+        """How many phases are open."""
 
 
 class PhaseTracker(FailedPhase):

@@ -36,9 +36,14 @@ MAX_KNOWN = 64
 class StepWriter(Protocol):
     """The part of a ring writer that steps need."""
 
-    def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int: ...
-    def add_microstep(self) -> None: ...
-    def set_loss(self, loss: float) -> None: ...
+    def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int:
+        """Close the step; the number of the next one."""
+
+    def add_microstep(self) -> None:
+        """Count a backward pass."""
+
+    def set_loss(self, loss: float) -> None:
+        """Show a loss before its step ends."""
 
 
 class Steps(Protocol):
@@ -48,16 +53,31 @@ class Steps(Protocol):
     step: int
 
     @property
-    def optimizer_calls(self) -> int: ...
+    def optimizer_calls(self) -> int:
+        """Calls of any optimizer's ``step`` so far."""
+
     @property
-    def cost_ns(self) -> int: ...
+    def cost_ns(self) -> int:
+        """What counting has cost so far."""
+
     @property
-    def calls(self) -> int: ...
-    def on_backward(self) -> None: ...
-    def on_loss(self, loss: float, /) -> None: ...
-    def on_grad_norm(self, grad_norm: float, /) -> None: ...
-    def on_optimizer_step(self, optimizer: Any, /, *, skipped: bool = False) -> None: ...
-    def end_by_hand(self, loss: float | None, grad_norm: float | None, /) -> None: ...
+    def calls(self) -> int:
+        """Ends of steps so far, which ``cost_ns`` is an estimate over."""
+
+    def on_backward(self) -> None:
+        """A backward pass has ended."""
+
+    def on_loss(self, loss: float, /) -> None:
+        """A loss of the present step was read."""
+
+    def on_grad_norm(self, grad_norm: float, /) -> None:
+        """Its gradient norm was read."""
+
+    def on_optimizer_step(self, optimizer: Any, /, *, skipped: bool = False) -> None:
+        """An optimizer has stepped. skipped: a scaler left the weights alone; that ends the step as well."""
+
+    def end_by_hand(self, loss: float | None, grad_norm: float | None, /) -> None:
+        """The script says itself that the step ends; optimizers end none from then on."""
 
 
 class StepCounter:

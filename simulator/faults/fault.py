@@ -28,6 +28,7 @@ class FaultSite:
 
     @property
     def job(self) -> JobSpec:
+        """The one that the fault strikes."""
         return self.jobs[0]
 
     def any_rank(self) -> int:
@@ -44,6 +45,7 @@ class FaultSite:
         return int(self.random.integers(0, len(self.job.nodes)))
 
     def gpu(self, rank: int) -> int:
+        """Of a rank of the job, the GPU's number in the cluster."""
         return int(self.job.gpus(self.topology)[rank])
 
     def ranks_on(self, place: int) -> tuple[int, ...]:
@@ -52,6 +54,7 @@ class FaultSite:
         return tuple(range(place * per_node, (place + 1) * per_node))
 
     def truth(self, fault: FaultKind, scope: str, kinds: tuple[str, ...], **more: object) -> Truth:
+        """What is known of the fault; ``more`` are further fields of ``Truth``."""
         base = Truth(fault=fault.name, number=fault.number, scope=scope, at_s=self.at_s, job=self.job.name, kinds=kinds)
         return replace(base, **more)  # type: ignore[arg-type]
 
@@ -85,4 +88,5 @@ class FaultKind:
     make: Callable[[FaultSite, FaultKind], Planned]
 
     def plan(self, site: FaultSite) -> Planned:
+        """Raises ValueError where the place has nothing that this fault could strike."""
         return self.make(site, self)

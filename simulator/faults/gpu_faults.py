@@ -39,6 +39,7 @@ def locked(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def off_the_bus(site: FaultSite, kind: FaultKind) -> Planned:
+    """A GPU is no longer on the PCI bus: the driver and the kernel tell, and its rank raises or dies."""
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="on_bus", value=0.0, places=(site.gpu(rank),))
     truth = site.of_rank(kind, "gpu", ("rank_raised", "rank_died"), rank, told_by=("gpu", "kernel_log"))

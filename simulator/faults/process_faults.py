@@ -16,6 +16,7 @@ def _of_process(site: FaultSite, rank: int, name: str, value: float) -> tuple[Pa
 
 
 def killed(site: FaultSite, kind: FaultKind) -> Planned:
+    """A rank gets SIGKILL; nobody tells why."""
     rank = site.any_rank()
     return Planned(
         changes=_of_process(site, rank, "alive", 0.0), truth=site.of_rank(kind, "rank", ("rank_died",), rank)
@@ -23,6 +24,7 @@ def killed(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def raises(site: FaultSite, kind: FaultKind) -> Planned:
+    """The code of a rank raises, and nothing catches it."""
     rank = site.any_rank()
     return Planned(
         changes=_of_process(site, rank, "raises", 1.0), truth=site.of_rank(kind, "rank", ("rank_raised",), rank)
@@ -30,6 +32,7 @@ def raises(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def stopped(site: FaultSite, kind: FaultKind) -> Planned:
+    """A rank gets SIGSTOP and is never continued."""
     rank = site.any_rank()
     return Planned(
         changes=_of_process(site, rank, "runs", 0.0), truth=site.of_rank(kind, "rank", ("rank_stopped",), rank)
@@ -73,6 +76,7 @@ def memory_grows(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def node_lost(site: FaultSite, kind: FaultKind) -> Planned:
+    """A node is gone at once, with its ranks and its agent."""
     place = site.any_node()
     node = site.job.nodes[place]
     change = ParameterChange(at_s=site.at_s, family="host", name="up", value=0.0, places=(node,))

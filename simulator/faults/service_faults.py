@@ -22,10 +22,12 @@ def _no_room(site: FaultSite, kind: FaultKind, name: str) -> Planned:
 
 
 def filesystem_full(site: FaultSite, kind: FaultKind) -> Planned:
+    """The next checkpoint finds no space."""
     return _no_room(site, kind, "room_bytes")
 
 
 def quota_used_up(site: FaultSite, kind: FaultKind) -> Planned:
+    """The next checkpoint finds the job's quota used up."""
     return _no_room(site, kind, "quota_bytes")
 
 

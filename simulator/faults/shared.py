@@ -18,6 +18,7 @@ def half_rate(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def link_down(site: FaultSite, kind: FaultKind) -> Planned:
+    """The network port of one rank loses its link."""
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="port", name="up", value=0.0, places=(site.gpu(rank),))
     told_by = ("network", "kernel_log")
@@ -73,6 +74,7 @@ def uniform(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def preempted(site: FaultSite, kind: FaultKind) -> Planned:
+    """The scheduler takes the job's nodes away."""
     change = ParameterChange(at_s=site.at_s, family="program", name="granted", value=0.0, job=site.job.name)
     return Planned(changes=(change,), truth=site.truth(kind, "job", ("planned_stop",)))
 
@@ -84,6 +86,7 @@ def leaf_congested(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def leaf_lost(site: FaultSite, kind: FaultKind) -> Planned:
+    """A leaf switch is gone with all ports under it."""
     change = ParameterChange(at_s=site.at_s, family="leaf", name="up", value=0.0, places=(0,))
     return Planned(changes=(change,), truth=_under_the_first_leaf(site, kind))
 

@@ -30,6 +30,7 @@ class Ground:
     spines: int = 0
 
     def in_words(self) -> str:
+        """For a table of results: name, mesh, nodes and fabric."""
         mesh = "dp" if self.tensor == 1 else f"tp{self.tensor} x dp"
         mesh = mesh.replace(" x dp", f" x pp{self.pipeline} x dp") if self.pipeline > 1 else mesh
         placed = ", nodes scattered" if self.is_scattered else ""

@@ -78,6 +78,7 @@ class Scenario:
 
     @property
     def minutes(self) -> float:
+        """Of simulated time."""
         return (self.at_s + self.after_s) / 60.0
 
     def build(

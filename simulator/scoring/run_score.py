@@ -45,6 +45,7 @@ class FaultScore:
 
     @property
     def detected(self) -> bool:
+        """Whether any incident answers the fault."""
         return math.isfinite(self.delay_s)
 
 
@@ -68,6 +69,7 @@ class RunScore:
 
     @property
     def has_faults(self) -> bool:
+        """Whether anything went wrong in the run."""
         return bool(self.faults)
 
 

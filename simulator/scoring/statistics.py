@@ -22,10 +22,12 @@ class Share:
 
     @property
     def value(self) -> float:
+        """k / n; NaN without cases."""
         return self.k / self.n if self.n else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
+        """Of 95 %, by Wilson's formula; (0, 1) without cases."""
         if not self.n:
             return 0.0, 1.0
         z2, share = _Z * _Z, self.k / self.n
@@ -35,6 +37,7 @@ class Share:
 
 
 def share_of(cases: Sequence[bool]) -> Share:
+    """Of the cases that are True."""
     return Share(k=sum(cases), n=len(cases))
 
 

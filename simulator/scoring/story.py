@@ -54,6 +54,7 @@ class Story:
 
     @property
     def is_telemetry(self) -> bool:
+        """Whether it is about the telemetry and not about a job."""
         return self.bucket == "telemetry"
 
 

@@ -41,6 +41,7 @@ class ScoreLine:
 
     @property
     def verdict(self) -> str:
+        """ "ok", "SHORT" or "not run"; "" for what is only told."""
         if not self.is_run:
             return "not run"
         if not self.ok:

@@ -66,22 +66,31 @@ class Collected:
 
 class Collector(Protocol):
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """In messages, counters and options; one per node."""
+
     @property
-    def period_s(self) -> float: ...
-    def collect(self, now: Timestamps) -> Collected: ...
-    def close(self) -> None: ...
+    def period_s(self) -> float:
+        """Seconds from the begin of one look to the begin of the next."""
+
+    def collect(self, now: Timestamps) -> Collected:
+        """Look once. May block: it runs in a thread or process of its own, and what it raises is counted there."""
+
+    def close(self) -> None:
+        """Let go of files, handles and threads; called once, after the last look."""
 
 
 @runtime_checkable
 class FinalCollector(Protocol):
     """A collector that is asked once more when the agent ends: a job's last words come just before that."""
 
-    def last_look(self, now: Timestamps) -> Collected: ...
+    def last_look(self, now: Timestamps) -> Collected:
+        """What was not told yet because more might have come."""
 
 
 @runtime_checkable
 class Listener(Protocol):
     """A collector whose source also speaks by itself: asked between two looks, it returns as soon as there is news."""
 
-    def wait(self, timeout_s: float) -> Collected: ...
+    def wait(self, timeout_s: float) -> Collected:
+        """Block until the source speaks, for ``timeout_s`` at most; what it said, or nothing."""

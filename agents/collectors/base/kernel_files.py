@@ -13,6 +13,7 @@ _PAGE_BYTES = 4096
 
 
 def read_bytes(path: str | Path, limit_bytes: int = _PAGE_BYTES) -> bytes | None:
+    """The file's first ``limit_bytes``; an attribute of /sys (the default limit) comes in a single read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError):
@@ -45,6 +46,7 @@ def read_number(path: str | Path) -> int | None:
 
 
 def number(text: str | bytes) -> int | None:
+    """A whole number in decimal or, with 0x before it, hexadecimal digits; None for any other text."""
     text = text.strip()
     if not text or len(text) > 24:
         return None

@@ -32,6 +32,7 @@ def read_text(path: Path | str, most_bytes: int = _MOST_BYTES) -> str | None:
 
 
 def whole_number(text: str) -> int | None:
+    """A decimal integer with ASCII digits only, a minus allowed; None for anything else, and for too many digits."""
     text = text.strip()
     digits = text[1:] if text.startswith("-") else text
     return int(text) if 0 < len(digits) <= _MOST_DIGITS and digits.isascii() and digits.isdigit() else None
@@ -46,6 +47,7 @@ def decimal_number(text: str) -> float | None:
 
 
 def read_number(path: Path | str) -> int | None:
+    """The integer that a file consists of; None where it cannot be read or holds something else."""
     text = read_text(path, 4096)
     return None if text is None else whole_number(text)
 

@@ -116,6 +116,7 @@ def open_driver(proc_gpus: Path = _PROC_GPUS) -> Driver:
 
 
 def close_driver() -> None:
+    """Ends NVML; that it was not running, or is broken, is no error."""
     with contextlib.suppress(nvml.NVMLError):
         nvml.nvmlShutdown()
 
@@ -126,6 +127,7 @@ def handle_number(handle: Any) -> int:
 
 
 def is_instance(number: int) -> bool:
+    """Whether NVML's number is that of a MIG instance and not of a whole GPU."""
     return number != _WHOLE_GPU
 
 

@@ -69,6 +69,7 @@ class EventWatch:
 
     @property
     def is_open(self) -> bool:
+        """Whether the driver took our registration; False also after ``close``."""
         return self._set is not None
 
     def wait(self, timeout_s: float) -> list[DriverEvent]:
@@ -90,6 +91,7 @@ class EventWatch:
         return found
 
     def close(self) -> None:
+        """Frees the event set; may be called again."""
         events, self._set = self._set, None
         if events is not None:
             with contextlib.suppress(nvml.NVMLError):

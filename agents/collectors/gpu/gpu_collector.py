@@ -111,6 +111,7 @@ class GpuCollector:
         self._placer.place([watched.gpu for watched in by_index], reachable, out)
 
     def close(self) -> None:
+        """Ends the event watch and the driver's library; the next look would open them again."""
         if self._events is not None:
             self._events.close()
         self._events = None
@@ -240,6 +241,7 @@ class GpuCollector:
 
 
 def status_values(*, lost: bool) -> tuple[Value, ...]:
+    """The hw.status series of one GPU: one value per state, 1 where it holds."""
     return tuple(
         Value("hw.status", float(holds), {"hw.type": "gpu", "hw.state": state})
         for state, holds in (("ok", not lost), ("failed", lost))

@@ -88,6 +88,7 @@ class Links:
         return len(self._links)
 
     def look(self) -> tuple[list[Value], list[LinkChange]]:
+        """Values of all links, and those whose state is another one than at the last look."""
         if not self._links:
             return [], []
         changes = self._look_at_states()

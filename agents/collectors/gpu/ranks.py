@@ -38,6 +38,7 @@ class RankProcess:
 
     @property
     def local_rank(self) -> int:
+        """Its number among the ranks of this node, from LOCAL_RANK."""
         return int(self.variables["LOCAL_RANK"])
 
     @property
@@ -75,6 +76,7 @@ class GpuRankProcesses:
         self._ranks: dict[int, RankProcess] = {}
 
     def look(self) -> Mapping[int, RankProcess]:
+        """Running ranks by pid; empty where /proc cannot be listed."""
         try:
             pids = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}
         except OSError:

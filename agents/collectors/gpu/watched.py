@@ -70,6 +70,7 @@ class WatchedGpu:
                 self.lose(LOST[error.value], out)
 
     def lose(self, why: str, out: GpuCollection) -> None:
+        """The GPU no longer answers: remembered, and told as a device event with the reason."""
         self.lost = why
         out.tell_device("gpu_lost", self.gpu, {"why": why})
 

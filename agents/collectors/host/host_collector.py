@@ -62,6 +62,7 @@ class HostCollector:
         self._boot_ns = 0
 
     def collect(self, now: Timestamps) -> Collected:
+        """One look at everything that the kernel tells of the node; what cannot be read becomes a problem."""
         self._points, self._problems, self._now = [], [], now
         happenings = [*self._see_boot(), *self._see_clock_step()]
         for see in (
@@ -79,6 +80,7 @@ class HostCollector:
         return Collected(points=self._points, happenings=happenings, problems=self._problems)
 
     def close(self) -> None:
+        """Keeps nothing open."""
         pass
 
     # --- one source each ----------------------------------------------------------------------------------------------

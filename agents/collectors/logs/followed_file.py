@@ -81,6 +81,7 @@ class FollowedFile:
         return self._offset
 
     def close(self) -> None:
+        """Lets go of the file; may be called again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -86,6 +86,7 @@ class JobLogEvents:
 
     @property
     def streams(self) -> int:
+        """How many logs are followed at present."""
         return len(self._sources)
 
     def __call__(self, lines: Sequence[JobLogLine], now: Timestamps) -> list[NodeEvent]:

@@ -124,6 +124,7 @@ class JobLogsCollector:
         self._ranks_changed_ns = 0
 
     def collect(self, now: Timestamps) -> Collected:
+        """New lines of all known logs; logs are looked for when the ranks change, and now and then."""
         if not self._enabled:
             return Collected()
         self._started_ns = self._started_ns or now.wall_ns
@@ -154,6 +155,7 @@ class JobLogsCollector:
         return Collected(points=self._points(now), happenings=list(map(bounded, found)), problems=problems)
 
     def close(self) -> None:
+        """Closes every log that is followed."""
         for log in self._logs.values():
             log.file.close()
         self._logs.clear()

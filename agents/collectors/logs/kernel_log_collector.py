@@ -66,6 +66,7 @@ class KernelLogCollector:
         self._last_counts: tuple[int, int, int, int] | None = None
 
     def collect(self, now: Timestamps) -> Collected:
+        """New kernel lines as events. Blind while no source can be opened; it is tried again later."""
         if self._started is None:
             self._started = now
         if self._source is None:
@@ -89,6 +90,7 @@ class KernelLogCollector:
         return Collected(points=self._points(now), happenings=happenings)
 
     def close(self) -> None:
+        """Closes the source, if one was open."""
         if self._source is not None:
             self._source.close()
             self._source = None

@@ -60,8 +60,11 @@ class KernelLogSource(Protocol):
     name: str
     counts: SourceCounts
 
-    def read(self, now: Timestamps, most_lines: int) -> Sequence[KernelLine]: ...
-    def close(self) -> None: ...
+    def read(self, now: Timestamps, most_lines: int) -> Sequence[KernelLine]:
+        """At most so many lines that came since the last call; never waits for more. Raises OSError."""
+
+    def close(self) -> None:
+        """Ends the source for good."""
 
 
 class KmsgSource:
@@ -79,6 +82,7 @@ class KmsgSource:
         self._drained_ns: int | None = None
 
     def read(self, now: Timestamps, most_lines: int) -> list[KernelLine]:
+        """Records of the kernel's ring, whose own times are corrected by ``LogClock``. Raises OSError."""
         if self._begin_ns is None:
             self._begin_ns = now.mono_ns - self._look_back_ns
         lines: list[KernelLine] = []
@@ -114,6 +118,7 @@ class KmsgSource:
         return lines
 
     def close(self) -> None:
+        """Closes /dev/kmsg."""
         os.close(self._fd)
 
 
@@ -126,11 +131,13 @@ class LogFileSource:
         self._file = FollowedFile(path, look_back_bytes=_FILE_LOOK_BACK_BYTES)
 
     def read(self, now: Timestamps, most_lines: int) -> list[KernelLine]:
+        """Lines that a logger has appended; their time is that of reading. Raises OSError."""
         lines = self._file.read_lines(most_lines, _FILE_READ_BYTES)
         self.counts.lost_bytes = self._file.counts.lost_bytes
         return [KernelLine(line.decode("utf-8", "replace"), now) for line in lines]
 
     def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
 
@@ -184,6 +191,7 @@ class JournalSource:
                 self._half = b""
 
     def close(self) -> None:
+        """Kills journalctl and collects its exit status."""
         self._child.kill()
         self._child.communicate()
 
@@ -266,6 +274,7 @@ def parse_journal(document: bytes, now: Timestamps) -> tuple[str, KernelLine] | 
 
 
 def moment_of_mono(mono_ns: int, now: Timestamps) -> Timestamps:
+    """A monotonic time of this node with the wall clock's time at that moment."""
     return Timestamps(wall_ns=now.wall_ns - (now.mono_ns - mono_ns), mono_ns=mono_ns)
 
 

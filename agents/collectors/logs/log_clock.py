@@ -33,4 +33,5 @@ class LogClock:
         self._gap_ns = 0 if low <= 0 <= high else (low + high) // 2
 
     def mono_ns(self, record_ns: int) -> int:
+        """A record's time on the node's monotonic clock."""
         return record_ns + self._gap_ns

@@ -12,6 +12,7 @@ MAX_TEXT = 8192
 
 
 def bounded(happening: NodeEvent) -> NodeEvent:
+    """The event with every text of its attributes cut to a bounded length."""
     return replace(happening, attributes={name: _bounded(value) for name, value in happening.attributes.items()})
 
 

@@ -48,6 +48,7 @@ class NetworkCollector:
         self._info_told: dict[str, tuple[tuple[str, ...], int]] = {}
 
     def collect(self, now: Timestamps) -> Collected:
+        """Points of every port there is, and a "present" of 0 for each that has gone since the last look."""
         problems: list[str] = []
         ports = {port.id: port for port in self._looked_at(problems)}
         points: list[Point] = []
@@ -65,6 +66,7 @@ class NetworkCollector:
         return Collected(points=points, problems=problems)
 
     def close(self) -> None:
+        """Keeps nothing open."""
         return
 
     def _looked_at(self, problems: list[str]) -> Iterator[Port]:

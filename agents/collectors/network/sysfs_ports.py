@@ -60,6 +60,7 @@ class PortRate:
 
 
 def parse_rate(text: str) -> PortRate | None:
+    """The rate file of an InfiniBand port, like "400 Gb/sec (4X NDR)"; None where no rate stands in it."""
     match = _RATE.search(text[:80])
     if match is None:
         return None

@@ -70,6 +70,7 @@ class BlockedRanks:
             self._told.pop(pid, None)
 
     def count(self, pid: int) -> int:
+        """How many threads of a rank and its children wait uninterruptibly."""
         return len(self._waits.get(pid, ()))
 
     def age_s(self, pid: int, now: Timestamps) -> float:
@@ -180,6 +181,7 @@ def waits_for(functions: Sequence[str]) -> str:
 
 @cache
 def wait_sites() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Rows of wait_sites.tsv: what is waited for, and prefixes of the kernel's functions that wait for it."""
     text = resources.files(__package__).joinpath("wait_sites.tsv").read_text(encoding="utf-8")
     rows = [line.split("\t") for line in text.splitlines() if line and not line.startswith("#")]
     return tuple((word, tuple(prefixes.split())) for word, prefixes in rows)

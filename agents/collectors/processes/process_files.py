@@ -64,11 +64,13 @@ def parse_process(text: str) -> ProcessNumbers | None:
 
 
 def read_process(proc: Path, pid: int) -> ProcessNumbers | None:
+    """From /proc/PID/stat; None where the process is gone or the file is not of the known form."""
     text = read_text(f"{proc}/{pid}/stat", 4096)
     return parse_process(text) if text is not None else None
 
 
 def read_io(proc: Path, pid: int) -> ProcessIo | None:
+    """From /proc/PID/io, which only the owner may read; None where it cannot be had."""
     numbers = keyed_numbers(read_text(f"{proc}/{pid}/io", 4096) or "")
     try:
         return ProcessIo(
@@ -115,6 +117,7 @@ def blocked_threads(proc: Path, pid: int) -> Iterator[int]:
 
 
 def thread_name(proc: Path, pid: int, thread: int) -> str:
+    """From a thread's comm file, "" where it is gone."""
     return (read_text(f"{proc}/{pid}/task/{thread}/comm", 64) or "").strip()
 
 

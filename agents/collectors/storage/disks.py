@@ -28,6 +28,7 @@ class Disk:
 
 
 def parse_diskstats(text: str) -> Iterator[Disk]:
+    """Rows of /proc/diskstats that are of the known form; counters as the kernel has them."""
     found = 0
     for line in text.splitlines():
         fields = line.split()

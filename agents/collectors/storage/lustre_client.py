@@ -50,10 +50,12 @@ class LustreTarget:
 
     @property
     def is_well(self) -> bool:
+        """Whether the client's connection to the target is in a state in which it serves."""
         return self.state in _WELL
 
 
 def parse_statistics(filesystem: str, text: str) -> LustreClient:
+    """The stats file of a mounted file system; lines that are not known count nothing."""
     client = LustreClient(filesystem)
     for match in map(_STATISTIC.match, text.splitlines()):
         if match is None:
@@ -72,6 +74,7 @@ def parse_statistics(filesystem: str, text: str) -> LustreClient:
 
 
 def parse_import(name: str, kind: str, text: str) -> LustreTarget | None:
+    """The import file of one target (kind mdc, osc or mgc); None where it names no state."""
     state = _STATE.search(text)
     if state is None:
         return None
@@ -98,11 +101,13 @@ def _entries(proc: Path, sys: Path, kind: str, file: str) -> Iterator[tuple[str,
 
 
 def lustre_clients(proc: Path, sys: Path) -> Iterator[LustreClient]:
+    """One per mounted Lustre file system, from /proc or debugfs under /sys."""
     for name, text in _entries(proc, sys, "llite", "stats"):
         yield parse_statistics(name.rpartition("-")[0] or name, text)
 
 
 def lustre_targets(proc: Path, sys: Path) -> Iterator[LustreTarget]:
+    """Metadata, object and management targets of all mounts, those whose import file can be read."""
     for kind in ("mdc", "osc", "mgc"):
         for name, text in _entries(proc, sys, kind, "import"):
             target = parse_import(name, kind, text)

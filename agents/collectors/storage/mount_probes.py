@@ -74,10 +74,12 @@ class MountProbe:
 
     @property
     def is_busy(self) -> bool:
+        """Whether the thread is inside the mount's file system at the moment."""
         return self._busy
 
     @property
     def outstanding(self) -> Outstanding | None:
+        """The probe that has not come back; None while the mount owes no answer."""
         return self._outstanding
 
     def ask(self) -> None:

@@ -25,6 +25,7 @@ class NfsOperations:
 
     @property
     def retransmissions(self) -> int:
+        """Requests sent more than once since the mount."""
         return max(0, self.transmissions - self.operations)
 
 

@@ -72,6 +72,7 @@ class StorageCollector:
         self._counters = StorageCounters(Path(proc), Path(sys))
 
     def collect(self, now: Timestamps) -> Collected:
+        """Counters of disks and clients, and events of mounts that came, went, died or answer again."""
         points: list[Point] = []
         happenings: list[NodeEvent] = []
         problems: list[str] = []
@@ -88,6 +89,7 @@ class StorageCollector:
         return Collected(points=points, happenings=happenings, problems=problems, blind=table is None)
 
     def close(self) -> None:
+        """Ends the mounts' threads as far as they can be ended: one inside a dead mount is left there."""
         for watched in self._watched.values():
             watched.probe.close()
 

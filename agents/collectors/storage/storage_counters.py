@@ -33,6 +33,7 @@ class StorageCounters:
         self._unwell: set[str] = set()
 
     def points(self, now: Timestamps) -> Iterator[Point]:
+        """Counters as they are now, each with the begin of its series; one that went back begins anew."""
         if len(self._series) > _MAX_SERIES:
             self._series.clear()
         yield from self._disk_points(now)

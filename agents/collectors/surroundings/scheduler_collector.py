@@ -91,6 +91,7 @@ class SchedulerCollector:
         self._told: dict[tuple[str, ...], SchedulerFact] = {}
 
     def collect(self, now: Timestamps) -> Collected:
+        """What environments, Kubernetes and Slurm say of attempts and limits; an event for whatever is new."""
         problems: list[str] = []
         ranks = self._ranks.look()
         pids: dict[str, int] = {}
@@ -109,6 +110,7 @@ class SchedulerCollector:
         return Collected(happenings=list(self._news(facts, pids, now)), problems=problems)
 
     def close(self) -> None:
+        """Keeps nothing open."""
         return
 
     def _news(

@@ -62,6 +62,7 @@ class TopologyCollector:
         self._told_ns = 0
 
     def collect(self, now: Timestamps) -> Collected:
+        """The node's place by level, as an event; none while nothing has changed and it was told lately."""
         problems: list[str] = []
         found: dict[str, str] = {}
         for path, parse, is_wanted in self._sources:
@@ -78,6 +79,7 @@ class TopologyCollector:
         return Collected(happenings=(place,), problems=problems)
 
     def close(self) -> None:
+        """Keeps nothing open."""
         return
 
     def _labels(self, path: str, parse: Callable[[str], Labels], is_wanted: bool, problems: list[str]) -> Labels:

@@ -48,6 +48,7 @@ class Version:
 
     @property
     def key(self) -> str:
+        """By which the same software or firmware is found again at the next look."""
         return f"{self.what}\t{self.where}"
 
 
@@ -78,6 +79,7 @@ class VersionsCollector:
         self._from_file: set[str] = set()
 
     def collect(self, now: Timestamps) -> Collected:
+        """An event for each version that differs from the last look, also from one before a restart."""
         problems: list[str] = []
         if self._seen is None:
             self._seen = self._load(problems)
@@ -98,6 +100,7 @@ class VersionsCollector:
         return Collected(happenings=happenings, problems=problems)
 
     def close(self) -> None:
+        """Keeps nothing open."""
         return
 
     def _change(self, version: Version, old: str | None, now: Timestamps) -> NodeEvent:

@@ -13,13 +13,13 @@ OLDEST := .venv-oldest
 FRAMEWORKS := .venv-frameworks
 DOCS := .venv-docs
 BIN := $(VENV)/bin
-PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands
+PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands evaluation
 # What the training process runs, and what reads it: this is what depends on the version of torch.
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_input_checks.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
 # These neither watch the clock nor need a machine for themselves, so they share its cores.
-PURE_TESTS := $(addprefix tests/,diagnosis golden house processors same_incidents scoreboard simulator telemetry transport) \
+PURE_TESTS := $(addprefix tests/,diagnosis evaluation golden house processors same_incidents scoreboard simulator telemetry transport) \
   $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py test_published_figures.py) \
-  $(addprefix tests/commands/,bench reference report test_bench.py test_bench_suites.py test_goodput_files.py test_simulate.py test_straggler_trace.py test_views.py) \
+  $(addprefix tests/commands/,report test_goodput_files.py test_views.py) \
   $(addprefix tests/commands/notify/,test_pages.py test_receivers.py test_routes.py) \
   $(addprefix tests/commands/respond/,test_desk.py test_hooks.py test_plan.py) \
   $(addprefix tests/agents/,test_evidence_requests.py test_no_secret_leaves.py test_observability_export.py test_outbox.py) \
@@ -164,7 +164,7 @@ dashboards: setup ## grafana/dashboards and the rules of Prometheus and Grafana 
 
 .PHONY: reference
 reference: setup ## docs/reference.md anew: every metric, span, event, topic, setting and command, from the code
-	@$(BIN)/python -m whichrank.commands.reference.generate
+	@$(BIN)/python -m whichrank.evaluation.reference.generate
 
 .PHONY: docs
 docs: $(DOCS)/.requirements ## the documents as a site in build/site; fails on a link that leads nowhere

@@ -19,8 +19,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-#: Has packages of its own, which are not the program's.
-OUTSIDE = ("tests", "benchmarks")
+#: Has packages of its own, which are not the program's: those of evaluation/setup.py make another distribution.
+OUTSIDE = ("tests", "benchmarks", "evaluation", "simulator")
 #: In the root, what belongs to the program: the type marker, and what people mount and start.
 OF_THE_ROOT = ("py.typed", "deploy/**/*", "docker-compose.yml", "compose.*.yaml", ".env.example")
 #: Beside modules, what was made there: bytecode, C modules of an editable installation, what editors leave.

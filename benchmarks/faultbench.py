@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.simulator.tie.lines import tie_lines
-from whichrank.commands.bench.acceptance import must_show
-from whichrank.commands.bench.kept_runs import code_version
-from whichrank.commands.bench.malformed_run import malformed_lines
-from whichrank.commands.bench.report import exit_code, in_short, print_lines
-from whichrank.commands.bench.result_cache import kept_lines
-from whichrank.commands.bench.straggler_trace import straggler_trace_lines
+from whichrank.evaluation.bench.acceptance import must_show
+from whichrank.evaluation.bench.kept_runs import code_version
+from whichrank.evaluation.bench.malformed_run import malformed_lines
+from whichrank.evaluation.bench.report import exit_code, in_short, print_lines
+from whichrank.evaluation.bench.result_cache import kept_lines
+from whichrank.evaluation.bench.straggler_trace import straggler_trace_lines
 from whichrank.simulator.scoring.summary import ScoreLine, not_run
 
 from .faultbench_record import RECORD, BadRecord, open_results, record_of, unpack

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from whichrank.commands.bench.kept_runs import KeptRuns, code_version, finite
-from whichrank.commands.bench.matrix import score_one
-from whichrank.commands.bench.one_run import Asked
+from whichrank.evaluation.bench.kept_runs import KeptRuns, code_version, finite
+from whichrank.evaluation.bench.matrix import score_one
+from whichrank.evaluation.bench.one_run import Asked
 
 RECORD = Path(__file__).with_name("faultbench_record")
 #: What the machine decides, and not the code.

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ..telemetry.missing_packages import how_to_install, missing_package
+from .support import evaluation
 
 EXIT_USAGE = 2
 #: What brings the packages of each command, where it is not ``AGENT``.
@@ -24,6 +25,10 @@ OF_THE_TOPIC = ("kafka-python", "numpy", "opentelemetry-proto", "protobuf")
 
 def main() -> None:
     """Entry point of the ``whichrank`` program."""
+    missing = _missing_distribution(sys.argv[1:])
+    if missing:
+        print(f"whichrank: {missing}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
     try:
         from .main import main as program
 
@@ -38,6 +43,17 @@ def main() -> None:
 
 def extra_of(words: Sequence[str], package: str) -> str:
     """words: that were given to the program."""
-    command = next((word for word in words if not word.startswith("-")), "")
+    command = _command_of(words)
     extra = EXTRAS.get(command, AGENT)
     return ALL if extra == "grafana" and package in OF_THE_TOPIC else extra
+
+
+def _command_of(words: Sequence[str]) -> str:
+    return next((word for word in words if not word.startswith("-")), "")
+
+
+def _missing_distribution(words: Sequence[str]) -> str:
+    """What to say of a command that came with a distribution which is not here; else empty."""
+    if _command_of(words) not in evaluation.COMMANDS or evaluation.installed_commands():
+        return ""
+    return how_to_install(evaluation.DISTRIBUTION, evaluation.EXTRA)

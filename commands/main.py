@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
+from .settings.command_line import CONFIG, EXIT_USAGE, KAFKA, PAIRS, PRINT_CONFIG, settings_or_exit
 from .settings.settings import (
     AgentOptions,
     Evidence,
     Level,
     ProcessOptions,
     RunSettings,
-    SettingsError,
     TopicsOptions,
     View,
     load_settings,
     print_settings,
 )
-from .settings.settings_sources import Settings, settings_path
+from .settings.settings_sources import settings_path
+from .support.evaluation import installed_commands
 from .support.late_commands import late_group
-
-EXIT_USAGE = 2
-
-KAFKA = typer.Option(metavar="HOST:PORT", help="brokers, several with commas between them")
-PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
-CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
-PRINT_CONFIG = typer.Option("--print-config", help="print the settings and stop")
 
 #: Commands and groups with their own modules (``late_commands``).
 LATE = {
@@ -41,6 +35,7 @@ LATE = {
     "plan": ".plan",
     "respond": ".respond",
     "grafana": ".grafana",
+    **installed_commands(),
 }
 
 app = typer.Typer(
@@ -133,7 +128,7 @@ def run_command(
         "judge_secret": judge_secret,
         "kafka": kafka,
     }
-    settings, origins = _settings(RunSettings, given, config, pairs)
+    settings, origins = settings_or_exit(RunSettings, given, config, pairs)
     if print_config:
         typer.echo(print_settings(settings, origins))
         typer.echo(f"# {explain_nodes(command or [], settings.judge)}")
@@ -168,7 +163,7 @@ def agent_command(
     SIGTERM, within 5 s, and starts without Kafka.
     """
     given = {"kafka": kafka, "rings": rings, "data": data, "spool_limit": spool_limit, "requests": requests}
-    settings, origins = _settings(AgentOptions, given, config, pairs)
+    settings, origins = settings_or_exit(AgentOptions, given, config, pairs)
     if print_config:
         typer.echo(print_settings(settings, origins))
         return
@@ -205,7 +200,7 @@ def process_command(
         "shadow": shadow,
         "disable": disable,
     }
-    settings, origins = _settings(ProcessOptions, given, config, pairs)
+    settings, origins = settings_or_exit(ProcessOptions, given, config, pairs)
     if print_config:
         typer.echo(print_settings(settings, origins))
         return
@@ -232,7 +227,7 @@ def topics_command(
     Exit status: 0 all can be used; 1 some cannot; 2 Kafka cannot be asked.
     """
     given = {"kafka": kafka, "kafka_partitions": partitions, "kafka_replication": replication}
-    settings, _ = _settings(TopicsOptions, given, config, pairs)
+    settings, _ = settings_or_exit(TopicsOptions, given, config, pairs)
     from .services.topics import topics
 
     raise typer.Exit(topics(settings, dry_run=dry_run, as_json=as_json))
@@ -251,7 +246,7 @@ def dlq_list_command(
     config: Annotated[Path | None, CONFIG] = None,
 ) -> None:
     """The newest letters: where each came from, and why it could not be read."""
-    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    settings, _ = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)
     from .services.dlq import dlq_list
 
     raise typer.Exit(dlq_list(settings, limit=limit, as_json=as_json))
@@ -266,7 +261,7 @@ def dlq_show_command(
     config: Annotated[Path | None, CONFIG] = None,
 ) -> None:
     """One letter."""
-    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    settings, _ = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)
     from .services.dlq import dlq_show
 
     raise typer.Exit(dlq_show(settings, letter, raw=raw))
@@ -284,7 +279,7 @@ def dlq_replay_command(
     if not letters and not everything:
         typer.echo("whichrank: say which letters, or --all", err=True)
         raise typer.Exit(EXIT_USAGE)
-    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    settings, _ = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)
     from .services.dlq import dlq_replay
 
     raise typer.Exit(dlq_replay(settings, letters or [], everything=everything))
@@ -310,7 +305,7 @@ def evidence_command(
     A stack is printed, files are written. Exit status: 0; 1 if no answer
     came; 2 if Kafka cannot be asked.
     """
-    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    settings, _ = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)
     from .services.evidence import evidence
 
     raise typer.Exit(evidence(settings, rank=rank, node=node, job=job, action=action.value, out=out, wait_s=wait))
@@ -330,106 +325,6 @@ def replay_command(
     from .embedded.replay import replay
 
     raise typer.Exit(replay(run, as_json=as_json, out=out))
-
-
-@app.command("simulate")
-def simulate_command(
-    scenario: Annotated[str | None, typer.Option(metavar="NAME", help="what goes wrong; see --list")] = None,
-    ranks: Annotated[int, typer.Option(min=1, max=131_072, help="of all jobs together")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="the same seed gives the same records")] = 1,
-    minutes: Annotated[float | None, typer.Option(min=0.1, help="default: as long as the scenario needs")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="keep it as the folder of a run")] = None,
-    kafka: Annotated[str | None, KAFKA] = None,
-    pairs: Annotated[list[str] | None, PAIRS] = None,
-    config: Annotated[Path | None, CONFIG] = None,
-    list_all: Annotated[bool, typer.Option("--list", help="the scenarios, and stop")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
-) -> None:
-    """Let something go wrong in a cluster that never existed, and judge it.
-
-    With --out the folder can be replayed; the truth lies in truth.json
-    beside the capture. With --kafka nothing is judged here: agents of all
-    nodes send to it, at the pace of life.
-
-    Exit status: 0; 2 for what cannot be simulated, written or sent.
-    """
-    from .simulate.command import list_scenarios, simulate
-
-    if list_all or scenario is None:
-        raise typer.Exit(list_scenarios(as_json=as_json) if list_all else EXIT_USAGE)
-    brokers = None
-    if kafka is not None:
-        brokers = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)[0].kafka_settings(
-            client_id="whichrank-simulate"
-        )
-    raise typer.Exit(
-        simulate(scenario, ranks=ranks, seed=seed, minutes=minutes, out=out, kafka=brokers, as_json=as_json)
-    )
-
-
-@app.command("bench")
-def bench_command(
-    ranks: Annotated[int, typer.Option(min=1, max=131_072, help="of all jobs of a scenario together")] = 64,
-    runs: Annotated[int, typer.Option(min=1, help="of each scenario, each with the next seed")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="of the first run")] = 1,
-    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="of scenarios, again for more")] = None,
-    detector: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="a program to be scored, see docs/faultbench.md")
-    ] = None,
-    limit: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="per run; more is wrong")] = 900.0,
-    jobs: Annotated[int, typer.Option(min=1, help="so many runs at a time, a process each")] = 1,
-    results: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="keep what was measured; what is there is not run again")
-    ] = None,
-    part: Annotated[str, typer.Option(metavar="K/N", help="only the K-th of N parts of all runs")] = "1/1",
-    held_out: Annotated[
-        bool, typer.Option("--held-out", help="seeds, meshes and topologies that were not used for tuning")
-    ] = False,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="no harmless anomalies beside faults, and no collector fails to watch")
-    ] = False,
-    sound: Annotated[
-        str | None, typer.Option(metavar="LOAD", help="instead: days without a fault, at load reference or reduced")
-    ] = None,
-    gpu_days: Annotated[float, typer.Option(min=0.001, help="with --sound")] = 10.0,
-    cost: Annotated[
-        list[int] | None, typer.Option(metavar="RANKS", help="instead: what the operators cost; again for more")
-    ] = None,
-    accounting: Annotated[bool, typer.Option("--accounting", help="instead: the seconds, against the truth")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
-) -> None:
-    """Let every fault of the catalogue happen, and count how often it is told rightly.
-
-    Each run is simulated, and judged by the same operators as a real one (or
-    by FILE); a simple detector runs beside. The truth reaches only the scorer.
-
-    Exit status: 0; 1 if something is SHORT; 2 for what cannot be run.
-    """
-    from .bench import suites
-    from .bench.command import Wanted, bench
-
-    if sound is not None:
-        raise typer.Exit(
-            suites.sound_days(sound, gpu_days=gpu_days, seed=seed, jobs=jobs, results=results, limit_s=limit)
-        )
-    if cost:
-        raise typer.Exit(suites.cost(cost, results=results))
-    if accounting:
-        raise typer.Exit(suites.accounting(results=results))
-    wanted = Wanted(
-        ranks=ranks,
-        runs=runs,
-        seed=seed,
-        only=only or [],
-        detector=detector,
-        limit_s=limit,
-        jobs=jobs,
-        results=results,
-        part=part,
-        held_out=held_out,
-        plain=plain,
-    )
-    raise typer.Exit(bench(wanted, as_json=as_json))
 
 
 @app.command("demo")
@@ -452,21 +347,6 @@ def demo_command(
     from .demo.command import demo
 
     raise typer.Exit(demo(scenario, as_json=as_json, seed=seed, out=out))
-
-
-S = TypeVar("S", bound=Settings)
-
-
-def _settings(
-    kind: type[S], given: dict[str, Any], config: Path | None, pairs: list[str] | None
-) -> tuple[S, dict[str, str]]:
-    """The settings of a command; what is wrong with them is told, and the program ends."""
-    try:
-        return load_settings(kind, {k: v for k, v in given.items() if v is not None}, config, pairs or ())
-    except SettingsError as error:
-        for line in str(error).splitlines():
-            typer.echo(f"whichrank: {line}", err=True)
-        raise typer.Exit(EXIT_USAGE) from None
 
 
 def explain_nodes(command: list[str], judge: str) -> str:

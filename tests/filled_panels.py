@@ -26,8 +26,8 @@ from tests.stack.parts.placing import REPOSITORY
 from tests.stack.parts.service import eventually, get_json
 from tests.stack.parts.whole_stack import assemble
 from tests.stack.test_process_command import WAIT_S, WHICHRANK, Bench
-from whichrank.commands.bench.report import exit_code, in_short, print_lines
 from whichrank.commands.run.command import BOOTSTRAP
+from whichrank.evaluation.bench.report import exit_code, in_short, print_lines
 from whichrank.simulator.scoring.summary import ScoreLine
 
 DASHBOARDS = REPOSITORY / "grafana" / "dashboards"

@@ -37,7 +37,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     # Dashboards and rules are made of names alone.
     "grafana": ({"telemetry"}, {"grafana_client", "yaml"}),
     "commands": (
-        {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "simulator", "grafana"},
+        {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "grafana"},
         {
             "compression",  # Python's own from 3.14 on
             "jinja2",
@@ -56,6 +56,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "urllib3",
             "zstandard",
         },
+    ),
+    # What judges the product: nothing of the product may know it.
+    "evaluation": (
+        {"telemetry", "diagnosis", "agents", "transport", "processors", "simulator", "grafana", "commands"},
+        {"numpy", "pydantic", "rich", "setuptools", "typer"},
     ),
 }
 #: Runners are the only processors that see the bus.
@@ -107,17 +112,12 @@ def test_no_upward_import(folder: str) -> None:
     assert upward_imports(folder) == []
 
 
-def test_only_the_program_knows_the_simulator() -> None:
-    """Nothing that judges can tell a simulated record from a real one."""
-    for folder in set(ALLOWED) - {"commands", "simulator"}:
+def test_nothing_that_is_installed_to_watch_jobs_knows_what_judges_it() -> None:
+    """Nothing that judges can tell a simulated record from a real one, and the product works without either."""
+    for folder in set(ALLOWED) - {"evaluation", "simulator"}:
         for path in (ROOT / folder).rglob("*.py"):
-            assert not any(name.startswith("whichrank.simulator") for _, name in imports_of(path, ROOT)), path
-    users = {
-        path.relative_to(ROOT).parts[1]
-        for path in (ROOT / "commands").rglob("*.py")
-        if any(name.startswith("whichrank.simulator") for _, name in imports_of(path, ROOT))
-    }
-    assert users == {"bench", "simulate"}
+            names = [name for _, name in imports_of(path, ROOT)]
+            assert not any(name.startswith(("whichrank.simulator", "whichrank.evaluation")) for name in names), path
 
 
 def test_an_upward_import_is_found(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 from benchmarks import faultbench, faultbench_record
 from benchmarks.faultbench_fill import FIRST_SEED, Part, fill, main, matrix_part, missing_runs, parts_of
 from benchmarks.faultbench_record import write_record
-from whichrank.commands.bench.acceptance import held_out_runs, must_show
-from whichrank.commands.bench.kept_runs import KeptRuns, code_version
-from whichrank.commands.bench.one_run import Asked
+from whichrank.evaluation.bench.acceptance import held_out_runs, must_show
+from whichrank.evaluation.bench.kept_runs import KeptRuns, code_version
+from whichrank.evaluation.bench.one_run import Asked
 
 SCENARIOS = ("exception", "process_killed")
 RANKS, RUNS = 16, 2

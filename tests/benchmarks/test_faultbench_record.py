@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import faultbench
 from benchmarks.faultbench_record import RECORD, main
-from whichrank.commands.bench.kept_runs import KeptRuns, code_version
-from whichrank.commands.bench.matrix import Matrix, run_all
+from whichrank.evaluation.bench.kept_runs import KeptRuns, code_version
+from whichrank.evaluation.bench.matrix import Matrix, run_all
 
 
 @pytest.fixture(scope="module")

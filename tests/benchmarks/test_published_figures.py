@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faultbench_record import record_of, unpack
-from whichrank.commands.bench.acceptance import must_show
-from whichrank.commands.bench.kept_runs import KeptRuns
+from whichrank.evaluation.bench.acceptance import must_show
+from whichrank.evaluation.bench.kept_runs import KeptRuns
 
 ROOT = Path(__file__).parents[2]
 SHARE = re.compile(r"(\d[\d,]*) of (\d[\d,]*)")

@@ -82,7 +82,7 @@ _MAKE_TESTS: Mapping[str, Elsewhere] = {
     "setup": Elsewhere(".ci/run", ("make lint",)),
     "demo": Elsewhere("tests/commands/test_demo.py::test_a_real_demo_as_a_program_sees_it", ("demo",)),
     "dashboards": Elsewhere("tests/grafana/test_dashboards.py", ("generate",)),
-    "reference": Elsewhere("tests/commands/reference/test_reference.py", ("generate", "main")),
+    "reference": Elsewhere("tests/evaluation/reference/test_reference.py", ("generate", "main")),
     "compose-test": Elsewhere("tests/compose/test_compose_up.py", ("--wait",)),
     "house": Elsewhere("tests/house/test_house.py", ("measure",)),
     "tie": Elsewhere("tests/simulator/test_tie.py", ("tie",)),
@@ -239,9 +239,9 @@ RULES: Sequence[tuple[str, Cover]] = (
     ),
     (
         r"whichrank bench --results DIR --(sound|cost) .*|whichrank bench --cost 16384|whichrank bench .*--accounting",
-        Elsewhere("tests/commands/test_bench_suites.py", ("sound", "cost")),
+        Elsewhere("tests/evaluation/test_bench_suites.py", ("sound", "cost")),
     ),
-    (r"whichrank bench.*", Elsewhere("tests/commands/test_bench.py", ("held_out", "results", "ranks", "runs"))),
+    (r"whichrank bench.*", Elsewhere("tests/evaluation/test_bench.py", ("held_out", "results", "ranks", "runs"))),
     # --- the repository ----------------------------------------------------------------------------------------------
     *((rf"make {name}", cover) for name, cover in _MAKE_TESTS.items()),
     *((rf"make {name}", NotHere(why=why, runs=f"make -n {name}")) for name, why in _MAKE_NOT.items()),

@@ -30,7 +30,14 @@ def wheel(place: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def with_extra(place: Path, wheel: Path) -> Callable[[str], Environment]:
+def evaluation_wheel(place: Path) -> Path:
+    """Of the second distribution, which is made from the whole tree."""
+    tree = copy_of(files_of_the_project(), place / "tree")
+    return build("wheel", tree / "evaluation", place / "evaluation")
+
+
+@pytest.fixture(scope="session")
+def with_extra(place: Path, wheel: Path, evaluation_wheel: Path) -> Callable[[str], Environment]:
     """An environment with one extra alone ("": none), on the oldest Python that is here: it needs the most packages."""
     made: dict[str, Environment] = {}
 
@@ -42,6 +49,7 @@ def with_extra(place: Path, wheel: Path) -> Callable[[str], Environment]:
                 wheel=wheel,
                 extras=[extra] if extra else [],
                 pins="newest",
+                beside=evaluation_wheel.parent,
             )
         return made[extra]
 

@@ -92,19 +92,22 @@ def _works(python: Path) -> bool:
     return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
-def make_environment(folder: Path, *, python: Path, wheel: Path, extras: Sequence[str], pins: str) -> Environment:
-    """extras: of the wheel; pins: a file of requirements/."""
+def make_environment(
+    folder: Path, *, python: Path, wheel: Path, extras: Sequence[str], pins: str, beside: Path | None = None
+) -> Environment:
+    """extras: of the wheel; pins: a file of requirements/. beside: folder of wheels that are on no index."""
     _uv("venv", "--no-python-downloads", "--python", str(python), str(folder))
     named = f"[{','.join(extras)}]" if extras else ""
-    _install(folder, pins, f"whichrank{named} @ {wheel.as_uri()}")
+    found = ["--find-links", str(beside)] if beside is not None else []
+    _install(folder, pins, f"whichrank{named} @ {wheel.as_uri()}", *found)
     home = folder.with_name(f"{folder.name}-home")
     home.mkdir()
     return Environment(folder=folder, home=home)
 
 
-def _install(folder: Path, pins: str, wanted: str) -> None:
+def _install(folder: Path, pins: str, wanted: str, *more: str) -> None:
     constraints = ROOT / "requirements" / f"{pins}.txt"
-    _uv("pip", "install", "--python", str(folder / "bin" / "python"), "--constraints", str(constraints), wanted)
+    _uv("pip", "install", "--python", str(folder / "bin" / "python"), "--constraints", str(constraints), *more, wanted)
 
 
 def _uv(*words: str) -> None:

@@ -27,6 +27,10 @@ def _agent(words: str, says: str, status: tuple[int, ...] = (0,), before: str = 
     return Promise(extra="agent", words=words, says=says, status=status, before=before)
 
 
+def _evaluation(words: str, says: str, status: tuple[int, ...] = (0,)) -> Promise:
+    return Promise(extra="evaluation", words=words, says=says, status=status)
+
+
 def _processors(words: str, says: str, status: tuple[int, ...] = (0,)) -> Promise:
     return Promise(extra="processors", words=words, says=says, status=status)
 
@@ -39,8 +43,8 @@ PROMISES = {
     "goodput": _agent("goodput sim", "GPU-hours"),
     "report": _agent("report sim -o sim.html", "1 incident"),
     "replay": _agent("replay sim", "equal to incidents.jsonl"),
-    "simulate": _agent("simulate --scenario gpu_off_the_bus --ranks 8 --seed 3", "rank 4"),
-    "bench": _agent("bench --runs 1 --only gpu_off_the_bus --ranks 8 --plain", "gpu_off_the_bus", (0, 1)),
+    "simulate": _evaluation("simulate --scenario gpu_off_the_bus --ranks 8 --seed 3", "rank 4"),
+    "bench": _evaluation("bench --runs 1 --only gpu_off_the_bus --ranks 8 --plain", "gpu_off_the_bus", (0, 1)),
     # Not promised without torch: `test_torch` has it with.
     "demo": _agent("demo --seed 1", "pip install 'whichrank[torch]'", (2,)),
     "diagnose kernel-log": _agent("diagnose kernel-log kern.log", "restart_without_node"),

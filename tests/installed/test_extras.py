@@ -16,7 +16,7 @@ from tests.installed.environments import Environment, Said
 from tests.installed.promises import PROMISES, REFUSAL, Promise
 
 #: Without torch: with it, an environment takes gigabytes, and it brings no command but the demo (``test_torch``).
-ALONE = ("", "agent", "processors", "grafana", "all")
+ALONE = ("", "agent", "processors", "grafana", "all", "evaluation")
 SIMULATE = "whichrank simulate --scenario gpu_off_the_bus --ranks 8 --seed 3 --out sim"
 #: Prints the program's commands, from the installed package.
 COMMANDS = """
@@ -48,7 +48,7 @@ def room(with_extra: Extra, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A simulated run, and files as machines leave them."""
     folder = tmp_path_factory.mktemp("room")
     write_files(folder)
-    said = with_extra("agent").run(SIMULATE, folder)
+    said = with_extra("evaluation").run(SIMULATE, folder)
     assert said.status == 0, said.output
     return folder
 
@@ -121,7 +121,7 @@ def test_all_modules_can_be_imported_with_everything(with_extra: Extra, tmp_path
     """What a module reads when it is imported lies beside it, in the wheel too."""
     script = (
         "import importlib, pkgutil, whichrank\n"
-        "skip = ('whichrank.grafana.generate', 'whichrank.grafana.provisioned', 'whichrank.commands.reference')\n"
+        "skip = ('whichrank.grafana.generate', 'whichrank.grafana.provisioned', 'whichrank.evaluation.reference')\n"
         "for found in pkgutil.walk_packages(whichrank.__path__, 'whichrank.'):\n"
         "    if 'instrumentation' in found.name or found.name.startswith(skip) or found.name.endswith('__main__'):\n"
         "        continue\n"

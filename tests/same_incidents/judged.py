@@ -11,7 +11,7 @@ from typing import Any
 
 from whichrank.commands.embedded.replay import replay_run
 from whichrank.commands.run_folder.run_directory import RunDirectory
-from whichrank.commands.simulate.judge import Judge
+from whichrank.evaluation.simulate.judge import Judge
 from whichrank.simulator.scenarios.scenarios import SCENARIOS, Scenario
 
 Documents = list[Mapping[str, Any]]

@@ -10,7 +10,6 @@ from typing import Any
 
 from tests.scoreboard.counters import json_lines, table
 from tests.scoreboard.score import Score, Scorer
-from whichrank.commands.bench.straggler_trace import read_operations
 from whichrank.diagnosis.phase_times.network_check import (
     bus_bandwidth_gibps,
     failed_in_every_round,
@@ -27,6 +26,7 @@ from whichrank.diagnosis.phase_times.scores import (
 from whichrank.diagnosis.phase_times.step_phases import RankTimes, StepPhase, StepTimeCause, Strategy
 from whichrank.diagnosis.phase_times.visible_time import judge_visible
 from whichrank.diagnosis.phase_times.what_if_replay import Slowdown, what_if
+from whichrank.evaluation.bench.straggler_trace import read_operations
 
 Row = dict[str, Any]
 #: How far a score may lie from the source's, which are given to many digits.

@@ -1,6 +1,6 @@
 """The accounting against the simulator's ledger, by hand: ``python -m tests.simulator.accounting --show``.
 
-The comparison itself is ``whichrank.commands.bench.accounting_run``; here the two are laid beside each other.
+The comparison itself is ``whichrank.evaluation.bench.accounting_run``; here the two are laid beside each other.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from whichrank.commands.bench.accounting_run import LongRun, lines_of, long_run
+from whichrank.evaluation.bench.accounting_run import LongRun, lines_of, long_run
 
 
 def _show(run: LongRun) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whichrank.commands.simulate.judge import Judge
+from whichrank.evaluation.simulate.judge import Judge
 from whichrank.simulator.ground_truth import GroundTruth, Truth
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.scenarios.scenarios import SCENARIOS, Scenario

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from whichrank.commands.bench.accounting_run import JOB, LongRun, compare, lines_of, long_run
+from whichrank.evaluation.bench.accounting_run import JOB, LongRun, compare, lines_of, long_run
 from whichrank.simulator.ground_truth import TimeUse
 from whichrank.telemetry.vocabulary import TimeBucket
 

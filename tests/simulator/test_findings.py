@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from whichrank.commands.simulate.judge import Judge
+from whichrank.evaluation.simulate.judge import Judge
 from whichrank.simulator.cluster_topology import ClusterShape, Topology
 from whichrank.simulator.jobs import JobSpec
 from whichrank.simulator.mesh import Mesh

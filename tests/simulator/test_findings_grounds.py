@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from whichrank.commands.bench.one_run import Asked, run
-from whichrank.commands.simulate.judge import Judge
+from whichrank.evaluation.bench.one_run import Asked, run
+from whichrank.evaluation.simulate.judge import Judge
 from whichrank.simulator.scenarios.grounds import SEEN, SEEN_SEED, Ground, ground_of
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.simulator.scoring.run_score import score_run

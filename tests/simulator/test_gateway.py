@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whichrank.commands.simulate.judge import encoded
+from whichrank.evaluation.simulate.judge import encoded
 from whichrank.simulator.gateway import Gateway
 from whichrank.simulator.sent import SentMessage
 from whichrank.telemetry.otlp import decode_logs

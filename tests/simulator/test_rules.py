@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whichrank.commands.simulate.judge import encoded
+from whichrank.evaluation.simulate.judge import encoded
 from whichrank.simulator.cluster_topology import ClusterShape, Topology
 from whichrank.simulator.faults.catalogue import CATALOGUE
 from whichrank.simulator.ground_truth import TimeUse

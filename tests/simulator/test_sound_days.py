@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whichrank.commands.simulate.judge import Judge
+from whichrank.evaluation.simulate.judge import Judge
 from whichrank.simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED
 from whichrank.simulator.scenarios.sound_days import MODES, REDUCED, REFERENCE, SoundDayMode, sound_world
 from whichrank.simulator.world import World

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from whichrank.commands.run_folder.run_directory import RunDirectory
-from whichrank.commands.simulate.judge import CaptureBus, encoded
+from whichrank.evaluation.simulate.judge import CaptureBus, encoded
 from whichrank.simulator.clock import START_UNIX_NS, generator, ns
 from whichrank.simulator.cluster_topology import ClusterShape, Topology
 from whichrank.simulator.faults.catalogue import CATALOGUE

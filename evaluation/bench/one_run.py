@@ -11,12 +11,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...commands.run_folder.run_directory import RunDirectory
+from ...commands.support.gc_tuning import search_seldom
 from ...simulator.scenarios.grounds import ground_of
 from ...simulator.scenarios.scenarios import SCENARIOS, Setting
 from ...simulator.world import World
-from ..run_folder.run_directory import RunDirectory
 from ..simulate.judge import CaptureBus, Judge
-from ..support.gc_tuning import search_seldom
 from .simple_detector import SimpleDetector
 
 _END_S = 5.0

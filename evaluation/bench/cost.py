@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...commands.support.gc_tuning import search_seldom
 from ...simulator.cluster_topology import ClusterShape, Topology
 from ...simulator.jobs import JobSpec
 from ...simulator.mesh import mesh_for
@@ -26,7 +27,6 @@ from ...simulator.scoring.summary import ScoreLine, not_run
 from ...simulator.sent import SentMessage
 from ...simulator.world import World
 from ..simulate.judge import Judge, encoded
-from ..support.gc_tuning import search_seldom
 from .kept_runs import KeptRuns
 
 #: The curve of cost by ranks.

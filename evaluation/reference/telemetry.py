@@ -11,6 +11,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
+from ...commands.notify.health import NotifyFigures, NotifyHealth, ReceiverHealth
+from ...commands.respond.health import RespondFigures, RespondHealth
+from ...commands.support.health_server import ServiceFigures
 from ...grafana.elements.metric_names import prometheus_name
 from ...processors.runner_service import Role, ServiceHealth
 from ...telemetry import attributes as names
@@ -23,9 +26,6 @@ from ...telemetry.response_events import response_event
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ...transport.kafka_topics import DAY_MS, HOUR_MS, TOPICS, TopicPlan
-from ..notify.health import NotifyFigures, NotifyHealth, ReceiverHealth
-from ..respond.health import RespondFigures, RespondHealth
-from ..support.health_server import ServiceFigures
 from . import words
 from .incident import whole_incident, whole_response
 from .markdown import code, codes, section, table

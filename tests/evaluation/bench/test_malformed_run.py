@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whichrank.commands.bench.malformed_run import ASKED, STRANGER, UNPLACED, malformed_lines, run
+from whichrank.evaluation.bench.malformed_run import ASKED, STRANGER, UNPLACED, malformed_lines, run
 
 
 def test_each_is_reported_in_words_and_the_killed_rank_is_found() -> None:

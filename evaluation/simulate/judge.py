@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...commands.embedded.embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 from ...diagnosis.goodput.interval import Interval, interval_of
 from ...processors.commit_pace import CommitPace
 from ...processors.runner import EmbeddedRunner
@@ -20,7 +21,6 @@ from ...telemetry.otlp import encode_batches
 from ...telemetry.records import Finding, Incident, Record
 from ...transport.bus import Bus, Message, Output
 from ...transport.embedded import EmbeddedBus
-from ..embedded.embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 
 #: As ``AgentSettings.request_bytes``.
 REQUEST_BYTES = 600_000

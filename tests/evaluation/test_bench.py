@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from whichrank.commands.bench.command import Wanted, bench
-from whichrank.commands.bench.one_run import Asked, run_apart, truth_before
+from whichrank.evaluation.bench.command import Wanted, bench
+from whichrank.evaluation.bench.one_run import Asked, run_apart, truth_before
 from whichrank.simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED, ground_of
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
 
@@ -132,7 +132,7 @@ def test_what_was_run_is_not_run_again_nor_left_out(tmp_path: Path, capsys: pyte
 def test_other_code_counts_for_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = Wanted(ranks=16, runs=1, seed=1, only=("exception",), results=tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("whichrank.commands.bench.command.code_version", lambda detector: "another")
+        patch.setattr("whichrank.evaluation.bench.command.code_version", lambda detector: "another")
         bench(wanted)
     bench(wanted)
     assert "(kept)" not in capsys.readouterr().err

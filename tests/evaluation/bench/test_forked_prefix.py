@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from whichrank.commands.bench.forked_prefix import SHORTEST_S, fork_s, run_together, together
-from whichrank.commands.bench.one_run import Asked, run
+from whichrank.evaluation.bench.forked_prefix import SHORTEST_S, fork_s, run_together, together
+from whichrank.evaluation.bench.one_run import Asked, run
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.simulator.world import World
 

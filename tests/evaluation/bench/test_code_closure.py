@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 import whichrank
-from whichrank.commands.bench.code_closure import code_closure
-from whichrank.commands.bench.kept_runs import decisive_files
+from whichrank.evaluation.bench.code_closure import code_closure
+from whichrank.evaluation.bench.kept_runs import decisive_files
 
 PACKAGE = Path(whichrank.__file__).resolve().parent
 #: A run with its score, in this process; then every module of ours that has been loaded.
 RUN = """
 import json
 import sys
-from whichrank.commands.bench.matrix import score_run
-from whichrank.commands.bench.one_run import Asked, run
+from whichrank.evaluation.bench.matrix import score_run
+from whichrank.evaluation.bench.one_run import Asked, run
 asked = Asked(scenario=sys.argv[1], ranks=16, seed=100003)
 measured = run(asked)
 assert not measured.problem
@@ -95,7 +95,7 @@ def test_what_no_run_comes_near_is_not_counted() -> None:
     counted = {str(path.relative_to(PACKAGE)) for path in decisive_files()}
     assert {
         "agents/collectors/processes/wait_sites.tsv",
-        "commands/bench/one_run.py",
+        "evaluation/bench/one_run.py",
         "diagnosis/goodput/account.py",
         "processors/cluster/operator.py",
         "simulator/scoring/run_score.py",
@@ -105,7 +105,7 @@ def test_what_no_run_comes_near_is_not_counted() -> None:
         "agents/job_agent.py",
         "commands/embedded/embedded_watch.py",
         "transport/kafka.py",
-        "commands/bench/report.py",
+        "evaluation/bench/report.py",
         "__init__.py",
     )
     assert counted.isdisjoint(never)

@@ -17,10 +17,9 @@ from pydantic import BaseModel, ByteSize, SecretStr
 from pydantic.fields import FieldInfo
 from typer.main import get_command
 
-from ...telemetry.vocabulary import Bucket, Kind, Scope
-from ..main import app
-from ..settings.notify_options import ReceiverOptions, RouteOptions
-from ..settings.settings import (
+from ...commands.main import app
+from ...commands.settings.notify_options import ReceiverOptions, RouteOptions
+from ...commands.settings.settings import (
     AgentOptions,
     AnnotateOptions,
     KafkaOptions,
@@ -31,7 +30,8 @@ from ..settings.settings import (
     RunSettings,
     TopicsOptions,
 )
-from ..settings.settings_sources import ENVIRONMENT_PREFIX, Settings
+from ...commands.settings.settings_sources import ENVIRONMENT_PREFIX, Settings
+from ...telemetry.vocabulary import Bucket, Kind, Scope
 from . import words
 from .markdown import code, section, table
 

@@ -9,7 +9,7 @@ import pytest
 
 from whichrank.commands.embedded.replay import replay_run
 from whichrank.commands.run_folder.run_directory import RunDirectory
-from whichrank.commands.simulate.command import TRUTH_FILE, list_scenarios, simulate
+from whichrank.evaluation.simulate.command import TRUTH_FILE, list_scenarios, simulate
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.diagnosis.phase_times.test_what_if_replay import run_on_paper
-from whichrank.commands.bench.straggler_trace import TRACE, read_operations, straggler_trace_lines
+from whichrank.evaluation.bench.straggler_trace import TRACE, read_operations, straggler_trace_lines
 
 COLUMNS = {
     "rank": "worker",

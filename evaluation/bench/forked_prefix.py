@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from ...commands.support.gc_tuning import search_seldom
 from ...simulator.scenarios.scenarios import Setting
 from ...simulator.simulated_attempt import FLUSH_S
 from ...simulator.world import World
-from ..support.gc_tuning import search_seldom
 from .one_run import Asked, Measured, UnderWay, truth_before
 
 #: A shorter beginning is not worth a copy.

@@ -13,15 +13,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ...commands.incident_text.incident_panel import incident_panel
+from ...commands.run_folder.incident_log import IncidentLog
+from ...commands.run_folder.run_directory import INCIDENTS_FILE, RUN_FILE, RunDirectory
 from ...simulator.clock import START_UNIX_NS
 from ...simulator.ground_truth import GroundTruth
 from ...simulator.scenarios.scenarios import SCENARIOS
 from ...simulator.world import World
 from ...transport.kafka_client import KafkaTrouble
 from ...transport.kafka_settings import KafkaSettings
-from ..incident_text.incident_panel import incident_panel
-from ..run_folder.incident_log import IncidentLog
-from ..run_folder.run_directory import INCIDENTS_FILE, RUN_FILE, RunDirectory
 from .judge import CaptureBus, Judge
 from .to_kafka import KafkaSink
 

@@ -1,0 +1,47 @@
+"""What a wheel of whichrank-evaluation holds: the packages ``evaluation`` and ``simulator`` of this tree, whole.
+
+They lie beside whichrank's own packages when they are installed. There is no sdist: the sources are the repository's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).resolve().parent
+PACKAGES = ("evaluation", "simulator")
+#: Of this folder, what makes the distribution and is no part of it.
+NOT_PACKED = ("setup.py", "pyproject.toml")
+
+
+def folders() -> Iterator[Path]:
+    """Every package, the two first ones included."""
+    for name in PACKAGES:
+        for folder, below, _ in os.walk(HERE.parent / name):
+            below[:] = [each for each in below if (Path(folder) / each / "__init__.py").is_file()]
+            yield Path(folder)
+
+
+def package_name(folder: Path) -> str:
+    """``whichrank.simulator.faults``."""
+    return ".".join(("whichrank", *folder.relative_to(HERE.parent).parts))
+
+
+def data_files(folder: Path) -> list[str]:
+    """What lies beside its modules."""
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix not in (".py", ".pyc") and path.name not in NOT_PACKED
+    )
+
+
+setup(
+    packages=[package_name(folder) for folder in folders()],
+    package_dir={package_name(folder): os.path.relpath(folder, HERE) for folder in folders()},
+    package_data={package_name(folder): data_files(folder) for folder in folders()},
+    script_name="setup.py",
+)

@@ -39,7 +39,12 @@ def data_files(folder: Path) -> list[str]:
     )
 
 
+#: What is made on the way lies where the rest is made, and not among the sources.
+MADE = HERE.parent / "build" / "evaluation"
+MADE.mkdir(parents=True, exist_ok=True)
+
 setup(
+    options={"build": {"build_base": str(MADE)}, "egg_info": {"egg_base": str(MADE)}},
     packages=[package_name(folder) for folder in folders()],
     package_dir={package_name(folder): os.path.relpath(folder, HERE) for folder in folders()},
     package_data={package_name(folder): data_files(folder) for folder in folders()},

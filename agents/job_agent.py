@@ -15,68 +15,43 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..telemetry.evidence_pieces import encode_evidence, split_evidence
 from ..telemetry.records import Event, Identity
-from ..telemetry.vocabulary import EventName, ProcessState
+from ..telemetry.vocabulary import EventName
 from .base.health import AgentHealth
 from .base.settings import AgentSettings
-from .evidence.call_site_desk import ACTION as CALLS_ACTION
-from .evidence.call_site_desk import CallDesk
-from .evidence.evidence_desk import ACTIONS as FILE_ACTIONS
-from .evidence.evidence_desk import EvidenceDesk
-from .evidence.evidence_store import EvidenceStore, kept_name
+from .evidence.evidence_answers import EvidenceAnswers
+from .evidence.evidence_store import EvidenceStore
 from .evidence.exit_reporter import ExitReporter
-from .evidence.stack_desk import StackDesk
+from .flushes import Flushes
 from .privacy.privacy_options import STACKS
 from .privacy.redaction_filter import Publish, PublishRanked
-from .processes import processes
-from .processes.socket_bytes import SocketBytes
 from .publish.shipper import Shipper
-from .ranks import motion
-from .ranks.drain import Drained, drain_rings
-from .ranks.inferred_steps import InferredSteps
+from .rank_looks import RankLooks
+from .ranks.drain import drain_rings
 from .ranks.launches import Launches
 from .ranks.local_verdicts import (
-    judge_stale,
-    judge_stop,
-    oldest_open_age_ns,
-    process_look_due,
-    stood_still_alone,
     to_ns,
     wants_a_closer_look,
 )
 from .ranks.pending_events import PendingEvents
 from .ranks.rank_events import (
-    bad_loss_attributes,
-    checkpoints_named,
-    level_changes,
     started_attributes,
-    where_attributes,
 )
+from .ranks.ring_reading import RingReading
 from .ranks.watched_rank import WatchedRank
-from .reduction.block_builder import BlockBuilder
-from .reduction.definitions import Definitions
-from .rings.crash_area import read_stack
 from .rings.ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
 from .rings.ring_file import RingFile
 from .rings.ring_history import RingHistory
-from .telemetry_export.observability_export import ObservabilityExport
 from .telemetry_export.rank_spans import attempt_words
 
 _ENDED = select.POLLIN | select.POLLHUP
-_CLOCK_STEP_NS = 10_000_000
-#: A pause of the agent itself (stopped, starved) makes every heartbeat look old; wait this long before judging.
-_GRACE_NS = 1_000_000_000
 _OWN_PAUSE_NS = 500_000_000
 #: So long a pause, and the machine may have stood still: the ranks with us.
 _SUSPENDED_NS = 2_000_000_000
 _LAUNCHERS_NS = 500_000_000
-#: So long after a stop its peers have shown whether they stopped as well.
-_WITNESS_NS = 200_000_000
 #: No rank gets more than this part of what is kept of the rings: usual nodes have so many.
 _HISTORY_SHARES = 8
 
@@ -120,19 +95,7 @@ class Agent:
         self._ended_rings = EndedRings(self.settings.ended_ring_bytes)
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes, publish_ranked)
         self._more_health = more_health
-        self._stacks = StackDesk(self.settings, self.health, self._identity.node)
-        self._files = EvidenceDesk(self.settings, self.health, wall_ns)
-        self._calls = CallDesk(self.health, is_refused=STACKS in self.settings.withheld)
-        self._blocks = BlockBuilder(
-            self.health,
-            self.settings.open_rows,
-            single_phases=self.settings.tell_people,
-            withheld=self.settings.withheld,
-        )
         self._job_name = job_name
-        self._people = self._new_people()
-        self._socket_bytes = SocketBytes()
-        self._inferred_steps = InferredSteps()
         self._poller = select.poll()
         self._by_pidfd: dict[int, WatchedRank] = {}
         self._ranks: list[WatchedRank] = []
@@ -143,21 +106,45 @@ class Agent:
         self._started_ns = now_ns if since_ns is None else since_ns
         self._last_poll_ns = now_ns
         self._news = PendingEvents(wall_ns() - now_ns)
-        self._definitions = Definitions(self._news, self._blocks, self.health)
         self._evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
         self._endings = ExitReporter(
             self._news, self._evidence, self.health, tells_stacks=STACKS not in self.settings.withheld
         )
-        self._next_look_ns = self._next_flush_ns = self._next_progress_ns = 0
+        self._answers = self._new_answers()
+        self._looks = RankLooks(self.settings, self._news, self._endings, now_ns)
+        self._flushes = self._new_flushes()
+        self._next_look_ns = 0
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
         self._next_launchers_ns = now_ns
-        self._witness_ns = 0  # when progress is to be told for the sake of a stop, 0 never
-        self._step_at_flush = (0, now_ns)  # highest step of any rank, and when
-        self._judge_from_ns = now_ns
-        self._stale_ns = to_ns(self.settings.stale_heartbeat_s)
         self._may_touch = True
         self._missed_since_ns = missed_since_ns
         self._closed = False
+
+    def _new_answers(self) -> EvidenceAnswers:
+        return EvidenceAnswers(
+            self.settings,
+            self.health,
+            self._identity.node,
+            pending=self._news,
+            store=self._evidence,
+            endings=self._endings,
+            send=self._shipper.send_evidence,
+            wall_ns=self._wall_ns,
+        )
+
+    def _new_flushes(self) -> Flushes:
+        return Flushes(
+            self.settings,
+            self.health,
+            self._identity,
+            self._job_name,
+            pending=self._news,
+            looks=self._looks,
+            shipper=self._shipper,
+            more_health=self._more_health,
+            monotonic_ns=self._monotonic_ns,
+            wall_ns=self._wall_ns,
+        )
 
     # --- the loop ---------------------------------------------------------------------------------------------------
     def wait(self, timeout_s: float) -> None:
@@ -190,39 +177,20 @@ class Agent:
 
     def request(self, event: Event) -> None:
         """Take an EVIDENCE_REQUEST: bounded, idempotent by id, answered within its lifetime or dropped."""
-        action = event.attributes.get("action")
-        if action == CALLS_ACTION:
-            self._calls.request(event)
-            return
-        desk = self._files if action in FILE_ACTIONS else self._stacks
-        desk.request(event, self._monotonic_ns())
+        self._answers.request(event, self._monotonic_ns())
 
     def rename_node(self, node: str) -> None:
         """Another node of the job has our name: what is told from now on carries this one."""
         self._identity = replace(self._identity, node=node)
         self._launches.rename_node(node)
-        self._stacks.rename_node(node)
-        self._people = self._new_people()
+        self._answers.stacks.rename_node(node)
+        self._flushes.tell_people_of(self._identity)
         for rank in self._ranks:
             rank.identity = replace(rank.identity, node=node)
 
-    def _new_people(self) -> ObservabilityExport | None:
-        if not self.settings.tell_people:
-            return None
-        send = self._shipper.send_to_people
-        return ObservabilityExport(
-            self.settings,
-            self.health,
-            self._identity,
-            self._job_name,
-            send,
-            since_ns=self._monotonic_ns(),
-            more_health=self._more_health,
-        )
-
     def announce(self) -> None:
         """Tell again which ranks and groups there are, with the next flush: somebody may have missed it."""
-        self._definitions.tell_again(self._ranks, self._monotonic_ns())
+        self._flushes.definitions.tell_again(self._ranks, self._monotonic_ns())
         for rank in self._ranks:
             self._tell_started(rank)
         self._news.urgent = True
@@ -242,8 +210,7 @@ class Agent:
         self._next_look_ns = 0
         if self._may_touch:  # what was left behind has been read once; a second look would only repeat it, older
             self.poll()
-        self._stacks.close()
-        self._files.close()
+        self._answers.close()
         self._guarded(self._last_words)
         self._closed = True
         for rank in self._ranks:
@@ -259,22 +226,21 @@ class Agent:
 
     def _last_words(self) -> None:
         now_ns = self._monotonic_ns()
-        self._tell_stacks(now_ns)
-        self._tell_files()
+        self._answers.tell_stacks(self._ranks, now_ns)
+        self._answers.tell_files()
         self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
         left = {replace(rank.identity, rank=-1) for rank in self._ranks if rank.alive} if self._may_touch else set()
         for launch in sorted(left, key=lambda launch: launch.attempt):
             self._news.behind_blocks(EventName.AGENT_STOPPED, launch, now_ns, {})
-        self._flush(now_ns, with_progress=bool(self._ranks) and self._may_touch)
-        if self._people is not None:
-            self._tell_people(self._people, now_ns, everything=True)
+        self._flushes.flush(self._ranks, now_ns, with_progress=bool(self._ranks) and self._may_touch)
+        self._flushes.tell_people(self._ranks, now_ns, everything=True)
 
     # --- one poll ---------------------------------------------------------------------------------------------------
     def _poll(self, now_ns: int, ended: Sequence[int]) -> None:
         settings = self.settings
         paused_ns = now_ns - self._last_poll_ns
         if paused_ns > _OWN_PAUSE_NS:
-            self._judge_from_ns = now_ns + _GRACE_NS
+            self._looks.had_a_pause(now_ns)
         self._last_poll_ns = now_ns
         self._next_look_ns = now_ns + to_ns(settings.look_period_s)
         for fd in ended:
@@ -283,96 +249,31 @@ class Agent:
         for ring in self._new_rings(now_ns):
             self._attach(ring, now_ns, left_behind=gave_sign_of_life(ring, self._missed_since_ns))
         for rank in self._ranks:
-            self._look(rank, now_ns)
+            self._looks.look(rank, now_ns)
         if paused_ns > _SUSPENDED_NS:
-            self._tell_resumed(now_ns)
-        self._tell_stacks(now_ns)
-        self._tell_calls(now_ns)
-        self._tell_files()
+            self._looks.tell_resumed(self._ranks, now_ns)
+        self._answers.tell_stacks(self._ranks, now_ns)
+        self._answers.tell_calls(self._ranks, now_ns)
+        self._answers.tell_files()
         if now_ns >= self._next_health_ns:
             self._next_health_ns = now_ns + to_ns(settings.health_period_s)
             self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
-        witnessed = 0 < self._witness_ns <= now_ns
-        if witnessed:
-            self._witness_ns = 0
-        if self._news.urgent or witnessed or now_ns >= self._next_flush_ns:
-            at_once = self._news.urgent or witnessed
-            self._flush(now_ns, with_progress=at_once or now_ns >= self._next_progress_ns)
+        at_once = self._looks.take_witness(now_ns) or self._news.urgent
+        if at_once or now_ns >= self._flushes.next_flush_ns:
+            is_due = now_ns >= self._flushes.next_progress_ns
+            self._flushes.flush(self._ranks, now_ns, with_progress=at_once or is_due)
         self._close_ended()
         if now_ns >= self._next_launchers_ns:
             self._next_launchers_ns = now_ns + _LAUNCHERS_NS
             self._tell_ended_launches(now_ns)
         if self._may_touch:
-            self._stacks.ask_for_stacks(self._ranks, self._blocks.longest_ns, now_ns)
-        if self._stacks.busy or any(wants_a_closer_look(rank, now_ns, settings) for rank in self._ranks):
+            self._answers.stacks.ask_for_stacks(self._ranks, self._flushes.blocks.longest_ns, now_ns)
+        if self._answers.stacks.busy or any(wants_a_closer_look(rank, now_ns, settings) for rank in self._ranks):
             self._next_look_ns = now_ns + to_ns(settings.alert_look_period_s)
-
-    def _tell_resumed(self, now_ns: int) -> None:
-        """Ranks that live and are not stopped go on with us: what they stood still for meanwhile was no wait."""
-        for rank in self._ranks:
-            if rank.alive and not rank.stopped and not rank.stop_first_seen_ns:
-                self._news.before_blocks(EventName.RANK_CONTINUED, rank.identity, now_ns, where_attributes(rank))
 
     def _tell_ended_launches(self, now_ns: int) -> None:
         for identity in self._launches.take_ended({rank.identity.attempt for rank in self._ranks}):
             self._news.behind_blocks(EventName.LAUNCH_ENDED, identity, now_ns, {})
-            self._news.urgent = True
-
-    def _look(self, rank: WatchedRank, now_ns: int) -> None:
-        moved = rank.look(now_ns)
-        if rank.alive and process_look_due(rank, now_ns, self.settings):
-            rank.read_process(now_ns)
-        self._look_at_motion(rank, now_ns, moved=moved)
-        self._endings.look(rank, now_ns, moved=moved)
-        if not rank.alive:
-            self._endings.tell_exit(rank, now_ns)
-            return
-        self._judge(rank, now_ns)
-        if rank.groups_unmoved():
-            rank.parse_groups()
-            self._announce_slow(rank, now_ns)
-
-    def _look_at_motion(self, rank: WatchedRank, now_ns: int, *, moved: bool) -> None:
-        """A rank whose ring stands still may be at work all the same."""
-        if moved:
-            rank.motion.forget()
-        elif rank.alive and rank.pid and now_ns - rank.moved_ns >= motion.LOOK_NS and rank.motion.is_due(now_ns):
-            rank.motion.look(
-                rank.pid,
-                rank.moved_ns,
-                rank.heartbeat_age_ns(now_ns),
-                read_stack(rank.ring),
-                partial(self._socket_bytes.at, now_ns),
-                now_ns,
-            )
-
-    def _judge(self, rank: WatchedRank, now_ns: int) -> None:
-        """Local verdicts: stopped, continued, silent."""
-        if rank.process_read_ns == now_ns:
-            news = judge_stop(rank, now_ns, self.settings)
-            if rank.stop_first_seen_ns == now_ns and rank.process is not None and not rank.process.traced:
-                # No word yet, but a progress row: should this be our last look, the rings left behind are the second.
-                self._news.urgent = True
-            if news is not None:
-                name = EventName.RANK_STOPPED if news else EventName.RANK_CONTINUED
-                self._news.tell(rank, name, now_ns, where_attributes(rank))
-                if news:
-                    self._witness_ns = now_ns + _WITNESS_NS
-                    self._endings.save_ring(rank, "stopped")
-        age_ns = rank.heartbeat_age_ns(now_ns)
-        if not rank.stale and (age_ns <= self._stale_ns or now_ns < self._judge_from_ns):
-            return
-        holds = rank.stale or processes.lock_holder(rank.ring.fd) is not None
-        if judge_stale(rank, now_ns, self.settings, holds):
-            state = rank.process_state().name.lower()
-            attributes = {"heartbeat_age_ns": age_ns, "process_state": state, **where_attributes(rank)}
-            self._news.tell(rank, EventName.RANK_STALE, now_ns, attributes)
-
-    def _announce_slow(self, rank: WatchedRank, now_ns: int) -> None:
-        """Ship everything at once when an operation gets slow for the first time."""
-        age_ns = oldest_open_age_ns(rank, now_ns)
-        if age_ns > to_ns(self.settings.slow_operation_s) and rank.slow_open_ns != now_ns - age_ns:
-            rank.slow_open_ns = now_ns - age_ns
             self._news.urgent = True
 
     def _read_left_behind(self, now_ns: int) -> None:
@@ -389,28 +290,14 @@ class Agent:
             # A rank that lives has stood still for as long as its last event is old, not since we came.
             rank.moved_ns = min(rank.moved_ns, rank.last_sign_of_life_ns() or now_ns)
             self._endings.look(rank, now_ns, moved=True)
-        self._tell_left_stopped(now_ns)
+        self._looks.tell_left_stopped(self._ranks, now_ns)
         drained = drain_rings(self._ranks, self.health)
         for rank in self._ranks:
             if not rank.alive:  # after the drain: the last event is the best witness of when it ended
                 self._endings.tell_exit(rank, now_ns)
         self._news.put_exits_last()
-        self._ship(drained, now_ns, with_progress=True)
+        self._flushes.ship(self._ranks, drained, now_ns, with_progress=True)
         self._close_ended()
-
-    def _tell_left_stopped(self, now_ns: int) -> None:
-        """Stops of ranks that are still stopped, before the rows that show how long the others have waited for them.
-
-        The heartbeat says since when, and has been silent for so long that a second look at the process adds nothing.
-        """
-        for rank in self._ranks:
-            if not rank.alive or rank.process is None or rank.process.state is not ProcessState.STOPPED:
-                continue
-            rank.stopped = not rank.process.traced
-            since_ns = min(rank.last_sign_of_life_ns() or now_ns, now_ns)
-            if rank.stopped and stood_still_alone(rank, self._ranks):
-                attributes = {**where_attributes(rank), "left_behind": True}
-                self._news.before_blocks(EventName.RANK_STOPPED, rank.identity, since_ns, attributes)
 
     # --- rings come and go ------------------------------------------------------------------------------------------
     def _new_rings(self, now_ns: int) -> list[RingFile]:
@@ -443,17 +330,17 @@ class Agent:
             alive=process.alive,
             found_ns=now_ns,
             left_behind=of_the_past,
-            history=RingHistory(self.settings.history_s),
+            reading=RingReading(history=RingHistory(self.settings.history_s)),
         )
         self._ranks.append(rank)
         self._note_processes()
         self._share_history()
-        self._files.know(rank)
-        self._blocks.add_ring(rank)
+        self._answers.files.know(rank)
+        self._flushes.blocks.add_ring(rank)
         if process.pidfd >= 0 and process.alive:
             self._poller.register(process.pidfd, select.POLLIN)
             self._by_pidfd[process.pidfd] = rank
-        self._next_flush_ns = self._next_progress_ns = 0
+        self._flushes.next_flush_ns = self._flushes.next_progress_ns = 0
         self._tell_started(rank)
 
     def _note_processes(self) -> None:
@@ -463,7 +350,7 @@ class Agent:
         """The bound is the agent's: its ranks have equal shares."""
         share = self.settings.history_bytes // max(len(self._ranks), _HISTORY_SHARES)
         for rank in self._ranks:
-            rank.history.limit_bytes = share
+            rank.reading.history.limit_bytes = share
 
     def _tell_started(self, rank: WatchedRank) -> None:
         started_ns = rank.ring.header.created_mono_ns
@@ -474,102 +361,20 @@ class Agent:
 
     def _close_ended(self) -> None:
         """Close rings whose exit has been shipped."""
-        for rank in [rank for rank in self._ranks if rank.exit_sent]:
+        for rank in [rank for rank in self._ranks if rank.told.exit_sent]:
             self._ranks.remove(rank)
             self._note_processes()
             if self._by_pidfd.pop(rank.pidfd, None) is not None:
                 self._poller.unregister(rank.pidfd)
-            self._blocks.forget_ring(rank)
-            self._inferred_steps.forget(rank.slot)
-            if self._people is not None:
-                self._people.forget(rank, self._ranks, time_ns=self._wall_ns())
+            self._flushes.forget(rank, self._ranks)
             if self._may_touch:
                 self._ended_rings.add(rank.ring)
-            self._files.forget(rank, self._monotonic_ns())
+            self._answers.files.forget(rank, self._monotonic_ns())
             rank.close()
             self._free_slots.append(rank.slot)
             self.health.rings_closed += 1
             if not any(peer.identity.attempt == rank.identity.attempt for peer in self._ranks):
-                self._definitions.forget_launch(rank.identity.attempt)
-
-    # --- flush ------------------------------------------------------------------------------------------------------
-    def _flush(self, now_ns: int, with_progress: bool) -> None:
-        """Drain all rings and ship: definitions, collectives, steps, progress, then what happened."""
-        settings = self.settings
-        self._news.urgent = False
-        period_s = settings.fast_flush_period_s if self._steps_are_short(now_ns) else settings.flush_period_s
-        self._next_flush_ns = now_ns + to_ns(period_s - settings.look_period_s / 2)
-        if with_progress:
-            self._next_progress_ns = now_ns + to_ns(settings.progress_period_s - settings.look_period_s / 2)
-        offset_ns = self._wall_ns() - self._monotonic_ns()
-        if abs(offset_ns - self._news.clock_offset_ns) > _CLOCK_STEP_NS:
-            self._news.clock_offset_ns = offset_ns
-        self._ship(drain_rings(self._ranks, self.health), now_ns, with_progress)
-
-    def _steps_are_short(self, now_ns: int) -> bool:
-        """By the steps that the fastest rank has made since the last flush."""
-        steps = [rank.step_and_phase()[0] for rank in self._ranks]
-        step, (before, before_ns) = max(steps, default=0), self._step_at_flush
-        self._step_at_flush = (step, now_ns)
-        return step > before and now_ns - before_ns < (step - before) * to_ns(self.settings.fast_step_s)
-
-    def _ship(self, drained: Drained, now_ns: int, with_progress: bool) -> None:
-        for rank in self._ranks:
-            self._definitions.read(rank, self._ranks, now_ns)
-            if with_progress:
-                rank.parse_groups()
-                self._announce_slow(rank, now_ns)
-        self._news.urgent = False  # what would have been announced is in this flush
-        drained = self._inferred_steps.add_steps(self._ranks, drained)
-        for bad in self._inferred_steps.take_bad_losses():
-            self._news.behind_blocks(EventName.RANK_BAD_LOSS, bad.rank.identity, bad.time_ns, bad_loss_attributes(bad))
-        if len(drained.events):
-            self._tell_levels(drained)
-        offset_ns = self._news.clock_offset_ns
-        see = None
-        if self._people is not None:
-            see = partial(self._people.see, ranks=self._ranks, clock_offset_ns=offset_ns, now_ns=now_ns)
-        blocks = self._blocks.build(
-            self._ranks,
-            drained,
-            progress_at_ns=now_ns if with_progress else 0,
-            clock_offset_ns=offset_ns,
-            time_ns=now_ns + offset_ns,
-            see=see,
-        )
-        before, behind = self._news.take()
-        self._shipper.ship([*before, *blocks, *behind])
-        if self._people is not None:
-            self._tell_people(self._people, now_ns, everything=False)
-
-    def _tell_people(self, people: ObservabilityExport, now_ns: int, everything: bool) -> None:
-        people.tell(self._ranks, clock_offset_ns=self._news.clock_offset_ns, now_ns=now_ns, everything=everything)
-
-    def _tell_levels(self, drained: Drained) -> None:
-        by_slot = {rank.slot: rank for rank in self._ranks}
-        for rank, time_ns, attributes in level_changes(drained, by_slot):
-            self._news.before_blocks(EventName.RANK_LEVEL, rank.identity, time_ns, attributes)
-        for rank, time_ns, attributes in checkpoints_named(drained, by_slot):
-            self._news.before_blocks(EventName.RANK_CHECKPOINT, rank.identity, time_ns, attributes)
-
-    # --- stacks and evidence ----------------------------------------------------------------------------------------
-    def _tell_stacks(self, now_ns: int) -> None:
-        for report in self._stacks.finished(self._ranks):
-            self._news.tell(report.rank, EventName.RANK_STACK, now_ns, report.attributes)
-            self._endings.save_stack(report)
-
-    def _tell_calls(self, now_ns: int) -> None:
-        for rank, attributes in self._calls.answers(self._ranks):
-            self._news.tell(rank, EventName.RANK_CALLS, now_ns, attributes)
-
-    def _tell_files(self) -> None:
-        """What was asked for, in pieces; at once, because it may be all that is left of a node soon."""
-        for whole in self._files.finished():
-            if self.settings.keeps_answers:
-                self._evidence.save(kept_name(whole), whole.content)
-            if self.settings.ships_answers:
-                for piece in split_evidence(whole):
-                    self._shipper.send_evidence(encode_evidence(piece))
+                self._flushes.definitions.forget_launch(rank.identity.attempt)
 
     def _health_now(self) -> dict[str, Any]:
         dropped = [rank.hot.events_dropped for rank in self._ranks]
@@ -578,7 +383,7 @@ class Agent:
         attributes["pid"] = os.getpid()
         attributes["ranks"] = len(self._ranks)
         attributes["cpu_ns"] = time.process_time_ns()
-        if self._people is not None:
+        if self._flushes.people is not None:
             words = attempt_words(self._ranks)
             attributes["attempt_words"] = tuple(f"{launch} {word}" for launch, word in words.items())
         return {**attributes, **self._more_health()}

@@ -16,8 +16,9 @@ from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Block, Broken, Samples
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_LOGS, TOPIC_SPANS
+from whichrank.transport.clock_cuts import HEADER_CUT
 from whichrank.transport.cuts import pack_ends
-from whichrank.transport.kafka_log import CUT_PERIOD_S, HEADER_CUT
+from whichrank.transport.kafka_log import CUT_PERIOD_S
 from whichrank.transport.kafka_topics import DEFAULT_PARTITIONS
 from whichrank.transport.kafka_writer import HEADER_BY
 

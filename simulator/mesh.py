@@ -87,7 +87,7 @@ class Mesh:
         yield from enumerate(order.reshape(-1, size))
 
     def reduce(self, dimension: str, values: NDArray[np.float64], function: np.ufunc) -> NDArray[np.float64]:
-        """``function`` over each group's members within one stage, broadcast back. values: (stage_size,), any unit.
+        """``function`` over each group's members within one stage, broadcast back. values: (stage_size,), of any unit.
 
         Raises ValueError where groups of the dimension reach over stages.
         """

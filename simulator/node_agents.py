@@ -21,7 +21,8 @@ from ..telemetry.records import Block, Group, Identity
 from ..telemetry.ring_layout import format_ranks
 from ..telemetry.vocabulary import EventName, HookState, Level
 from .mesh import Mesh
-from .recording import StepRecording, events_between, stand_at
+from .rank_stand import stand_at
+from .recording import StepRecording, events_between
 
 #: Rings of one reduction: its join key has 12 bits for them.
 MOST_SLOTS = 4095

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .attempt_steps import saves_of
 from .errors import user_frames
+from .live_steps import saves_of
 from .resources import ParameterChange, Resources
 from .simulated_attempt import SimulatedAttempt
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ..telemetry.vocabulary import Phase
 from . import errors
-from .attempt_steps import Conditions, Finished, idle_from_s, length_s, saved_steps, stands_since_s
 from .cluster_topology import Topology
 from .fabric import Flows
 from .ground_truth import GroundTruth, TimeUse
 from .jobs import JobSpec, State
+from .live_steps import Conditions, Finished, idle_from_s, length_s, saved_steps, stands_since_s
 from .node_agents import NodeClocks
 from .simulated_attempt import Ships, SimulatedAttempt
 

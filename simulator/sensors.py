@@ -7,21 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from ..agents.base.priority import Priority
 from ..agents.collectors.base.collector import Collected, NodeEvent, Timestamps
-from ..agents.collectors.gpu.driver import Gpu
-from ..agents.collectors.gpu.gathering import GpuCollection, labels_of
-from ..agents.collectors.gpu.gpu_collector import status_values
-from ..agents.collectors.gpu.gpu_readings import THROTTLE_REASONS, Value, throttle_values
 from ..agents.collectors.host.host_collector import clock_step
 from ..agents.collectors.logs.kernel_events import KernelEvents
 from ..agents.collectors.network.network_collector import NetworkCollector
 from ..agents.collectors.network.sysfs_ports import Port
-from ..agents.collectors.processes.blocked_ranks import CONFIRM_LOOKS, REPEAT_NS, disk_wait
 from ..agents.collectors.schedule import Seen, own_points
 from ..agents.node_reports import NodeReports
 from ..telemetry.otlp_redaction import RequestRedactor
@@ -31,8 +23,10 @@ from .clock import generator, ns
 from .cluster_topology import Topology
 from .encoded_points import RepeatedGate, RepeatedPoints
 from .fabric import PORT_BYTES_PER_S
+from .gpu_sensors import GpuSensors
 from .hardware import DriverWord, Hardware, SimulatedKernelLine
 from .heat import Heat
+from .held_ranks import HeldRanks, RankHere
 from .mounts import MOUNTS, SimulatedMountProbe
 from .resources import Resources
 from .shared_storage import LIMIT_BYTES
@@ -47,26 +41,8 @@ PERIODS_S: Mapping[str, float] = {
     "kernel_log": 1.0,
 }
 _OWN_S = 10.0
-_SLOW_S = 60.0
 _REQUEST_BYTES = 600_000
-_NOMINAL_HZ = 1.98e9
-_LANES = 16
-_BITS = {word: bit for bit, word in THROTTLE_REASONS.items()}
-_DRIVER_STACK = ("down_write", "os_acquire_rwlock_write", "rm_ioctl", "nvidia_unlocked_ioctl")
-_NFS_STACK = ("rpc_wait_bit_killable", "__rpc_execute", "nfs4_call_sync_sequence", "nfs_read_folio")
 Publish = Callable[[float, str, str, bytes], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankHere:
-    """A rank's process on this node. held_since_s: it waits in the kernel, inf it does not; in_driver: for a GPU."""
-
-    pid: int
-    identity: Identity
-    gpu: int
-    local_rank: int
-    held_since_s: float = np.inf
-    in_driver: bool = False
 
 
 @dataclass(kw_only=True)
@@ -107,23 +83,10 @@ class NodeSensors:
 
         least_period_s: no collector looks more often."""
         self.node, self.name = node, topology.node_name(node)
-        self._topology, self._resources, self._heat, self._hardware = topology, resources, heat, hardware
+        self._topology, self._resources, self._hardware = topology, resources, hardware
         self._mono_ns, self._wall_ns = mono_ns, wall_ns
-        per_node = topology.shape.gpus_per_node
-        self._gpus = range(node * per_node, (node + 1) * per_node)
-        self._known = [
-            Gpu(
-                uuid=topology.gpu_uuid(gpu),
-                index=gpu % per_node,
-                pci_bus=topology.pci_bus(gpu),
-                model="NVIDIA H100 80GB HBM3",
-                serial="",
-                vbios="",
-                handle=None,
-            )
-            for gpu in self._gpus
-        ]
-        self._lost: set[int] = set()
+        self._gpus = GpuSensors(node, topology=topology, resources=resources, heat=heat, hardware=hardware)
+        self._held_ranks = HeldRanks(PERIODS_S["processes"])
         self._kernel = KernelEvents()
         self._network = NetworkCollector(look=self._ports, statistics=None)
         self._telemetry = _Telemetry()
@@ -132,9 +95,6 @@ class NodeSensors:
         self._is_placed = False
         self._release = ""
         self._ranks: Mapping[int, RankHere] = {}
-        self._placed: set[tuple[int, str]] = set()
-        self._held: dict[int, int] = {}  # looks in a row that found this pid held
-        self._held_told_ns: dict[int, int] = {}
         self._sent: list[tuple[str, str, bytes]] = []
         encode = RepeatedPoints()
         self._reports = NodeReports(
@@ -149,7 +109,7 @@ class NodeSensors:
         self._least_period_s = least_period_s
         self._due = {name: offset_s % period for name, period in PERIODS_S.items()}
         self._own_due_s = offset_s % _OWN_S
-        self._slow_due_s = self._looked_s = self._waited_for_cores_s = 0.0
+        self._looked_s = self._waited_for_cores_s = 0.0
         #: Until then nothing is due, as long as nothing changes: of the resources, and whose ranks are here.
         self._idle_until_s, self._version = 0.0, -1
         self._probes = {name: SimulatedMountProbe(mount=mount) for name, mount in MOUNTS.items()}
@@ -174,13 +134,14 @@ class NodeSensors:
         if is_quiet and until_s <= self._idle_until_s:
             return
         for word in words:
-            self._hear(word)
+            if self._sees("gpu"):  # whoever listens hears the driver at once
+                self._see("gpu", self._gpus.hear(word, self._moment(word.at_s)))
         while True:
             name, due_s = min(self._due.items(), key=lambda item: item[1])
             if due_s >= until_s:
                 break
             self._due[name] = due_s + max(PERIODS_S[name], self._least_period_s)
-            if not self._sees(name) or (name == "gpu" and self._driver_hangs_since_s < due_s):
+            if not self._sees(name) or (name == "gpu" and self._gpus.driver_hangs_since_s < due_s):
                 continue
             if name == "kernel_log":
                 lines = self._read(lines, due_s)
@@ -201,7 +162,8 @@ class NodeSensors:
             self._see("collectors", Collected(points=points))
         self._place_node(until_s)
         self._look_release(until_s)
-        self._place_ranks(until_s)
+        if self._sees("gpu"):
+            self._see("gpu", self._gpus.place_ranks(self._ranks, self._moment(until_s)))
         if self._telemetry.seen:
             self._reports.turn()
         for topic, key, value in self._sent:
@@ -213,49 +175,7 @@ class NodeSensors:
 
     # --- looks --------------------------------------------------------------------------------------------------------
     def _look_gpu(self, at_s: float) -> Collected:
-        out, resources = GpuCollection(self._moment(at_s)), self._resources
-        slow = at_s >= self._slow_due_s
-        if slow:
-            self._slow_due_s = at_s + _SLOW_S
-        for gpu, known in zip(self._gpus, self._known, strict=True):
-            lost = not resources.of("gpu", "on_bus")[gpu]
-            if lost and gpu not in self._lost:
-                self._lost.add(gpu)
-                out.tell_device("gpu_lost", known, {"why": "gpu_is_lost"})
-            out.add(labels_of(known), status_values(lost=lost))
-            if not lost:
-                out.add(labels_of(known), tuple(self._values(gpu, slow=slow)))
-        return out.done()
-
-    def _values(self, gpu: int, *, slow: bool) -> Iterator[Value]:
-        resources, heat = self._resources, self._heat
-        bits = 0
-        if heat.throttled[gpu]:
-            bits |= _BITS["sw_thermal_slowdown"]
-        if heat.braked[gpu]:
-            bits |= _BITS["hw_power_brake_slowdown"] | _BITS["hw_slowdown"]
-        yield from throttle_values(bits)
-        limit = float(resources.of("gpu", "clock_limit")[gpu])
-        sm = {"whichrank.gpu.clock": "sm"}
-        # The driver tells whole degrees and megahertz.
-        yield Value("whichrank.gpu.speed", round(_NOMINAL_HZ * limit * float(heat.speed[gpu]), -6), sm)
-        yield Value("hw.temperature", float(round(heat.temperature_c[gpu])), {"hw.sensor_location": "gpu"})
-        lanes = _LANES * float(resources.of("gpu", "lanes")[gpu])
-        yield Value("whichrank.gpu.pcie.lanes", float(round(lanes)))
-        link = {"whichrank.gpu.nvlink.link": "3"}
-        resent = float(resources.of("gpu", "nvlink_errors")[gpu])
-        if resent:
-            yield Value("whichrank.gpu.nvlink.link.errors", resent, {**link, "error.type": "replay"})
-        if not resources.of("gpu", "nvlink_up")[gpu]:
-            yield Value("whichrank.gpu.nvlink.up", 0.0, link)
-        labels = {"whichrank.gpu.since": "driver_load", "whichrank.gpu.memory": "dram"}
-        errors = self._hardware.memory_errors.get(gpu, 0)
-        corrected = resources.of("gpu", "corrected")[gpu]
-        for sort, count in (("uncorrected", float(errors)), ("corrected", float(corrected))):
-            yield Value("whichrank.gpu.ecc.errors", count, {"error.type": sort, **labels})
-        if slow:
-            yield Value("whichrank.gpu.pcie.lanes.limit", float(_LANES))
-            yield Value("whichrank.gpu.speed.limit", _NOMINAL_HZ * limit, {**sm, "hw.limit_type": "max"})
+        return self._gpus.look(at_s, self._moment(at_s))
 
     def _look_network(self, at_s: float) -> Collected:
         self._looked_s = at_s
@@ -264,7 +184,7 @@ class NodeSensors:
     def _ports(self) -> Iterator[Port]:
         resources = self._resources
         leaf_up = resources.of("leaf", "up")[self._topology.leaf_of_node[self.node]]
-        for port in self._gpus:
+        for port in self._gpus.numbers:
             up = bool(resources.of("port", "up")[port] and leaf_up)
             share = float(resources.of("port", "rate")[port])
             yield Port(
@@ -332,31 +252,7 @@ class NodeSensors:
         return Collected(points=points, happenings=(step,) if step is not None else ())
 
     def _look_processes(self, at_s: float) -> Collected:
-        now = self._moment(at_s)
-        happenings: list[NodeEvent] = []
-        for pid, rank in self._ranks.items():
-            if rank.held_since_s > at_s:
-                self._held.pop(pid, None)
-                continue
-            self._held[pid] = self._held.get(pid, 0) + 1
-            told_ns = self._held_told_ns.get(pid)
-            if self._held[pid] < CONFIRM_LOOKS or (told_ns is not None and now.mono_ns - told_ns < REPEAT_NS):
-                continue
-            self._held_told_ns[pid] = now.mono_ns
-            happenings.append(
-                disk_wait(
-                    pid,
-                    now,
-                    age_s=(self._held[pid] - 1) * PERIODS_S["processes"],
-                    functions=_DRIVER_STACK if rank.in_driver else _NFS_STACK,
-                    thread="python3",
-                    threads=1,
-                    process_pid=pid,
-                    thread_id=pid,
-                    moves=False,
-                )
-            )
-        return Collected(happenings=happenings)
+        return self._held_ranks.look(self._ranks, at_s, self._moment(at_s))
 
     def _read(self, lines: list[SimulatedKernelLine], at_s: float) -> list[SimulatedKernelLine]:
         """The kernel log, up to then. Returns the lines that are not written yet."""
@@ -368,24 +264,6 @@ class NodeSensors:
         if happenings:
             self._see("kernel_log", Collected(happenings=happenings))
         return [line for line in lines if line.at_s > at_s]
-
-    def _hear(self, word: DriverWord) -> None:
-        """The driver speaks, and whoever listens hears it at once."""
-        if not self._sees("gpu"):
-            return
-        known = self._known[word.gpu - self._gpus.start]
-        out = GpuCollection(self._moment(word.at_s))
-        if word.event in ("nvlink_down", "nvlink_up"):
-            out.tell_device(word.event, known, {"link": 3, "remote": "gpu", "remote_pci_bus": ""})
-        elif word.event == "gpu_lost":
-            self._lost.add(word.gpu)
-            out.tell_device("gpu_lost", known, {"why": "gpu_is_lost"})
-        elif word.event == "gpu_back":
-            self._lost.discard(word.gpu)
-            out.tell_device("gpu_back", known, {"why": "gpu_is_lost"})
-        else:
-            out.tell_device(word.event, known, {"code": word.code})
-        self._see("gpu", out.done())
 
     def _place_node(self, at_s: float) -> None:
         """Where it stands, from the site's own table: told once."""
@@ -414,41 +292,10 @@ class NodeSensors:
         told = NodeEvent(name=EventName.CHANGE, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=attributes)
         self._see("versions", Collected(happenings=(told,)))
 
-    def _place_ranks(self, at_s: float) -> None:
-        """Whose process is on which GPU: told once of each."""
-        if not self._sees("gpu"):
-            return
-        out = GpuCollection(self._moment(at_s))
-        for pid, rank in self._ranks.items():
-            known = self._known[rank.gpu - self._gpus.start]
-            if (pid, rank.identity.attempt) in self._placed or rank.gpu in self._lost:
-                continue
-            self._placed.add((pid, rank.identity.attempt))
-            attributes: dict[str, Any] = {
-                "pid": pid,
-                "local_rank": rank.local_rank,
-                "gpu_uuid": known.uuid,
-                "gpu_index": known.index,
-                "pci_bus": known.pci_bus,
-                "mig": "",
-                "method": "nvml_processes",
-                "certainty": "certain",
-                "rank": rank.identity.rank,
-            }
-            out.tell(EventName.RANK_DEVICE, attributes, pid=pid)
-        if out.happenings:
-            self._see("gpu", out.done())
-
     # --- for the looks ------------------------------------------------------------------------------------------------
-    @property
-    def _driver_hangs_since_s(self) -> float:
-        """Whoever asks the driver of this node from then on waits for ever; inf: it answers."""
-        since = self._hardware.firmware_down_since_s
-        return min((since[gpu] for gpu in self._gpus if gpu in since), default=np.inf)
-
     def _late_s(self, collector: str, at_s: float) -> float:
         """For how long its look has been out, once that is longer than it ever takes."""
-        out_s = at_s - self._driver_hangs_since_s if collector == "gpu" else 0.0
+        out_s = at_s - self._gpus.driver_hangs_since_s if collector == "gpu" else 0.0
         return out_s if out_s > 3 * PERIODS_S["gpu"] else 0.0
 
     def _sees(self, collector: str) -> bool:

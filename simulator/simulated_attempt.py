@@ -6,9 +6,7 @@ others; a lost GPU is an error at the process's next call; whoever waits in NCCL
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,17 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..agents.base.user_frames import UserFrame, format_stack, innermost_user_frame
-from ..telemetry.identity import launch_id
-from ..telemetry.records import Block, Event, Identity
-from ..telemetry.vocabulary import EventName, ExitState, Phase
-from .attempt_steps import AttemptSteps, Conditions
+from ..telemetry.records import Block, Event
+from ..telemetry.vocabulary import EventName, Phase
+from .attempt_agents import AttemptAgents
+from .attempt_steps import AttemptSteps
 from .clock import generator, ns, to_ns
-from .errors import SCRIPT, not_met, user_frames, with_bad_norm, without_space
+from .dues import Dues
+from .errors import not_met, user_frames, with_bad_norm, without_space
+from .held_ranks import RankHere
 from .jobs import JobSpec
-from .node_agents import MOST_SLOTS, NodeAgents, NodeClocks, groups_of
+from .live_steps import Conditions
+from .node_agents import NodeClocks, groups_of
+from .process_words import ProcessWords, identities_of
 from .propagate import Stop
-from .rank_processes import CAUGHT, SIGABRT, SIGKILL, SIGTERM, Processes
-from .sensors import RankHere
+from .rank_processes import SIGABRT, SIGKILL, SIGTERM, Processes
+from .ranks_here import RanksHere
 from .unsent_events import TOLD_AFTER_S, UnsentEvents
 
 Floats = NDArray[np.float64]
@@ -49,13 +51,6 @@ _NEVER_BEGUN_S = 1e8
 Ships = Callable[[float, str, list[Block | Event]], None]
 
 
-@dataclass(order=True)
-class _Due:
-    at_s: float
-    number: int
-    act: Callable[[float], None] = field(compare=False)
-
-
 class SimulatedAttempt:
     """number: 0 for a job's first launch. steps_before: made by earlier ones and saved."""
 
@@ -76,73 +71,49 @@ class SimulatedAttempt:
         flush_s: float = FLUSH_S,
     ) -> None:
         """node_names, clocks: by node of the job. says: a process's or kernel's word: time, rank, what, details.
-
         joins: by rank, whether it finds the others. flush_s: between two flushes of an agent.
         """
         self.spec, self.number, self.began_s, self.steps_before = spec, number, began_s, steps_before
         self.restored = bool(steps_before)
         self._node_names, self._clocks, self.says = node_names, clocks, says
-        mesh, words = spec.mesh, (seed, spec.name, number)
+        words = seed, spec.name, number
         random = generator(*words, "start")
-        world, per_node = mesh.world_size, spec.ranks_per_node
+        world, per_node = spec.mesh.world_size, spec.ranks_per_node
         self.node_of_rank = np.arange(world) // per_node
         started = began_s + 2.0 + random.uniform(0.0, 1.0, world)
-        pids = 4000 + 100 * number + np.arange(world) % per_node * 7
-        self.processes = Processes(world, pids, started)
-        joined = float(started.max()) + 3.0 if joins.all() else np.inf
+        self.processes = Processes(world, 4000 + 100 * number + np.arange(world) % per_node * 7, started)
+        self._joined_s = joined = float(started.max()) + 3.0 if joins.all() else np.inf
         #: By rank: when it asks for what it needs before it meets the others; inf: it does not come so far.
         self.asks_s = np.where(joins, started + 1.5, np.inf)
-        self._joined_s = joined
         begins = joined + (spec.restore_s if self.restored else 1.0) + random.uniform(0.0, 0.2, world)
         self.restores_s, self.first_step_s = joined, float(begins.max())
-        phase = Phase.RESTORE if self.restored else Phase.INIT
-        since = to_ns(np.full(world, joined) if self.restored else started)
         self.steps = AttemptSteps(
-            mesh=mesh,
+            mesh=spec.mesh,
             recipe=spec.recipe,
             noise=spec.noise,
             words=words,
             begin_s=begins,
-            phase_before=phase,
-            since_ns=since,
+            phase_before=Phase.RESTORE if self.restored else Phase.INIT,
+            since_ns=to_ns(np.full(world, joined) if self.restored else started),
             look_offset_ns=random.integers(0, 100_000_000, world),
             conditions=conditions,
             steps_only=spec.steps_only,
         )
         self._flush_offset_s = random.uniform(0.0, min(flush_s, _FLUSHES_WITHIN_S), len(node_names))
         self._flushes = random.integers(0, 2, len(node_names))
-        self._identities = [
-            Identity(
-                cluster=cluster,
-                run=spec.run or spec.name,
-                job=spec.name,
-                attempt=launch_id(
-                    spec.name, node, "", launcher_pid=3900 + number, launcher_start_ticks=1, restart_count=number
-                ),
-                node=node,
-            )
-            for node in node_names
-        ]
-        self._groups = groups_of(mesh, spec.recipe.backend, spec.recipe.timeout_s)
-        self._agents: list[NodeAgents] = []
-        self._dues: list[_Due] = []
-        self._count = 0
+        self._identities = identities_of(spec, number, cluster, node_names)
+        self._groups = groups_of(spec.mesh, spec.recipe.backend, spec.recipe.timeout_s)
+        self._agents = AttemptAgents(spec, self._identities, self._groups, clocks)
+        self._words = ProcessWords(spec, number, node_names, self.processes, self.steps)
+        self._here, self._dues = RanksHere(self._identities, self.node_of_rank, per_node), Dues()
         self._telling = UnsentEvents(self._identities, self._clocks, self.node_of_rank)
-        self._exits_told: dict[int, list[tuple[float, int]]] = {}
-        self._here: dict[int, RankHere] = {}
-        self._here_by_node: dict[int, dict[int, RankHere]] = {}
-        #: By rank, at the last look: whether it was there, and whether it was held.
-        self._seen = np.zeros(world, bool), np.zeros(world, bool)
         #: By rank: it has been told to end, or has met an error.
         self._doomed = np.zeros(world, bool)
         self._takedown_s = np.inf
         #: Since when its quota has no room for what it writes.
         self.no_space_since_s = np.inf
         self.nodes_down: set[int] = set()
-        self._begin()
-        if np.isinf(joined) and joins.any():
-            gives_up_s = float(self.asks_s[joins].max()) + spec.recipe.timeout_s
-            self.at(gives_up_s, partial(not_met, self, joins))
+        self._begin(joins)
 
     # --- what goes on -------------------------------------------------------------------------------------------------
     @property
@@ -158,9 +129,7 @@ class SimulatedAttempt:
             without_space(self, self.no_space_since_s)
         if self.spec.recipe.guards:
             with_bad_norm(self)
-        while self._dues and self._dues[0].at_s < until_s:
-            due = heapq.heappop(self._dues)
-            due.act(due.at_s)
+        self._dues.act_until(until_s)
 
     def end_agent(self, node: int, at_s: float) -> None:
         """The agent of a node of the job is told to end; its ranks go on."""
@@ -179,78 +148,24 @@ class SimulatedAttempt:
             if active.any():
                 progress = active & (at_once | (self._flushes % 2 == 0)) & (not self.spec.steps_only)
                 self._flush(moments, active, progress, ships)
-        read_ns = min((agents.read_until_ns() for agents in self._agents), default=0)
+        read_ns = self._agents.read_until_ns()
         self.steps.prune(min(ns(from_s - 1.0), max(read_ns, ns(from_s - _RING_HOLDS_S))), self.processes)
 
     def _flush(self, moments: Floats, active: NDArray[np.bool_], progress: NDArray[np.bool_], ships: Ships) -> None:
         if not self.steps.live:  # they are at their start: so far the first step says where they stand
             self.steps.lay_out_first(self.processes)
-        live = self.steps.recordings()
-        blocks: dict[int, list[Block]] = {}
-        if live:
-            at = np.where(active, to_ns(np.where(active, moments, 0.0)), -1)
-            waits = self.steps.waits_for_input(at[self.node_of_rank])
-            for agents in self._agents:
-                ranks = slice(agents.first, agents.first + agents.count)
-                nodes = self.node_of_rank[ranks]
-                if not active[nodes].any():
-                    continue
-                look_ns = at[nodes]
-                look = self.processes.look(np.maximum(look_ns, 0), ranks, waits[ranks])
-                for node, of_node in agents.flush(live, look_ns, with_progress=progress[nodes], processes=look):
-                    blocks[node + int(nodes[0])] = of_node
+        blocks = self._agents.flush(moments, active, progress, self.steps, self.processes)
         for node in np.flatnonzero(active).tolist():
             payloads = self._telling.take(node, float(moments[node]), blocks.get(node, ()))
-            self._forget_ended(node, float(moments[node]))
+            self._agents.forget_ended(node, float(moments[node]))
             if payloads:
                 ships(float(moments[node]) + _ARRIVES_AFTER_S, self._node_names[node], payloads)
-
-    def _forget_ended(self, node: int, until_s: float) -> None:
-        """Rings whose exit has been told are closed."""
-        ended = self._exits_told.get(node, [])
-        for at_s, rank in ended:
-            if at_s <= until_s:
-                agents = self._agents[rank // self._per_reduction]
-                agents.forget(rank - agents.first)
-        self._exits_told[node] = [(at_s, rank) for at_s, rank in ended if at_s > until_s]
 
     def ranks_here(self, at_s: float, gpus: Ints, nodes: NDArray[np.bool_]) -> dict[int, dict[int, RankHere]]:
         """By place of their node, and pid: the ranks that run then on these nodes of the job. gpus: by rank.
 
-        A node's ranks are the same object as at the last call, as long as they are the same."""
-        processes = self.processes
-        there = (processes.started_s <= at_s) & (processes.ended_s > at_s) & nodes[self.node_of_rank]
-        since = processes.stops[Stop.INPUT].since_s
-        held = processes.in_kernel & (since <= at_s)
-        if held.any():
-            held &= self.steps.waits_for_input(np.full(held.size, ns(at_s)))
-        in_driver = processes.in_driver_since_s <= at_s
-        held, since = held | in_driver, np.where(in_driver, processes.in_driver_since_s, since)
-        seen = there, there & held
-        changed = self.node_of_rank[(seen[0] != self._seen[0]) | (seen[1] != self._seen[1])]
-        self._seen = seen
-        for node in np.unique(changed).tolist():
-            ranks = np.flatnonzero(there & (self.node_of_rank == node)).tolist()
-            self._here_by_node[node] = {here.pid: here for here in self._looked_at(ranks, held, since, in_driver, gpus)}
-        return self._here_by_node
-
-    def _looked_at(
-        self, ranks: list[int], held: NDArray[np.bool_], since: Floats, in_driver: NDArray[np.bool_], gpus: Ints
-    ) -> Iterator[RankHere]:
-        processes, per_node = self.processes, self.spec.ranks_per_node
-        for rank in ranks:
-            here = self._here.get(rank)
-            if here is None or held[rank] != np.isfinite(here.held_since_s):
-                node = int(self.node_of_rank[rank])
-                here = self._here[rank] = RankHere(
-                    pid=int(processes.pid[rank]),
-                    identity=replace(self._identities[node], rank=rank),
-                    gpu=int(gpus[rank]),
-                    local_rank=rank % per_node,
-                    held_since_s=float(since[rank]) if held[rank] else np.inf,
-                    in_driver=bool(in_driver[rank]),
-                )
-            yield here
+        nodes: a flag for each. A node's ranks are the same object as at the last call, as long as they are the same."""
+        return self._here.look(at_s, gpus, nodes, self.processes, self.steps)
 
     def never_meet(self) -> None:
         """Some rank cannot come: no group is made, and no step begins."""
@@ -266,26 +181,10 @@ class SimulatedAttempt:
         self._clocks.wall_ns[:] = wall_ns
 
     # --- the start ----------------------------------------------------------------------------------------------------
-    def _begin(self) -> None:
-        mesh, per_node = self.spec.mesh, self.spec.ranks_per_node
-        self._per_reduction = max(MOST_SLOTS // per_node, 1) * per_node
-        for first in range(0, mesh.world_size, self._per_reduction):
-            count = min(self._per_reduction, mesh.world_size - first)
-            nodes = slice(first // per_node, (first + count - 1) // per_node + 1)
-            self._agents.append(
-                NodeAgents(
-                    mesh=mesh,
-                    first=first,
-                    count=count,
-                    ranks_per_node=per_node,
-                    identities=self._identities[nodes],
-                    groups=self._groups,
-                    clocks=NodeClocks(mono_ns=self._clocks.mono_ns[nodes], wall_ns=self._clocks.wall_ns[nodes]),
-                )
-            )
-        for rank in range(mesh.world_size):
-            node, at_s = int(self.node_of_rank[rank]), float(self.processes.started_s[rank])
-            self._telling.before(EventName.RANK_STARTED, rank, at_s, self._started(rank))
+    def _begin(self, joins: NDArray[np.bool_]) -> None:
+        for rank in range(self.spec.mesh.world_size):
+            at_s = float(self.processes.started_s[rank])
+            self._telling.before(EventName.RANK_STARTED, rank, at_s, self._words.started(rank))
             for joined, when_s in ((False, float(self.asks_s[rank])), (True, self._joined_s)):
                 attributes = {
                     "joined": joined,
@@ -295,6 +194,9 @@ class SimulatedAttempt:
                 if when_s < np.inf:
                     self._telling.behind(EventName.RANK_JOINING, rank, when_s, attributes)
         if self._joined_s == np.inf:
+            if joins.any():
+                gives_up_s = float(self.asks_s[joins].max()) + self.spec.recipe.timeout_s
+                self.at(gives_up_s, partial(not_met, self, joins))
             return
         token = f"{self.spec.name}-{self.number}"
         for node in range(len(self._node_names)):
@@ -305,20 +207,6 @@ class SimulatedAttempt:
                     group = groups[place]
                     told = {name: getattr(group, name) for name in group.__slots__}
                     self._telling.of_node(EventName.GROUP_DEFINED, node, self._joined_s, told)
-
-    def _started(self, rank: int) -> dict[str, Any]:
-        return {
-            "pid": int(self.processes.pid[rank]),
-            "local_rank": rank % self.spec.ranks_per_node,
-            "world_size": self.spec.mesh.world_size,
-            "writer": "c",
-            "launcher_pid": 3900 + self.number,
-            "restart_count": self.number,
-            "owner_uid": 1000,
-            "host": self._node_names[int(self.node_of_rank[rank])],
-            "backend": "hooks",
-            "script": SCRIPT,
-        }
 
     # --- what happens to processes ------------------------------------------------------------------------------------
     def stand(self, kind: Stop, ranks: Ints, at_s: float) -> None:
@@ -365,8 +253,8 @@ class SimulatedAttempt:
             node = int(self.node_of_rank[rank])
             if node in self.nodes_down:
                 continue
-            self._telling.behind(EventName.RANK_EXIT, rank, when_s, self._exit_words(rank, when_s))
-            self._exits_told.setdefault(node, []).append((when_s, rank))
+            self._telling.behind(EventName.RANK_EXIT, rank, when_s, self._words.exit(rank, when_s))
+            self._agents.forget_later(rank, when_s)
         first_s = float(self.processes.ended_s[ended].min())
         if np.isinf(self._takedown_s):
             self._be_noticed(ended, first_s)
@@ -489,28 +377,6 @@ class SimulatedAttempt:
             self.die(late, due_s[late], signal=SIGABRT)
 
     # --- words --------------------------------------------------------------------------------------------------------
-    def _exit_words(self, rank: int, at_s: float) -> dict[str, Any]:
-        step, phase = self.steps.phase_at(rank, at_s)
-        processes = self.processes
-        signal = int(processes.signal[rank])
-        state = ExitState.EXCEPTION if processes.raised[rank] else ExitState.RUNNING
-        if not signal and processes.exit_code[rank] == 0:
-            state = ExitState.NORMAL
-        words: dict[str, Any] = {
-            "step": step,
-            "phase": phase.name.lower(),
-            "pid": int(processes.pid[rank]),
-            "signal": signal,
-            "exit_state": int(ExitState.SIGNAL if signal in CAUGHT else state),
-            "exception": bool(processes.raised[rank]),
-            "core": False,
-        }
-        if not signal:
-            words["exit_code"] = int(processes.exit_code[rank])
-        if signal == SIGTERM:
-            words["sender_pid"] = 3900 + self.number
-        return words
-
     def _tell_later(self, name: EventName, rank: int, at_s: float) -> None:
         def tell(at: float) -> None:
             if self.processes.alive[rank]:
@@ -524,5 +390,4 @@ class SimulatedAttempt:
 
     def at(self, at_s: float, act: Callable[[float], None]) -> None:
         """To be done then; act: is given the time."""
-        self._count += 1
-        heapq.heappush(self._dues, _Due(at_s, self._count, act))
+        self._dues.put(at_s, act)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from .attempt_steps import Conditions
 from .clock import generator
 from .heat import Heat
+from .live_steps import Conditions
 from .resources import Resources
 from .running_job import RunningJob
 from .shared_storage import IN_FLIGHT, StorageState

@@ -16,7 +16,6 @@ from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.records import Block, Event
 from ..telemetry.topics import TOPIC_BLOCKS
 from .allocation import Allocation
-from .attempt_steps import Conditions, saves_of, saving_ranks
 from .clock import START_UNIX_NS, generator
 from .cluster_topology import Topology
 from .fabric import group_rates
@@ -25,14 +24,16 @@ from .ground_truth import GroundTruth, Truth
 from .hardware import Hardware
 from .hazards import Hazards
 from .heat import Heat
+from .held_ranks import RankHere
 from .jobs import JobSpec
+from .live_steps import Conditions, saves_of, saving_ranks
 from .node_agents import NodeClocks
 from .pipe import LossyPipe
 from .reactions import RANK_BYTES, begin, is_usable, react
 from .resources import ParameterChange, Resources, Schedule
 from .room import Room
 from .running_job import RunningJob
-from .sensors import NodeSensors, RankHere
+from .sensors import NodeSensors
 from .sent import SentMessage
 from .shared_storage import TRANSFER_BYTES, Demand, StorageState, read_s, storage_state
 from .simulated_attempt import FLUSH_S
@@ -90,45 +91,14 @@ class World:
         self.room = Room(self.resources)
         offsets = random.uniform(0.0, 60.0, nodes)
         requests = RequestRedactor(_TEXTS + _TEXTS_OF_NODE * nodes)
-        self._sensors = [
-            NodeSensors(
-                node,
-                topology=topology,
-                resources=self.resources,
-                heat=self.heat,
-                hardware=self.hardware,
-                mono_ns=int(self.clocks.mono_ns[node]),
-                wall_ns=int(self.clocks.wall_ns[node]),
-                offset_s=float(offsets[node]),
-                operations={kind: partial(asked.item, node) for kind, asked in self._operations.items()},
-                room_bytes=partial(self.room.left, "room_bytes"),
-                requests=requests,
-                least_period_s=window_s if window_s > FLUSH_S else 0.0,
-            )
-            for node in (range(nodes if senses else 0) if isinstance(senses, bool) else sorted(senses))
-        ]
+        sensed = range(nodes if senses else 0) if isinstance(senses, bool) else sorted(senses)
+        self._sensors = [self._sensors_of(node, float(offsets[node]), requests) for node in sensed]
         self._is_sensed = np.zeros(nodes, bool)
         self._is_sensed[[sensors.node for sensors in self._sensors]] = True
         self.pipe, self._gateway = LossyPipe(self.resources, seed), Gateway(gateway_s)
         for spec in jobs:
             self.resources.add_job(spec.name, spec.mesh.world_size)
-        self.jobs = [
-            RunningJob(
-                spec,
-                seed=seed,
-                topology=topology,
-                clocks=self.clocks,
-                conditions=partial(self._conditions, spec.name),
-                says=partial(self._hear, spec.name),
-                ledger=self.ledger,
-                is_usable=partial(self._is_usable, spec.name),
-                begins=self._begin,
-                joins=partial(self.resources.of, "host", "joins"),
-                moves=partial(self.resources.of, "program", "moves", spec.name),
-                flush_s=window_s,
-            )
-            for spec in jobs
-        ]
+        self.jobs = [self._job_of(spec) for spec in jobs]
         self._allocation, self._hazards = Allocation(self.jobs), Hazards(self.resources, seed)
         self._by_name = {job.spec.name: job for job in self.jobs}
         self._true_wall_ns = self.clocks.wall_ns.copy()
@@ -136,6 +106,38 @@ class World:
         self._last_words_s = np.full(nodes, -np.inf)
         self._rates: tuple[object, dict[str, dict[str, NDArray[np.float64]]]] = (None, {})
         self.start_unix_ns, self.now_s = start_unix_ns, 0.0
+
+    def _sensors_of(self, node: int, offset_s: float, requests: RequestRedactor) -> NodeSensors:
+        return NodeSensors(
+            node,
+            topology=self.topology,
+            resources=self.resources,
+            heat=self.heat,
+            hardware=self.hardware,
+            mono_ns=int(self.clocks.mono_ns[node]),
+            wall_ns=int(self.clocks.wall_ns[node]),
+            offset_s=offset_s,
+            operations={kind: partial(asked.item, node) for kind, asked in self._operations.items()},
+            room_bytes=partial(self.room.left, "room_bytes"),
+            requests=requests,
+            least_period_s=self._window_s if self._window_s > FLUSH_S else 0.0,
+        )
+
+    def _job_of(self, spec: JobSpec) -> RunningJob:
+        return RunningJob(
+            spec,
+            seed=self.seed,
+            topology=self.topology,
+            clocks=self.clocks,
+            conditions=partial(self._conditions, spec.name),
+            says=partial(self._hear, spec.name),
+            ledger=self.ledger,
+            is_usable=partial(self._is_usable, spec.name),
+            begins=self._begin,
+            joins=partial(self.resources.of, "host", "joins"),
+            moves=partial(self.resources.of, "program", "moves", spec.name),
+            flush_s=self._window_s,
+        )
 
     def expect(self, changes: Sequence[ParameterChange], truths: Sequence[Truth], *, scenario: str) -> None:
         """What will happen, besides what was known before. Raises ValueError for what should have happened by now."""

@@ -1,8 +1,7 @@
 """Closed sets shared by every part: phases, operations, levels, kinds of fault, buckets, actions.
 
-Owns the numbers that go into rings and blocks and the words that go into incidents.
+Owns the numbers that go into rings and blocks (append, never renumber) and the words that go into incidents.
 Standard library only, because the instrumentation inside the training process imports it.
-Numbers are part of the ring and block formats: append, never renumber.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def is_device_backend(backend: str) -> bool:
 class Op(IntEnum):
     """Collective and point-to-point operations by family.
 
-    Families, not c10d schema names: torch renames variants between releases (``allgather_`` became
-    ``_allgather_base_`` for object collectives in 2.15) and 2.14's hooks report families only.
+    Families, not c10d schema names: torch renames variants between releases (``allgather_`` became ``_allgather_base_``
+    for object collectives in 2.15) and 2.14's hooks report families only.
     """
 
     UNKNOWN = 0
@@ -118,8 +117,7 @@ class EventFlag(IntFlag):
     # 2 stays free: it was named for asynchronous calls and recorded by nobody.
     #: Completion was seen by polling: its time is an upper bound, not the moment itself.
     POLLED = 4
-    #: The operation ended with an error.
-    FAILED = 8
+    FAILED = 8  #: the operation ended with an error
     #: Sizes of this call must not be compared between ranks (sparse, uneven, unknown).
     NO_SIZE = 16
 
@@ -316,7 +314,7 @@ class CausalRole(str, Enum):
 
 
 class Action(str, Enum):
-    """The one action vocabulary for advice (filled in by later work)."""
+    """What advice may say that is to be done, and what ``whichrank respond`` may do."""
 
     RETRY = "retry"
     RESTART = "restart"

@@ -6,10 +6,8 @@ Its callbacks run where ``poll`` or ``flush`` is called.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -18,19 +16,13 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
-    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    NewPartitions,
-    NewTopic,
-    ResourceType,
-)
 
-from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, Sent, TopicFacts
-from .kafka_errors import explain, no_leader
+from .confluent_admin import ConfluentAdmin
+from .confluent_connection import Heard, common_options, explained, reach
+from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, Sent
+from .kafka_errors import no_leader
 from .kafka_queue import QueuedBytes
 from .kafka_settings import KafkaSettings
 
@@ -40,12 +32,6 @@ PARTITION_FETCH_BYTES = 8 << 20
 POLL_MESSAGES = 5000
 _MS = 1000.0
 _APPENDED_BY_BROKER = 2  # TIMESTAMP_LOG_APPEND_TIME
-
-
-# What matters comes to us as an error, and is said once.
-_silent = logging.getLogger("whichrank.librdkafka")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
 
 
 class ConfluentClient:
@@ -69,88 +55,16 @@ class ConfluentClient:
         return ConfluentAdmin(self._settings)
 
 
-class _Heard:
-    """What the library says beside its return values: the reason why no broker answers comes only here."""
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
-        self.last: KafkaError | None = None
-
-    def __call__(self, error: KafkaError) -> None:
-        # "all brokers are down" follows each reason, and says less.
-        if self.last is None or error.name() != "_ALL_BROKERS_DOWN":
-            self.last = error
-
-    def trouble(self, error: BaseException, what: str) -> KafkaTrouble:
-        told = _kafka_error(error)
-        name = told.name() if told is not None else None
-        if self.last is not None and name in (None, "_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"):
-            told, name = self.last, self.last.name()
-        return explain(error, self._settings, what, name=name, text=told.str() if told is not None else None)
-
-
-def _kafka_error(error: BaseException) -> KafkaError | None:
-    found = error.args[0] if isinstance(error, KafkaException) and error.args else error
-    return found if isinstance(found, KafkaError) else None
-
-
-def _common(settings: KafkaSettings, heard: _Heard) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "bootstrap.servers": settings.brokers,
-        "client.id": settings.client_id,
-        "security.protocol": settings.security_protocol,
-        "socket.timeout.ms": round(settings.request_timeout_s * _MS),
-        "reconnect.backoff.max.ms": 2000,
-        "allow.auto.create.topics": False,
-        "error_cb": heard,
-        "logger": _silent,
-    }
-    if settings.api_version:
-        options |= {"api.version.request": False, "broker.version.fallback": settings.api_version}
-    if settings.tls:
-        given = {
-            "ssl.ca.location": settings.tls_ca,
-            "ssl.certificate.location": settings.tls_certificate,
-            "ssl.key.location": settings.tls_key,
-        }
-        options |= {name: str(path) for name, path in given.items() if path}
-        options["ssl.endpoint.identification.algorithm"] = "https" if settings.tls_check_host else "none"
-    if settings.sasl:
-        options |= {
-            "sasl.mechanism": settings.sasl,
-            "sasl.username": settings.user,
-            "sasl.password": settings.password,
-        }
-    return options
-
-
-def _reach(client: Producer | Consumer | AdminClient, timeout_s: float) -> None:
-    """Raises KafkaException if no broker answers; the reason has then been heard by ``error_cb``."""
-    try:
-        client.list_topics(timeout=timeout_s)
-    except KafkaException:
-        client.poll(0)
-        raise
-
-
-@contextlib.contextmanager
-def _explained(heard: _Heard, what: str) -> Iterator[None]:
-    try:
-        yield
-    except (KafkaException, ValueError, OSError) as error:
-        raise heard.trouble(error, what) from error
-
-
 class ConfluentProducer:
     """``Producer``."""
 
     def __init__(self, settings: KafkaSettings, transactional_id: str | None) -> None:
         self._settings = settings
-        self._heard = _Heard(settings)
+        self._heard = Heard(settings)
         self._queued = QueuedBytes(settings)
         self._known_topics: set[str] = set()
         self._is_initialised = False
-        options = _common(settings, self._heard) | {
+        options = common_options(settings, self._heard) | {
             "enable.idempotence": True,
             # librdkafka's own default spreads keys otherwise than every other client.
             "partitioner": "murmur2_random",
@@ -164,9 +78,9 @@ class ConfluentProducer:
             options["transactional.id"] = transactional_id
             options["transaction.timeout.ms"] = round(TRANSACTION_TIMEOUT_S * _MS)
             options["delivery.timeout.ms"] = round(min(TRANSACTION_TIMEOUT_S, settings.delivery_timeout_s) * _MS)
-        with _explained(self._heard, "connect"):
+        with explained(self._heard, "connect"):
             self._producer = Producer(options)
-            _reach(self._producer, settings.request_timeout_s)
+            reach(self._producer, settings.request_timeout_s)
 
     def send(
         self,
@@ -211,7 +125,7 @@ class ConfluentProducer:
 
     def begin(self) -> None:
         """The first one also asks for the transactional id. Raises Fenced and KafkaTrouble."""
-        with _explained(self._heard, "begin a transaction"):
+        with explained(self._heard, "begin a transaction"):
             if not self._is_initialised:
                 self._producer.init_transactions(self._settings.request_timeout_s)
                 self._is_initialised = True
@@ -219,12 +133,12 @@ class ConfluentProducer:
 
     def commit(self, timeout_s: float) -> None:
         """Raises Fenced and KafkaTrouble; then it is not known whether it took place."""
-        with _explained(self._heard, "commit a transaction"):
+        with explained(self._heard, "commit a transaction"):
             self._producer.commit_transaction(timeout_s)
 
     def abort(self, timeout_s: float) -> None:
         """Raises Fenced and KafkaTrouble."""
-        with _explained(self._heard, "abort a transaction"):
+        with explained(self._heard, "abort a transaction"):
             self._producer.abort_transaction(timeout_s)
 
     def close(self, timeout_s: float) -> None:
@@ -253,11 +167,11 @@ class ConfluentConsumer:
 
     def __init__(self, settings: KafkaSettings, committed_only: bool) -> None:
         self._settings = settings
-        self._heard = _Heard(settings)
+        self._heard = Heard(settings)
         self._next: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
         self._gone = 0
-        options = _common(settings, self._heard) | {
+        options = common_options(settings, self._heard) | {
             "group.id": settings.client_id,  # asked for by the library; no group is joined
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -270,9 +184,9 @@ class ConfluentConsumer:
             # Tells where a partition ends, past the marks of transactions too.
             "enable.partition.eof": True,
         }
-        with _explained(self._heard, "connect"):
+        with explained(self._heard, "connect"):
             self._consumer = Consumer(options)
-            _reach(self._consumer, settings.request_timeout_s)
+            reach(self._consumer, settings.request_timeout_s)
 
     @property
     def gone(self) -> int:
@@ -281,7 +195,7 @@ class ConfluentConsumer:
 
     def partitions(self, topic: str) -> Sequence[int]:
         """Sorted numbers. Raises KafkaTrouble for a topic that is not there."""
-        with _explained(self._heard, f"read topic {topic}"):
+        with explained(self._heard, f"read topic {topic}"):
             found = self._consumer.list_topics(topic, timeout=self._settings.request_timeout_s).topics.get(topic)
         if found is None or found.error is not None or not found.partitions:
             raise KafkaTrouble(
@@ -294,7 +208,7 @@ class ConfluentConsumer:
     def assign(self, offsets: Offsets) -> None:
         """Partitions that are read already go on where they are. Raises KafkaTrouble."""
         wanted = {partition: self._next.get(partition, offset) for partition, offset in offsets.items()}
-        with _explained(self._heard, "read"):
+        with explained(self._heard, "read"):
             self._consumer.assign([TopicPartition(*partition, offset) for partition, offset in wanted.items()])
         self._next = wanted
         self._ends = {partition: end for partition, end in self._ends.items() if partition in wanted}
@@ -302,7 +216,7 @@ class ConfluentConsumer:
     def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
         """First kept offset and the one after the last, asked partition by partition. Raises KafkaTrouble."""
         found = {}
-        with _explained(self._heard, "ask for the bounds of partitions"):
+        with explained(self._heard, "ask for the bounds of partitions"):
             for partition in partitions:
                 first, last = self._consumer.get_watermark_offsets(
                     TopicPartition(*partition), timeout=self._settings.request_timeout_s
@@ -316,7 +230,7 @@ class ConfluentConsumer:
         deadline = time.monotonic() + timeout_s
         while not fetched:
             left_s = max(0.0, deadline - time.monotonic())
-            with _explained(self._heard, "read"):
+            with explained(self._heard, "read"):
                 first = self._consumer.poll(left_s)
                 messages = [] if first is None else [first, *self._consumer.consume(POLL_MESSAGES, 0)]
             for message in messages:
@@ -392,73 +306,3 @@ def _headers(message: Message) -> dict[str, bytes]:
         return {}
     items = pairs.items() if isinstance(pairs, dict) else pairs
     return {name: content.encode() if isinstance(content, str) else content or b"" for name, content in items}
-
-
-class ConfluentAdmin:
-    """``Admin``."""
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
-        self._heard = _Heard(settings)
-        options = _common(settings, self._heard)
-        with _explained(self._heard, "connect"):
-            self._admin = AdminClient(options)
-            _reach(self._admin, settings.request_timeout_s)
-
-    def cluster_id(self) -> str:
-        """The brokers' own id. Raises KafkaTrouble."""
-        with _explained(self._heard, "describe the cluster"):
-            return str(self._admin.list_topics(timeout=self._settings.request_timeout_s).cluster_id)
-
-    def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
-        """Topics that exist, by name; others are left out. Raises KafkaTrouble."""
-        with _explained(self._heard, "describe topics"):
-            known = self._admin.list_topics(timeout=self._settings.request_timeout_s).topics
-        found = {name: known[name] for name in topics if name in known and known[name].partitions}
-        ids = self._ids(list(found))
-        return {
-            name: TopicFacts(
-                name=name,
-                partitions=len(topic.partitions),
-                replication=len(next(iter(topic.partitions.values())).replicas),
-                configuration=self._configuration(name),
-                topic_id=ids.get(name, ""),
-            )
-            for name, topic in found.items()
-        }
-
-    def create(self, topic: TopicFacts) -> None:
-        """Returns when the brokers have answered. Raises KafkaTrouble, also where the topic is there already."""
-        wanted = NewTopic(
-            topic.name, topic.partitions, topic.replication, config={k: str(v) for k, v in topic.configuration.items()}
-        )
-        with _explained(self._heard, f"create topic {topic.name}"):
-            self._admin.create_topics([wanted])[topic.name].result(self._settings.request_timeout_s)
-
-    def add_partitions(self, topic: str, total: int) -> None:
-        """Up to ``total``. Raises KafkaTrouble."""
-        with _explained(self._heard, f"add partitions to topic {topic}"):
-            self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(self._settings.request_timeout_s)
-
-    def close(self) -> None:
-        """The library has nothing to close here."""
-
-    def _ids(self, topics: Sequence[str]) -> Mapping[str, str]:
-        if not topics:
-            return {}
-        try:
-            described = self._admin.describe_topics(TopicCollection(list(topics)))
-            return {
-                name: str(future.result(self._settings.request_timeout_s).topic_id)
-                for name, future in described.items()
-            }
-        except KafkaException:  # older brokers do not tell
-            return {}
-
-    def _configuration(self, topic: str) -> Mapping[str, str]:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
-            entries = self._admin.describe_configs([resource])[resource].result(self._settings.request_timeout_s)
-        except KafkaException:  # the right to see them is not given
-            return {}
-        return {name: str(entry.value) for name, entry in entries.items()}

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .bus import Message, Output
+from .segment_cursor import SegmentCursor
 from .segments import (
     FORMAT_VERSION,
     HEADER,
@@ -94,7 +95,7 @@ class EmbeddedBus:
         self._segment_fd = -1
         self._segment_size = 0
         self._retry_at_ns: int | None = None  # None: the disk is fine
-        self._cursor: _Cursor | None = None
+        self._cursor: SegmentCursor | None = None
         self._lock_fd = -1
         if not read_only:
             self._take_directory()
@@ -360,73 +361,10 @@ class EmbeddedBus:
         if self._cursor is None or self._cursor.position > after:
             if self._cursor is not None:
                 self._cursor.close()
-            self._cursor = _Cursor(self.directory, self._report, after)
+            self._cursor = SegmentCursor(self.directory, self._report, after)
         return self._cursor.read(after, limit)
 
     def _report(self, path: str, offset: int, line: str) -> None:
         if (path, offset) not in self._said:
             self._said.add((path, offset))
             self._report_line(f"{path}: at byte {offset}: {line}" if offset >= 0 else f"{path}: {line}")
-
-
-class _Cursor:
-    """Reads the segments of a directory in order, from the one that holds what follows a position."""
-
-    def __init__(self, directory: Path, report: Callable[[str, int, str], None], after: int) -> None:
-        self._directory = directory
-        self._report = report
-        self._ordinal = self._segment_before(after)
-        self._reader: SegmentReader | None = None
-        self._ahead: list[Message] = []  # read from the file, not yet asked for
-        #: Position of the last message handed out.
-        self.position = 0
-
-    def read(self, after: int, limit: int) -> list[Message]:
-        messages: list[Message] = []
-        while len(messages) < limit:
-            batch = self._ahead or self._read_more(limit)
-            self._ahead = []
-            if not batch:
-                break
-            wanted = [message for message in batch if message.position > max(after, self.position)]
-            self._ahead = wanted[limit - len(messages) :]
-            messages += wanted[: limit - len(messages)]
-            if messages:
-                self.position = messages[-1].position
-        return messages
-
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
-    def _segment_before(self, after: int) -> int:
-        """Ordinal below that of the last segment that begins at or before ``after + 1``; from 0 on all are read."""
-        if after <= 0:
-            return -1
-        for ordinal, path in reversed(list_segments(self._directory)):
-            try:
-                reader = SegmentReader(path, self._report)
-            except OSError:
-                continue
-            first = reader.read(1, is_last=True)
-            reader.close()
-            if first and first[0].position <= after + 1:
-                return ordinal - 1
-        return -1
-
-    def _read_more(self, limit: int) -> list[Message]:
-        while True:
-            later = [(o, p) for o, p in list_segments(self._directory) if o > self._ordinal]
-            if self._reader is not None:
-                batch = self._reader.read(limit, is_last=not later)
-                if batch or not later:
-                    return batch
-                self.close()
-            if not later:
-                return []
-            self._ordinal, path = later[0]
-            try:
-                self._reader = SegmentReader(path, self._report)
-            except OSError as error:
-                self._report(str(path), 0, f"cannot be opened: {error.strerror}")

@@ -12,49 +12,26 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ..telemetry.topics import TOPIC_CLOCK
 from .bus import HEADER_PUBLISHED, Message, Output
-from .cuts import Queue, choose_cut, in_order, pack_ends, unpack_ends
+from .clock_cuts import HEADER_CUT, SEARCH_RECORDS, ClockCuts
+from .cuts import choose_cut, in_order, pack_ends
 from .kafka_client import Client, Consumer, Fenced, Fetched, KafkaTrouble, Partition
-from .kafka_writer import APPEND_TIMEOUT_S, HEADER_BY, KafkaWriter, Unsettled
+from .kafka_writer import HEADER_BY, KafkaWriter, Unsettled
+from .partition_reading import PartitionReading, deaf_words
 
-#: Headers of records in the clock topic. A record has one of the first two, or is a mark of the runner's.
-HEADER_CUT = "whichrank.cut"  # ends per partition, as JSON
-HEADER_ALIVE = "whichrank.alive"  # the publishing instance has nothing else to say
+#: Header of a record of the clock by which the publishing instance says only that it is alive.
+HEADER_ALIVE = "whichrank.alive"
 
 #: Cuts are proposed this often at most: what a record waits for, against what a cut costs.
 CUT_PERIOD_S = 0.1
 #: A publishing instance that has nothing to say is heard this often.
 ALIVE_PERIOD_S = 3.0
-#: A partition that is behind and does not answer for so long is not waited for.
-DEAF_S = 5.0
-_MOST_NAMED = 4
-#: What is held of a partition before fetching more of it waits.
-QUEUE_MESSAGES = 20_000
-QUEUE_BYTES = 32 << 20
 #: Before the first record of the clock is -1.
 NOT_OPEN = -2
-#: How much of the clock is read at first to find a cut in it.
-SEARCH_RECORDS = 64
 #: New partitions of a topic are looked for this often.
 PARTITIONS_PERIOD_S = 30.0
-
-
-@dataclass(slots=True)
-class _Reading:
-    """One partition as this reader has it."""
-
-    queue: Queue = field(default_factory=Queue)
-    size_bytes: int = 0
-    is_paused: bool = False
-    moved_s: float = 0.0  # monotonic time of its last message, or at which it was drained
-
-    def trim(self, count: int) -> list[Fetched]:
-        taken, self.queue.messages = self.queue.messages[:count], self.queue.messages[count:]
-        self.size_bytes -= sum(len(message.value) for message in taken)
-        return taken
 
 
 class KafkaLog:
@@ -90,7 +67,7 @@ class KafkaLog:
         self._clock: Partition = (TOPIC_CLOCK, 0)
         self._consumer: Consumer | None = client.consumer(committed_only=True)
         self._writer = KafkaWriter(client, instance=self._instance, transactional_id=transactional_id, report=report)
-        self._reading: dict[Partition, _Reading] = {}
+        self._reading: dict[Partition, PartitionReading] = {}
         self._deaf: list[Partition] = []  # as told last
         self._marks: deque[Fetched] = deque()
         self._position = NOT_OPEN  # of the last record of the clock that is done with
@@ -110,8 +87,7 @@ class KafkaLog:
         self._other_ns = 0  # the broker's stamp of the last record that another instance wrote
         #: Name of the instance that was heard last, but for this one.
         self.other = ""
-        #: Records in the clock that could not be read.
-        self.unreadable_marks = 0
+        self._cuts = ClockCuts(client, self._clock, report, monotonic_s)
 
     # --- Bus ---
     @property
@@ -128,7 +104,7 @@ class KafkaLog:
             return -1
         for begin in range(self._first_kept, self._clock_end, SEARCH_RECORDS):
             until = min(begin + SEARCH_RECORDS, self._clock_end) - 1
-            if self._last_cut(begin, until):
+            if self._cuts.last(begin, until):
                 return until
         return self._clock_end - 1
 
@@ -141,6 +117,11 @@ class KafkaLog:
     def missed(self) -> int:
         """Messages that retention had deleted before they were read."""
         return self._consumer.gone if self._consumer is not None else 0
+
+    @property
+    def unreadable_marks(self) -> int:
+        """Records in the clock that could not be read."""
+        return self._cuts.unreadable
 
     def now_ns(self) -> int:
         """The broker's clock, as far as it was heard; it never goes back."""
@@ -263,7 +244,7 @@ class KafkaLog:
         partitions = [(topic, number) for topic in self._topics for number in consumer.partitions(topic)]
         bounds = consumer.bounds([*partitions, self._clock])
         self._first_kept, self._clock_end = bounds[self._clock]
-        starts = self._ends_at(after) if after >= self._first_kept else {}
+        starts = self._cuts.ends_at(after, self._first_kept) if after >= self._first_kept else {}
         for partition in partitions:
             start = starts.get(partition, bounds[partition][0])
             if start < bounds[partition][0]:
@@ -271,39 +252,12 @@ class KafkaLog:
                 self._report(f"{partition[0]}, partition {partition[1]}: {gone} messages are gone by retention, unread")
                 start = bounds[partition][0]
             starts[partition] = start
-        self._reading = {partition: _Reading(moved_s=self._monotonic_s()) for partition in partitions}
+        self._reading = {partition: PartitionReading(moved_s=self._monotonic_s()) for partition in partitions}
         self._ends = {partition: starts[partition] for partition in partitions}
         self._marks.clear()
         consumer.assign({})
         consumer.assign({**self._ends, self._clock: max(after + 1, self._first_kept)})
         self._position = self._given = after
-
-    def _ends_at(self, position: int) -> dict[Partition, int]:
-        """Ends of the last cut up to a position, read back from the clock."""
-        begin, step = position + 1, SEARCH_RECORDS
-        while begin > self._first_kept:
-            until, begin = begin - 1, max(self._first_kept, begin - step)
-            if ends := self._last_cut(begin, until):
-                return ends
-            step *= 16
-        return {}
-
-    def _last_cut(self, begin: int, until: int) -> dict[Partition, int]:
-        """The last cut of a stretch of the clock, both ends included; empty if there is none."""
-        reader = self._client.consumer(committed_only=True)
-        ends: dict[Partition, int] = {}
-        deadline = self._monotonic_s() + APPEND_TIMEOUT_S
-        try:
-            reader.assign({self._clock: begin})
-            while reader.next_offset(self._clock) <= until:
-                for record in reader.poll(0.2):
-                    if record.offset <= until and HEADER_CUT in record.headers:
-                        ends = self._read_cut(record) or ends
-                if self._monotonic_s() > deadline:
-                    raise KafkaTrouble(f"{TOPIC_CLOCK}: cannot be read up to {until}")
-        finally:
-            reader.close()
-        return ends
 
     def _bounds_of_clock(self) -> tuple[int, int]:
         consumer = self._connected()
@@ -339,37 +293,18 @@ class KafkaLog:
             reading.size_bytes += len(message.value)
             reading.moved_s = now_s
         for partition, reading in self._reading.items():
-            self._look_at(consumer, partition, reading, now_s)
+            reading.look(consumer, partition, is_at_end=self._is_at_end(partition), now_s=now_s)
         self._tell_deaf()
         if now_s - self._looked_for_partitions_s >= PARTITIONS_PERIOD_S:
             self._looked_for_partitions_s = now_s
             self._look_for_partitions(consumer)
-
-    def _look_at(self, consumer: Consumer, partition: Partition, reading: _Reading, now_s: float) -> None:
-        """Whether a partition is drained, deaf or to be held back."""
-        reading.queue.is_drained = self._is_at_end(partition)
-        if reading.queue.is_drained or reading.queue.messages:
-            reading.moved_s = now_s
-        reading.queue.is_deaf = now_s - reading.moved_s > DEAF_S
-        is_full = len(reading.queue.messages) > QUEUE_MESSAGES or reading.size_bytes > QUEUE_BYTES
-        if is_full and not reading.is_paused:
-            consumer.pause([partition])
-            reading.is_paused = True
-        elif reading.is_paused and not is_full:
-            consumer.resume([partition])
-            reading.is_paused = False
 
     def _tell_deaf(self) -> None:
         deaf = sorted(partition for partition, reading in self._reading.items() if reading.queue.is_deaf)
         if deaf == self._deaf:
             return
         self._deaf = deaf
-        names = ", ".join(f"{topic}/{number}" for topic, number in deaf[:_MOST_NAMED])
-        more = f" and {len(deaf) - _MOST_NAMED} more" if len(deaf) > _MOST_NAMED else ""
-        if deaf:
-            self._report(f"{names}{more}: nothing comes for {DEAF_S:.0f} s; time goes on without it")
-        else:
-            self._report("all partitions are read again")
+        self._report(deaf_words(deaf))
 
     def _is_at_end(self, partition: Partition) -> bool:
         consumer = self._connected()
@@ -383,7 +318,7 @@ class KafkaLog:
             return
         bounds = consumer.bounds(sorted(new))
         for partition in sorted(new):
-            self._reading[partition] = _Reading(moved_s=self._monotonic_s())
+            self._reading[partition] = PartitionReading(moved_s=self._monotonic_s())
             self._ends[partition] = bounds[partition][0]
         places = {
             partition: consumer.next_offset(partition)
@@ -409,7 +344,7 @@ class KafkaLog:
         """The messages that a record of the clock stands for; None if some have not come yet."""
         given: list[Message] = []
         if HEADER_CUT in record.headers:
-            ends = self._read_cut(record)
+            ends = self._cuts.read(record)
             if not self._has_come(ends):
                 return None
             given = [self._message(message, record.offset) for message in self._take(ends)]
@@ -440,15 +375,6 @@ class KafkaLog:
                 reading.queue.taken_ns = max(reading.queue.taken_ns, *(message.stamp_ns for message in messages))
             self._ends[partition] = end
         return in_order(taken)
-
-    def _read_cut(self, record: Fetched) -> dict[Partition, int]:
-        try:
-            return unpack_ends(record.headers[HEADER_CUT])
-        except ValueError as error:
-            self.unreadable_marks += 1
-            if self.unreadable_marks == 1:
-                self._report(f"{TOPIC_CLOCK}, offset {record.offset}: {error}; the cut is left out")
-            return {}
 
     def _message(self, fetched: Fetched, position: int) -> Message:
         return Message(

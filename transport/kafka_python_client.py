@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import logging
 import threading
-import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
 
-from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, Sent, TopicFacts
+from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, Sent
 from .kafka_errors import explain, no_leader
+from .kafka_python_admin import KafkaPythonAdmin
+from .kafka_python_connection import common_options, explained
 from .kafka_queue import QueuedBytes
 from .kafka_settings import KafkaSettings
 
@@ -30,48 +27,6 @@ PARTITION_FETCH_BYTES = 8 << 20
 POLL_MESSAGES = 5000
 _MS = 1000.0
 _MESSAGE_OVERHEAD_BYTES = 200
-
-# The library logs each attempt to connect; what matters comes to us as an exception, and is said once.
-logging.getLogger("kafka").setLevel(logging.CRITICAL)
-
-
-class _Refusals(logging.Handler):
-    """Why connections failed lately: that it was the password or a certificate, the library says only in its log.
-
-    And not even always: brokers close a connection whose login failed, which may be all that is seen of it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self._last: dict[str, tuple[float, str]] = {}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        for kind, mark in (("login", "SaslAuthenticationFailed"), ("tls", "[SSL"), ("closed", "socket disconnected")):
-            if mark in text:
-                self._last[kind] = (time.monotonic(), text.rpartition(": ")[2] if kind == "tls" else "")
-
-    def explain(self, error: KafkaTimeoutError, settings: KafkaSettings, what: str, began_s: float) -> KafkaTrouble:
-        seen = {kind: text for kind, (at_s, text) in self._last.items() if at_s >= began_s}
-        if "tls" in seen:
-            return explain(error, settings, what, name="ssl", text=seen["tls"])
-        if settings.sasl and ("login" in seen or "closed" in seen):
-            return explain(
-                error,
-                settings,
-                what,
-                name="authentication",
-                text="it closes the connection at the login; is kafka_tls right?",
-            )
-        return explain(error, settings, what)
-
-
-_refusals = _Refusals()
-for _name in ("kafka.net.manager", "kafka.net.transport"):
-    _logger = logging.getLogger(_name)
-    _logger.addHandler(_refusals)
-    _logger.setLevel(logging.ERROR)
-    _logger.propagate = False
 
 
 class KafkaPythonClient:
@@ -95,45 +50,6 @@ class KafkaPythonClient:
         return KafkaPythonAdmin(self._settings)
 
 
-def _common(settings: KafkaSettings) -> dict[str, Any]:
-    """What all three are told."""
-    options: dict[str, Any] = {
-        "bootstrap_servers": [part.strip() for part in settings.brokers.split(",")],
-        "client_id": settings.client_id,
-        "security_protocol": settings.security_protocol,
-        "request_timeout_ms": round(settings.request_timeout_s * _MS),
-        "bootstrap_timeout_ms": round(settings.request_timeout_s * _MS),
-        "reconnect_backoff_max_ms": 2000,
-    }
-    if settings.api_version:
-        options["api_version"] = tuple(int(number) for number in settings.api_version.split("."))
-    if settings.tls:
-        options |= {
-            "ssl_cafile": str(settings.tls_ca) if settings.tls_ca else None,
-            "ssl_certfile": str(settings.tls_certificate) if settings.tls_certificate else None,
-            "ssl_keyfile": str(settings.tls_key) if settings.tls_key else None,
-            "ssl_check_hostname": settings.tls_check_host,
-        }
-    if settings.sasl:
-        options |= {
-            "sasl_mechanism": settings.sasl,
-            "sasl_plain_username": settings.user,
-            "sasl_plain_password": settings.password,
-        }
-    return options
-
-
-@contextlib.contextmanager
-def _explained(settings: KafkaSettings, what: str) -> Iterator[None]:
-    began_s = time.monotonic()
-    try:
-        yield
-    except KafkaTimeoutError as error:
-        raise _refusals.explain(error, settings, what, began_s) from error
-    except (KafkaError, OSError, AssertionError, ValueError, RuntimeError) as error:
-        raise explain(error, settings, what) from error
-
-
 class KafkaPythonProducer:
     """``Producer``."""
 
@@ -141,7 +57,7 @@ class KafkaPythonProducer:
         self._settings = settings
         self._queued = QueuedBytes(settings)
         self._is_initialised = False
-        options = _common(settings) | {
+        options = common_options(settings) | {
             "metrics_enabled": False,
             "compression_type": "zstd",
             "linger_ms": round(settings.linger_s * _MS) if transactional_id is None else 0,
@@ -156,7 +72,7 @@ class KafkaPythonProducer:
         }
         if transactional_id:
             options["max_block_ms"] = round(settings.request_timeout_s * _MS)
-        with _explained(settings, "connect"):
+        with explained(settings, "connect"):
             self._producer = KafkaProducer(**options)
 
     def send(
@@ -201,7 +117,7 @@ class KafkaPythonProducer:
 
     def begin(self) -> None:
         """The first one also asks for the transactional id. Raises Fenced and KafkaTrouble."""
-        with _explained(self._settings, "begin a transaction"):
+        with explained(self._settings, "begin a transaction"):
             if not self._is_initialised:
                 self._producer.init_transactions()
                 self._is_initialised = True
@@ -248,7 +164,7 @@ class KafkaPythonConsumer:
         self._assigned: set[Partition] = set()
         self._expected: dict[Partition, int] = {}
         self._gone = 0
-        options = _common(settings) | {
+        options = common_options(settings) | {
             "metrics_enabled": False,
             "group_id": None,
             "enable_auto_commit": False,
@@ -262,7 +178,7 @@ class KafkaPythonConsumer:
             "retry_backoff_ms": 50,
             "metadata_max_age_ms": round(METADATA_AGE_S * _MS),
         }
-        with _explained(settings, "connect"):
+        with explained(settings, "connect"):
             self._consumer = KafkaConsumer(**options)
 
     @property
@@ -272,7 +188,7 @@ class KafkaPythonConsumer:
 
     def partitions(self, topic: str) -> Sequence[int]:
         """Sorted numbers. Raises KafkaTrouble for a topic that is not there."""
-        with _explained(self._settings, f"read topic {topic}"):
+        with explained(self._settings, f"read topic {topic}"):
             found = self._consumer.partitions_for_topic(topic)
         if not found:
             raise KafkaTrouble(
@@ -286,7 +202,7 @@ class KafkaPythonConsumer:
         """Partitions that are read already go on where they are. Raises KafkaTrouble."""
         wanted = set(offsets)
         keep = {partition: self.next_offset(partition) for partition in self._assigned & wanted}
-        with _explained(self._settings, "read"):
+        with explained(self._settings, "read"):
             self._consumer.assign([TopicPartition(*partition) for partition in sorted(wanted)])
             for partition, offset in {**offsets, **keep}.items():
                 self._consumer.seek(TopicPartition(*partition), offset)
@@ -296,14 +212,14 @@ class KafkaPythonConsumer:
     def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
         """First kept offset and the one after the last, of all at once. Raises KafkaTrouble."""
         wanted = [TopicPartition(*partition) for partition in partitions]
-        with _explained(self._settings, "ask for the bounds of partitions"):
+        with explained(self._settings, "ask for the bounds of partitions"):
             first = self._consumer.beginning_offsets(wanted)
             last = self._consumer.end_offsets(wanted)
         return {(tp.topic, tp.partition): (first[tp], last[tp]) for tp in wanted}
 
     def poll(self, timeout_s: float) -> Sequence[Fetched]:
         """What has come within ``timeout_s``; a gap in the offsets is looked into. Raises KafkaTrouble."""
-        with _explained(self._settings, "read"):
+        with explained(self._settings, "read"):
             batches = self._consumer.poll(timeout_ms=timeout_s * _MS)
         fetched: list[Fetched] = []
         for tp, records in batches.items():
@@ -331,7 +247,7 @@ class KafkaPythonConsumer:
         expected, end = self._expected[partition], self.end_offset(partition)
         if end is not None and expected >= end:  # asked in every turn, of every partition: the library looks further
             return expected
-        with _explained(self._settings, "read"):
+        with explained(self._settings, "read"):
             position = self._consumer.position(TopicPartition(*partition), timeout_ms=0)
         return self._expected[partition] if position is None else int(position)
 
@@ -358,68 +274,3 @@ class KafkaPythonConsumer:
         with contextlib.suppress(KafkaTrouble):
             first, _ = self.bounds([partition])[partition]
             self._gone += max(0, min(first, offset) - self._expected[partition])
-
-
-def _topic_id(given: object) -> str:
-    """As Kafka's own tools write it."""
-    return base64.urlsafe_b64encode(given.bytes).decode().rstrip("=") if isinstance(given, uuid.UUID) else ""
-
-
-class KafkaPythonAdmin:
-    """``Admin``."""
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
-        with _explained(settings, "connect"):
-            self._admin = KafkaAdminClient(**_common(settings))
-
-    def cluster_id(self) -> str:
-        """The brokers' own id. Raises KafkaTrouble."""
-        with _explained(self._settings, "describe the cluster"):
-            return str(self._admin.describe_cluster()["cluster_id"])
-
-    def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
-        """Topics that exist, by name; others are left out. Raises KafkaTrouble."""
-        with _explained(self._settings, "describe topics"):
-            described = self._admin.describe_topics(list(topics))
-        found = [item for item in described if not item.get("error_code") and item.get("partitions")]
-        configurations = self._configurations([item["name"] for item in found])
-        return {
-            item["name"]: TopicFacts(
-                name=item["name"],
-                partitions=len(item["partitions"]),
-                replication=len(item["partitions"][0]["replica_nodes"]),
-                configuration=configurations.get(item["name"], {}),
-                topic_id=_topic_id(item.get("topic_id")),
-            )
-            for item in found
-        }
-
-    def create(self, topic: TopicFacts) -> None:
-        """Returns when the brokers have answered. Raises KafkaTrouble, also where the topic is there already."""
-        wanted = NewTopic(topic.name, topic.partitions, topic.replication, topic_configs=dict(topic.configuration))
-        with _explained(self._settings, f"create topic {topic.name}"):
-            self._admin.create_topics([wanted])
-
-    def add_partitions(self, topic: str, total: int) -> None:
-        """Up to ``total``. Raises KafkaTrouble."""
-        with _explained(self._settings, f"add partitions to topic {topic}"):
-            self._admin.create_partitions({topic: NewPartitions(total)})
-
-    def close(self) -> None:
-        """Errors at the end are nobody's any more."""
-        with contextlib.suppress(KafkaError, OSError):
-            self._admin.close()
-
-    def _configurations(self, topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        if not topics:
-            return {}
-        resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
-        try:
-            described = self._admin.describe_configs(resources, config_filter="all")
-        except KafkaError:  # the right to see them is not given
-            return {}
-        return {
-            name: {key: str(entry["value"]) for key, entry in entries.items()}
-            for name, entries in described.get("topic", {}).items()
-        }

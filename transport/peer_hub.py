@@ -14,9 +14,9 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from .hub_news import HubNews, PeerClock, PeerJoined, PeerLost
 from .peer_followers import MAX_NAME, FollowerClock, Followers, read_hello
 from .peer_frames import (
     MAX_BODY_BYTES,
@@ -24,7 +24,6 @@ from .peer_frames import (
     VERSION,
     BrokenPeer,
     PeerFrame,
-    PeerMessage,
     Unframer,
     pack_frame,
     pack_ping,
@@ -46,32 +45,6 @@ MAX_PEERS = 4096
 HELD_BYTES = 64 << 20
 OUT_BYTES = 8 << 20
 _READ_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerJoined:
-    """offset_ns: to be added to the follower's monotonic clock to get this machine's wall clock."""
-
-    node: str
-    offset_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerClock:
-    node: str
-    offset_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerLost:
-    """why: "left" (its command has ended), "closed" (the connection, without a word) or "silent"."""
-
-    node: str
-    why: str
-    silent_ns: int
-
-
-HubNews = PeerJoined | PeerClock | PeerLost | PeerMessage
 
 
 @dataclass(slots=True, eq=False)
@@ -396,30 +369,3 @@ def _has_more(peer: socket.socket) -> bool:
         raise
     except OSError:
         return False
-
-
-def listen(ports: Sequence[int], report: Callable[[str], None]) -> socket.socket | None:
-    """A listening socket on the first of the ports that is free, over IPv4 and IPv6; None, with a line, if none is."""
-    problem = ""
-    for port in ports:
-        for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-            try:
-                listener = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:
-                problem = str(error.strerror)
-                continue
-            try:
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind((address, port))
-                listener.listen(128)
-            except OSError as error:
-                problem = str(error.strerror)
-                listener.close()
-                if family == socket.AF_INET6 and error.errno in (97, 99):  # no IPv6 on this machine
-                    continue
-                break
-            return listener
-    report(f"no port to listen on among {', '.join(map(str, ports))}: {problem}; other nodes judge for themselves")
-    return None

@@ -90,7 +90,7 @@ class EvidenceDesk:
         """A rank that is watched from now on."""
         if not self.is_on:
             return
-        known = _Known(rank=rank.rank, pid=rank.pid, identity=rank.identity, history=rank.history, watched=rank)
+        known = _Known(rank=rank.rank, pid=rank.pid, identity=rank.identity, history=rank.reading.history, watched=rank)
         self._known.append(known)
         if rank.pid and rank.alive:
             uid, since_ns = rank.ring.uid, rank.ring.header.created_wall_ns

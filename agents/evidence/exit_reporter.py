@@ -40,14 +40,14 @@ class ExitReporter:
 
     def look(self, rank: WatchedRank, now_ns: int, *, moved: bool) -> None:
         """An exception that was recorded since the last look."""
-        if not rank.exception_final and (moved or not rank.alive):
+        if not rank.told.exception_final and (moved or not rank.alive):
             self._find_exception(rank, now_ns)
 
     def tell_exit(self, rank: WatchedRank, now_ns: int) -> None:
         """RANK_EXIT and what belongs to it, once per rank. now_ns: monotonic."""
-        if rank.exit_sent:
+        if rank.told.exit_sent:
             return
-        rank.exit_sent = True
+        rank.told.exit_sent = True
         if exit_state_of(rank) != ExitState.NORMAL:
             self._tell_calls(rank, now_ns)
         self._tell_last_stack(rank)
@@ -78,12 +78,16 @@ class ExitReporter:
 
     def _find_exception(self, rank: WatchedRank, now_ns: int) -> None:
         """Tell the recorded exception: a thread's at once, and the main thread's in its place should it come."""
-        if exception_version(rank.ring) in (0, rank.exception_told):
+        if exception_version(rank.ring) in (0, rank.told.exception_version):
             return
         found = read_exception(rank.ring, writer_is_dead=not rank.alive)
         if found is None:
             return
-        rank.exception_told, rank.exception_final, rank.had_exception = found.version, found.in_main, True
+        rank.told.exception_version, rank.told.exception_final, rank.told.had_exception = (
+            found.version,
+            found.in_main,
+            True,
+        )
         if not found.complete:
             self._health.rows_torn += 1
         attributes = exception_attributes(rank, found)
@@ -97,8 +101,8 @@ class ExitReporter:
 
     def _tell_calls(self, rank: WatchedRank, now_ns: int) -> None:
         """Which lines its newest operations came from, once: nobody can ask for it later."""
-        if self._tells_stacks and not rank.calls_told:
-            rank.calls_told = True
+        if self._tells_stacks and not rank.told.calls:
+            rank.told.calls = True
             for attributes in failing_calls(rank):
                 self._news.tell(rank, EventName.RANK_CALLS, now_ns, attributes)
 

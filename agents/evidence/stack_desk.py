@@ -131,7 +131,7 @@ class StackDesk:
         if not self._taker.ask(request):
             return False
         times.append(now_ns)
-        rank.stack_taken_at_head = rank.hot.event_head
+        rank.told.stack_at_head = rank.hot.event_head
         return True
 
     def _take_own(self, want: StackWanted, request_id: str) -> bool:
@@ -141,7 +141,7 @@ class StackDesk:
         if report is None:
             return False  # it may yet write one: asked again with the next look
         self._own.append(report)
-        want.rank.stack_taken_at_head = want.rank.hot.event_head
+        want.rank.told.stack_at_head = want.rank.hot.event_head
         return True
 
     def _report(self, rank: WatchedRank, answer: StackAnswer) -> StackReport | None:

@@ -16,24 +16,23 @@ import fcntl
 import json
 import os
 import re
-from array import array
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...transport.bus import Message
 from ...transport.segments import FORMAT_VERSION, HEADER, MAGIC, SegmentReader, encode_frame
 from ..base.priority import Priority
+from .spool_stream import SpoolSegment, SpoolStream, write_whole
 
 LOCK_NAME = "lock"
 LEDGER_NAME = "ledger.json"
 #: The limit is kept by whole segments: so many make it up, none larger than this.
 _SEGMENTS_WITHIN_LIMIT = 64
 _LARGEST_SEGMENT_BYTES = 4 << 20
-_READ_AHEAD = 16
 _NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\.(?P<priority>[0-9])\.(?P<first>[0-9a-f]{16})\.spool")
 _SPOOL_ID = b"whichrank-spool\0"
 
@@ -55,90 +54,6 @@ class Outgoing:
         return len(self.value) + len(self.key) + 300
 
 
-@dataclass(slots=True, kw_only=True)
-class _Segment:
-    path: Path
-    numbers: array[int] = field(default_factory=lambda: array("Q"))
-    size: int = 0
-    oldest_ns: int = 0
-
-
-class _Stream:
-    """Segments of one topic and priority, the oldest first, and where reading is."""
-
-    def __init__(self, topic: str, priority: Priority) -> None:
-        self.topic, self.priority = topic, priority
-        self.segments: deque[_Segment] = deque()
-        self.fd = -1  # of the last segment, while it is written
-        self._reader: SegmentReader | None = None
-        self._reading: _Segment | None = None
-        self._ahead: deque[Message] = deque()
-
-    @property
-    def last_number(self) -> int:
-        return next((s.numbers[-1] for s in reversed(self.segments) if s.numbers), 0)
-
-    def peek(self, after: int, report: Callable[[str, int, str], None]) -> Message | None:
-        """The first message that can be read with a number beyond ``after``. Damage is passed over."""
-        if self.last_number <= after:
-            return None
-        while True:
-            while self._ahead and self._ahead[0].position <= after:
-                self._ahead.popleft()
-            if self._ahead:
-                return self._ahead[0]
-            if not self._read_more(after, report):
-                return None
-
-    def _read_more(self, after: int, report: Callable[[str, int, str], None]) -> bool:
-        if self._reader is not None:
-            messages = self._reader.read(_READ_AHEAD, is_last=True)
-            self._ahead.extend(messages)
-            if messages:
-                return True
-        segment = self._segment_after(after)
-        if segment is None:
-            return False
-        self._stop_reading()
-        try:
-            self._reader, self._reading = SegmentReader(segment.path, report), segment
-        except OSError as error:
-            report(str(segment.path), 0, f"cannot be opened: {error.strerror or error}")
-            segment.numbers = array("Q")  # nothing in it can be had
-        return True
-
-    def _segment_after(self, after: int) -> _Segment | None:
-        """The next segment that holds something beyond ``after``; never the one at hand, which has been read."""
-        later = self._reading is None or self._reading not in self.segments
-        for segment in self.segments:
-            if later and segment.numbers and segment.numbers[-1] > after:
-                return segment
-            later = later or segment is self._reading
-        return None
-
-    def remove(self, segment: _Segment) -> None:
-        if segment is self._reading:
-            self._stop_reading()
-        if segment is self.segments[-1]:
-            self.stop_writing()
-        self.segments.remove(segment)
-
-    def stop_writing(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-    def _stop_reading(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-        self._reader = self._reading = None
-        self._ahead.clear()
-
-    def close(self) -> None:
-        self._stop_reading()
-        self.stop_writing()
-
-
 class Spool:
     def __init__(self, directory: Path, limit_bytes: int, report: Callable[[str], None]) -> None:
         """Opens what an earlier agent left. Raises OSError (no rights, no room, in use by another process).
@@ -150,7 +65,7 @@ class Spool:
         self._segment_bytes = min(max(limit_bytes // _SEGMENTS_WITHIN_LIMIT, 1), _LARGEST_SEGMENT_BYTES)
         self._report = report
         self._said: set[tuple[str, int]] = set()
-        self._streams: dict[tuple[str, Priority], _Stream] = {}
+        self._streams: dict[tuple[str, Priority], SpoolStream] = {}
         #: Per topic: every message up to this number has been handed over; reading goes on behind it.
         self._handed: dict[str, int] = {}
         self._settled: dict[str, int] = {}
@@ -212,17 +127,17 @@ class Spool:
         if stream.fd < 0 or stream.segments[-1].size + len(frame) > self._segment_bytes:
             self._begin_segment(stream, message)
         segment = stream.segments[-1]
-        _write_whole(stream, segment, frame)
+        write_whole(stream, segment, frame)
         segment.numbers.append(message.number)
         segment.oldest_ns = segment.oldest_ns or message.stamp_ns
         self.written += 1
         while self.bytes > self._limit_bytes and self._give_up_oldest():
             pass
 
-    def _stream(self, topic: str, priority: Priority) -> _Stream:
-        return self._streams.setdefault((topic, priority), _Stream(topic, priority))
+    def _stream(self, topic: str, priority: Priority) -> SpoolStream:
+        return self._streams.setdefault((topic, priority), SpoolStream(topic, priority))
 
-    def _begin_segment(self, stream: _Stream, message: Outgoing) -> None:
+    def _begin_segment(self, stream: SpoolStream, message: Outgoing) -> None:
         stream.stop_writing()
         while stream.segments and not stream.segments[-1].numbers:  # the disk refused its first frame
             self._unlink(stream.segments[-1].path)
@@ -230,11 +145,11 @@ class Spool:
         path = self.directory / f"{message.topic}.{message.priority:d}.{message.number:016x}.spool"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
-        segment = _Segment(path=path)
+        segment = SpoolSegment(path=path)
         stream.fd = fd
         stream.segments.append(segment)
         try:
-            _write_whole(stream, segment, HEADER.pack(MAGIC, FORMAT_VERSION, 0, _SPOOL_ID))
+            write_whole(stream, segment, HEADER.pack(MAGIC, FORMAT_VERSION, 0, _SPOOL_ID))
         except OSError:
             stream.remove(segment)
             with contextlib.suppress(OSError):
@@ -254,10 +169,10 @@ class Spool:
         self._unlink(segment.path)
         return True
 
-    def _unread(self, stream: _Stream, segment: _Segment) -> int:
+    def _unread(self, stream: SpoolStream, segment: SpoolSegment) -> int:
         return len(segment.numbers) - bisect_right(segment.numbers, self._handed.get(stream.topic, 0))
 
-    def _segments(self) -> Iterator[tuple[_Stream, _Segment]]:
+    def _segments(self) -> Iterator[tuple[SpoolStream, SpoolSegment]]:
         for stream in self._streams.values():
             for segment in stream.segments:
                 yield stream, segment
@@ -367,7 +282,7 @@ class Spool:
             elif match is not None and int(match["priority"]) in list(Priority):
                 found.append((int(match["first"], 16), match, Path(entry.path)))
         for _, match, path in sorted(found, key=lambda item: item[0]):
-            segment = _Segment(path=path, size=path.stat().st_size)
+            segment = SpoolSegment(path=path, size=path.stat().st_size)
             try:
                 reader = SegmentReader(path, self._say_damage)
             except OSError as error:
@@ -407,21 +322,3 @@ class Spool:
         if (path, offset) not in self._said:
             self._said.add((path, offset))
             self._report(f"{path}:{offset}: {line}")
-
-
-def _write_whole(stream: _Stream, segment: _Segment, data: bytes) -> None:
-    """Append all of it or nothing. Raises OSError."""
-    view, start = memoryview(data), segment.size
-    try:
-        while view:
-            written = os.write(stream.fd, view)
-            segment.size += written
-            view = view[written:]
-    except OSError:
-        try:
-            os.ftruncate(stream.fd, start)
-        except OSError:
-            stream.stop_writing()  # a torn end, which readers recognise; what comes next gets a segment of its own
-        else:
-            segment.size = start
-        raise

@@ -37,7 +37,7 @@ _NOTHING = Drained(events=np.zeros(0, EVENT), ring=np.zeros(0, np.uint16))
 
 def drain_rings(ranks: Sequence[WatchedRank], health: AgentHealth) -> Drained:
     """Read what is new in each ring since its last drain (by the hot words of its last look)."""
-    reads = [_read_slots(rank, health) for rank in ranks if rank.hot.event_head != rank.tail or not rank.alive]
+    reads = [_read_slots(rank, health) for rank in ranks if rank.hot.event_head != rank.reading.tail or not rank.alive]
     if not reads:
         return _NOTHING
     slots = decode_slots(b"".join([read.raw for read in reads]))
@@ -50,15 +50,15 @@ def drain_rings(ranks: Sequence[WatchedRank], health: AgentHealth) -> Drained:
     ok = (slots["begin"] == expected) & (slots["end"] == expected)
     if bool(ok.all()) and all(read.rank.alive and read.behind >= 0 for read in reads):
         for read, count in zip(reads, counts, strict=True):
-            read.rank.tail = read.first + count
-            read.rank.remember_last(read.raw)
+            read.rank.reading.tail = read.first + count
+            read.rank.reading.remember_last(read.raw)
             health.events_lost += read.lapped
         health.events_read += len(slots)
         return Drained(events=slots, ring=ring)
     raws: list[bytes] = []
     for read, end, count in zip(reads, ends, counts, strict=True):
         raw = _settle(read, ok[end - count : end], health)
-        read.rank.remember_last(raw)
+        read.rank.reading.remember_last(raw)
         raws.append(raw)
     events = decode_slots(b"".join(raws))
     health.events_read += len(events)
@@ -79,12 +79,12 @@ class _Read:
 
 def _read_slots(rank: WatchedRank, health: AgentHealth) -> _Read:
     ring, slots, head = rank.ring, rank.ring.header.event_slots, rank.hot.event_head
-    if rank.head_damaged or head < rank.tail or head >= 1 << 62:
-        return _Read(rank, rank.tail, b"", -1, 0)
-    behind = head - rank.tail
+    if rank.reading.head_damaged or head < rank.reading.tail or head >= 1 << 62:
+        return _Read(rank, rank.reading.tail, b"", -1, 0)
+    behind = head - rank.reading.tail
     lapped = max(behind - slots, 0)
     behind -= lapped
-    first = rank.tail + lapped
+    first = rank.reading.tail + lapped
     raw = ring.read_events(first, behind) if behind else b""
     if len(raw) < behind * EVENT_BYTES:
         whole = len(raw) // EVENT_BYTES
@@ -97,11 +97,11 @@ def _settle(read: _Read, ok: NDArray[np.bool_], health: AgentHealth) -> bytes:
     """Raw complete events of a ring where not all is well; moves its tail."""
     rank, first, raw = read.rank, read.first, read.raw
     if read.behind < 0:
-        return _salvage(rank, health, f"event head is {rank.hot.event_head}, {rank.tail} were already read")
+        return _salvage(rank, health, f"event head is {rank.hot.event_head}, {rank.reading.tail} were already read")
     if read.behind == rank.ring.header.event_slots and not ok.any():
         return _salvage(rank, health, f"no event of the last lap before head {rank.hot.event_head} is in its slot")
     health.events_lost += read.lapped
-    rank.tail = first + read.behind
+    rank.reading.tail = first + read.behind
     if not ok.all():
         raw = _skip_broken(rank, health, decode_slots(raw), ok, first, not rank.alive)
     if not rank.alive:
@@ -123,11 +123,11 @@ def _skip_broken(
     end = len(events)
     if len(unfinished) and not final:
         stop = first + int(unfinished[0])
-        rank.stuck_looks = rank.stuck_looks + 1 if rank.stuck_index == stop else 1
-        rank.stuck_index = stop
-        if rank.stuck_looks < _PATIENCE_DRAINS:
+        rank.reading.stuck_looks = rank.reading.stuck_looks + 1 if rank.reading.stuck_index == stop else 1
+        rank.reading.stuck_index = stop
+        if rank.reading.stuck_looks < _PATIENCE_DRAINS:
             end = int(unfinished[0])
-            rank.tail = stop
+            rank.reading.tail = stop
     health.events_lost += int(lost[:end].sum())
     health.events_torn += int((unfinished < end).sum())
     return events[:end][ok[:end]].tobytes()
@@ -135,23 +135,23 @@ def _skip_broken(
 
 def _probe_past_head(rank: WatchedRank) -> bytes:
     """Complete events past the head of a writer that is gone."""
-    raw = rank.ring.read_events(rank.tail, min(_PROBE_SLOTS, rank.ring.header.event_slots))
-    ok = valid_events(decode_slots(raw), rank.tail)
+    raw = rank.ring.read_events(rank.reading.tail, min(_PROBE_SLOTS, rank.ring.header.event_slots))
+    ok = valid_events(decode_slots(raw), rank.reading.tail)
     count = len(ok) if ok.all() else int(np.argmin(ok))
-    rank.tail += count
+    rank.reading.tail += count
     return raw[: count * EVENT_BYTES]
 
 
 def _salvage(rank: WatchedRank, health: AgentHealth, problem: str) -> bytes:
     """The head cannot be believed: take every event that carries its own number in its own slot."""
     slots = rank.ring.header.event_slots
-    if not rank.head_damaged:
+    if not rank.reading.head_damaged:
         health.report(f"ring {rank.ring.path}: {problem}; reading events by their own numbers")
-        rank.head_damaged = True
+        rank.reading.head_damaged = True
     raw = rank.ring.read(slots * EVENT_BYTES, rank.ring.header.events_offset)
-    events, after = salvage_events(raw, slots, rank.tail)
+    events, after = salvage_events(raw, slots, rank.reading.tail)
     if not len(events):
         return b""
-    health.events_lost += max(int(events["begin"][0]) - 1 - rank.tail, 0)
-    rank.tail = after
+    health.events_lost += max(int(events["begin"][0]) - 1 - rank.reading.tail, 0)
+    rank.reading.tail = after
     return events.tobytes()

@@ -115,7 +115,7 @@ class InferredSteps:
             self._loops.pop(slot, None)
             rank.inferred_step = -1
             return None
-        row = next((row for row, number in rank.group_numbers.items() if number == rank.default_group), -1)
+        row = next((row for row, number in rank.groups.numbers.items() if number == rank.groups.default), -1)
         if row < 0:
             return None
         loop = self._loops.setdefault(slot, _Loop())

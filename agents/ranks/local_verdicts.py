@@ -100,7 +100,7 @@ def oldest_open_age_ns(rank: WatchedRank, now_ns: int) -> int:
     """Age of the rank's oldest open operation over its groups; 0 = none open."""
     if not rank.completion_seen():
         return 0
-    opened = [since_ns for since_ns in map(rank.open_since_ns, rank.groups) if since_ns]
+    opened = [since_ns for since_ns in map(rank.groups.open_since_ns, rank.groups.rows) if since_ns]
     return max(now_ns - min(opened), 0) if opened else 0
 
 
@@ -121,12 +121,12 @@ def stacks_wanted(
     for rank in ranks:
         if not rank.alive or not rank.completion_seen():
             continue
-        for index in rank.groups:
-            since_ns = rank.open_since_ns(index)
+        for index in rank.groups.rows:
+            since_ns = rank.groups.open_since_ns(index)
             if not since_ns:
                 continue
             waiting.add(rank.slot)
-            number = rank.group_numbers.get(index, -1)
+            number = rank.groups.numbers.get(index, -1)
             limit_ns = max(to_ns(settings.stack_operation_s), int(settings.stack_factor * longest_ns.get(number, 0)))
             if now_ns - since_ns > limit_ns and no_progress(rank, now_ns, settings):
                 slow_groups.setdefault(number, rank)
@@ -142,4 +142,4 @@ def stacks_wanted(
         if rank.slot not in seen:
             seen.add(rank.slot)
             wanted.append(StackWanted(rank, "waits"))
-    return [want for want in wanted if want.rank.stack_taken_at_head != want.rank.hot.event_head]
+    return [want for want in wanted if want.rank.told.stack_at_head != want.rank.hot.event_head]

@@ -115,9 +115,9 @@ def level_changes(
         else:
             level = rank.rank_row.level & 0xFF if rank.rank_row is not None else 0
             hook_state = int(event["value"]) & 0xFFFFFFFF
-        if rank.level_sent == (level, hook_state):
+        if rank.told.level == (level, hook_state):
             continue
-        rank.level_sent = (level, hook_state)
+        rank.told.level = (level, hook_state)
         attributes: Attributes = {"level": level, "hook_state": hook_state}
         if rank.notes:
             attributes["note"] = rank.notes[-1]
@@ -198,7 +198,7 @@ def exit_attributes(rank: WatchedRank, status: ExitStatus, told: FatalSignal | N
         **where_attributes(rank),
         "signal": status.signal or (told.number if told is not None and status.exit_code is None else 0),
         "exit_state": int(exit_state_of(rank)),
-        "exception": rank.had_exception,
+        "exception": rank.told.had_exception,
         "core": status.core,
     }
     if status.exit_code is not None:

@@ -15,15 +15,15 @@ from ...telemetry.records import Event, Identity
 from ...telemetry.vocabulary import ExitState, HookState, Phase, ProcessState
 from ..processes import processes
 from ..rings.progress_page import (
-    GroupRow,
     RankRow,
     heartbeat_time_ns,
-    parse_group_row,
     parse_rank_row,
 )
 from ..rings.ring_file import NOTHING_HOT, HotWords, RingFile
-from ..rings.ring_history import RingHistory
 from .motion import RankMotion
+from .rank_groups import RankGroups
+from .ring_reading import RingReading
+from .told_of_rank import ToldOfRank
 
 #: Plain numbers: operators of enum flags cost ten times as much, and these are asked at every look.
 #: A thread that holds the GIL and computes gets at least this share of a core, unless the machine is overloaded.
@@ -54,22 +54,9 @@ class WatchedRank:
     heartbeat_ns: int = 0  # time of the last heartbeat
     _rank_row: RankRow | None = None
     _rows_parsed: bool = False
-    groups: dict[int, GroupRow] = field(default_factory=dict)
-    group_numbers: dict[int, int] = field(default_factory=dict)  # row -> agent-wide number
-    group_uids: dict[int, str] = field(default_factory=dict)  # row -> what all ranks call the group
-    device_groups: set[int] = field(default_factory=set)  # rows of groups whose operations a device does
-    default_group: int = -1  # agent-wide number of the default group, -1 not known yet
-    group_bytes: bytes = b""
-    recorder_numbers: tuple[int, int] = (-1, -1)  # flight recorder: enqueued, completed of the default group
-    recorder_moved_ns: int = 0
-
-    tail: int = 0  # index of the next event to read
-    stuck_index: int = -1  # an event whose writer has not finished it, and how often we saw that
-    stuck_looks: int = 0
-    head_damaged: bool = False
-    definitions_read: int = 0
-    last_event: bytes = b""  # raw slot of the newest event
-    history: RingHistory = field(default_factory=RingHistory)
+    groups: RankGroups = field(default_factory=RankGroups)
+    reading: RingReading = field(default_factory=RingReading)
+    told: ToldOfRank = field(default_factory=ToldOfRank)
 
     moved_ns: int = 0  # when the head or the rank row was last seen to change
     inferred_step: int = -1  # of a loop without steps of its own, and since when; -1: none
@@ -81,15 +68,7 @@ class WatchedRank:
     stop_first_seen_ns: int = 0
     stopped: bool = False
     stale: bool = False
-    exception_told: int = 0  # version of the exception record that was told
-    exception_final: bool = False  # the main thread's was told: nothing replaces it
-    had_exception: bool = False
-    exit_sent: bool = False
-    calls_told: bool = False  # the lines of its newest operations, when it failed
-    slow_open_ns: int = 0  # enqueue time of the slow operation that was already announced
-    stack_taken_at_head: int = -1
     notes: list[str] = field(default_factory=list)
-    level_sent: tuple[int, int] | None = None
     token: str = ""  # of the store in which it met the others
 
     @property
@@ -135,53 +114,19 @@ class WatchedRank:
         """After the page grew by newly defined groups: their rows are wanted now, not at the next look."""
         self.page = self.ring.read_page()
 
-    def groups_unmoved(self) -> bool:
-        """True if the group rows are byte for byte those of the previous call; remembers them."""
-        part = self.page[1][L.FIRST_GROUP_ROW * L.ROW_BYTES :]
-        same = part == self.group_bytes
-        self.group_bytes = part
-        return same
-
-    def parse_groups(self) -> dict[int, GroupRow]:
-        """Good rows of this look over the last good ones of earlier looks."""
-        first, second = self.page
-        for index in self.group_numbers:
-            row = parse_group_row(first, second, index)
-            if row is not None:
-                self.groups[index] = row
-        return self.groups
-
-    def open_since_ns(self, index: int) -> int:
-        """Since when the oldest open operation of a group (by row) has kept it; 0 = none open, or it cannot be told.
-
-        A host launches steps ahead of its device, so there an operation counts from when the device began it, or, where
-        nobody tells, from the device's last move.
-        """
-        group = self.groups[index]
-        if group.open <= 0 or not group.oldest_open_ns:
-            return 0
-        if index not in self.device_groups:
-            return group.oldest_open_ns
-        if group.completed <= 0:
-            return 0  # no end was ever seen in it: it may be that nobody tells them
-        if group.started > group.completed:
-            return max(group.oldest_open_ns, group.started_ns)
-        ended_ns = [self.groups[other].complete_ns for other in self.device_groups if other in self.groups]
-        return max(group.oldest_open_ns, *ended_ns)
-
     def last_sign_of_life_ns(self) -> int:
         """The newest time the ring itself holds: heartbeat, last event, creation. For writers that are gone."""
         times = [self.ring.header.created_mono_ns, self.heartbeat_ns]
-        if len(self.last_event) == L.EVENT_BYTES:
-            times.append(L.EVENT_STRUCT.unpack(self.last_event)[L.E_TIME_NS])
+        if len(self.reading.last_event) == L.EVENT_BYTES:
+            times.append(L.EVENT_STRUCT.unpack(self.reading.last_event)[L.E_TIME_NS])
         return max(time for time in times if time < 1 << 63) if any(time < 1 << 63 for time in times) else 0
 
     def step_and_phase(self) -> tuple[int, int]:
         """From the rank row; where its writer died in the middle of it, from the last complete event."""
         row = self.rank_row
         step, phase = (row.step, row.phase) if row is not None else (-1, int(Phase.OTHER))
-        if row is None and len(self.last_event) == L.EVENT_BYTES:
-            event = L.EVENT_STRUCT.unpack(self.last_event)
+        if row is None and len(self.reading.last_event) == L.EVENT_BYTES:
+            event = L.EVENT_STRUCT.unpack(self.reading.last_event)
             head = event[L.E_HEAD]
             phase = head >> 16 & 0xFF
             step = event[L.E_STEP] if head & 0xFF != 5 else event[L.E_SEQ] + 1
@@ -227,12 +172,6 @@ class WatchedRank:
         elif self.pid or processes.lock_holder(self.ring.fd) is None:
             # Without a pid (another PID namespace) only the lock on the ring tells that its process lives.
             self.alive = False
-
-    def remember_last(self, raw: bytes) -> None:
-        """The newest of these raw events is the last word of a writer that dies."""
-        if raw:
-            self.last_event = raw[-L.EVENT_BYTES :]
-            self.history.add(raw)
 
     def close(self) -> None:
         """Lets go of the ring and the pidfd; may be called again."""

@@ -46,11 +46,11 @@ class BlockBuilder:
         number = self._reduction.define_group(rank.slot, row, group)
         if number == NO_GROUP:
             return NO_GROUP
-        rank.group_numbers[row] = number
+        rank.groups.numbers[row] = number
         if is_device_backend(group.backend):
-            rank.device_groups.add(row)
+            rank.groups.on_device.add(row)
         if group.is_default:
-            rank.default_group = number
+            rank.groups.default = number
         return number
 
     def longest_ns(self) -> dict[int, int]:

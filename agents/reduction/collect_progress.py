@@ -101,7 +101,7 @@ def progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> NDArray[np.void]
                 clamp_i64(rank.heartbeat_ns),
                 rank.process.cpu_ns if rank.process is not None else -1,
                 clamp_i64(row.cost_ns) if row is not None else -1,
-                sum(max(group.open, 0) for group in rank.groups.values()) if rank.completion_seen() else -1,
+                sum(max(group.open, 0) for group in rank.groups.rows.values()) if rank.completion_seen() else -1,
                 rank.motion.still_since_ns,
                 int(rank.motion.is_in_io),
             )
@@ -130,16 +130,16 @@ def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDAr
         read_ns = read_time_ns(rank, now_ns)
         seen = rank.completion_seen()
         blind = int(is_blind(rank))
-        for index, group in rank.groups.items():
-            number = rank.group_numbers.get(index)
+        for index, group in rank.groups.rows.items():
+            number = rank.groups.numbers.get(index)
             if number is None or group.in_use != 1:
                 continue
             slots.append(rank.slot)
-            if rank.slot in by_recorder and number == rank.default_group:
+            if rank.slot in by_recorder and number == rank.groups.default:
                 stands.append(_recorder_stand(rank, number, by_recorder[rank.slot], read_ns))
                 continue
             # A device group of which no end was ever seen may have nobody to tell them.
-            told = seen and (index not in rank.device_groups or group.completed > 0)
+            told = seen and (index not in rank.groups.on_device or group.completed > 0)
             stands.append(
                 (
                     rank.rank,
@@ -157,7 +157,7 @@ def group_progress_rows(ranks: Sequence[WatchedRank], now_ns: int) -> tuple[NDAr
                     group.p2p_enqueued,
                     group.p2p_completed,
                     group.open,
-                    rank.open_since_ns(index),
+                    rank.groups.open_since_ns(index),
                     max(group.enqueue_ns, group.complete_ns),
                     read_ns,
                 )
@@ -217,11 +217,11 @@ def _seen_by_flight_recorder(ranks: Sequence[WatchedRank]) -> dict[int, Heartbea
 def _recorder_stand(rank: WatchedRank, number: int, beat: HeartbeatRow, read_ns: int) -> tuple[int, ...]:
     """The default group by flight-recorder status: no operation, no sizes, times as the agent saw them move."""
     numbers = (clamp_i64(beat.fr_enqueued), clamp_i64(beat.fr_completed))
-    if numbers != rank.recorder_numbers:
-        rank.recorder_numbers, rank.recorder_moved_ns = numbers, read_ns
+    if numbers != rank.groups.recorder_numbers:
+        rank.groups.recorder_numbers, rank.groups.recorder_moved_ns = numbers, read_ns
     enqueued, completed = numbers
     is_open = max(min(enqueued - completed, 1 << 30), 0)
-    moved_ns = rank.recorder_moved_ns
+    moved_ns = rank.groups.recorder_moved_ns
     since_ns = moved_ns if is_open else 0
     told = (enqueued, -1, completed, -1, -1, is_open, since_ns, moved_ns, read_ns)
     return rank.rank, number, 0, 0, 0, 0, True, -1, -1, *told

@@ -228,6 +228,23 @@ class StepCollector:
                 phases=_NO_PHASES,
                 phases_ring=_NO_RING,
             )
+        groups, groups_ring = self._add_collective_sums(rows, ring)
+        return CollectedSteps(
+            steps=rows,
+            steps_ring=ring,
+            groups=groups,
+            groups_ring=groups_ring,
+            phases=_NO_PHASES,
+            phases_ring=_NO_RING,
+        )
+
+    def _add_collective_sums(
+        self, rows: NDArray[np.void], ring: NDArray[np.uint16]
+    ) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
+        """Fill in what the calls of each step took together; STEP_GROUPS rows of the same, and the slot of each.
+
+        rows: STEPS, one for each ended step; ring: the slot of each.
+        """
         groups: list[tuple[int, ...]] = []
         groups_ring: list[int] = []
         counts: list[int] = []
@@ -261,14 +278,7 @@ class StepCollector:
             lengths_ns.append(length_ns)
         rows["collectives"] = counts
         rows["collective_ns"] = lengths_ns
-        return CollectedSteps(
-            steps=rows,
-            steps_ring=ring,
-            groups=np.array(groups, STEP_GROUPS),
-            groups_ring=np.array(groups_ring, np.uint16),
-            phases=_NO_PHASES,
-            phases_ring=_NO_RING,
-        )
+        return np.array(groups, STEP_GROUPS), np.array(groups_ring, np.uint16)
 
     def _grow(self, slots: int) -> None:
         if slots > len(self._last_ns):

@@ -35,12 +35,12 @@ class Definitions:
     def read(self, rank: WatchedRank, ranks: Sequence[WatchedRank], now_ns: int) -> None:
         """What this rank has defined since the last call. ranks: all that are watched."""
         used = rank.hot.definitions_used
-        if used == rank.definitions_read:
+        if used == rank.reading.definitions_read:
             return
-        found, position, problem = rank.ring.read_definitions(rank.definitions_read, used)
+        found, position, problem = rank.ring.read_definitions(rank.reading.definitions_read, used)
         if position != used and not problem:
             problem = f"definitions end inside an entry at byte {position} of {used}"
-        rank.definitions_read = used
+        rank.reading.definitions_read = used
         if problem:
             self._health.report(f"ring {rank.ring.path}: {problem}")
         for definition in found:
@@ -54,7 +54,7 @@ class Definitions:
                 time_ns, values = joining_attributes(rank, definition.payload, now_ns)
                 self._news.behind_blocks(EventName.RANK_JOINING, rank.identity, time_ns, values)
             elif definition.kind == L.DEFINITION_BAD_INPUT:
-                bad_input = bad_input_attributes(definition.payload, rank.group_uids)
+                bad_input = bad_input_attributes(definition.payload, rank.groups.uids)
                 if bad_input is not None:
                     self._news.before_blocks(EventName.RANK_BAD_INPUT, rank.identity, now_ns, bad_input)
             elif definition.kind == L.DEFINITION_NOTE:
@@ -70,7 +70,7 @@ class Definitions:
         for rank in ranks:
             if rank.token:
                 self._tell_token(rank, rank.token, now_ns)
-            rank.definitions_read = 0
+            rank.reading.definitions_read = 0
 
     def forget_launch(self, launch: str) -> None:
         """No rank of it is watched any more."""
@@ -94,14 +94,14 @@ class Definitions:
         except ValueError as error:
             self._health.report(f"ring {rank.ring.path}: {error}")
             return
-        rank.group_uids[row] = group.uid
+        rank.groups.uids[row] = group.uid
         number = self._blocks.define_group(rank, row, group)
         if number != NO_GROUP and (rank.identity.attempt, number) not in self._groups_told:
             self._groups_told.add((rank.identity.attempt, number))
             attributes = {name: getattr(group, name) for name in _TOLD_OF_GROUP}
             self._news.before_blocks(EventName.GROUP_DEFINED, replace(rank.identity, rank=-1), now_ns, attributes)
-        if row not in rank.group_numbers:
+        if row not in rank.groups.numbers:
             self._health.drop("groups_over_limit")
             return
-        rank.ring.expect_groups(max(rank.group_numbers) + 1)
+        rank.ring.expect_groups(max(rank.groups.numbers) + 1)
         rank.read_page_again()

@@ -96,19 +96,7 @@ def parse_header(raw: bytes, actual_bytes: int) -> RingHeader:
     group_rows = words[L.H_GROUP_ROWS // 8]
     if group_rows > MAX_GROUP_ROWS:
         raise RingDamaged(f"{group_rows} group rows, at most {MAX_GROUP_ROWS} are possible")
-    areas = {
-        "progress page": (words[L.H_PROGRESS_OFFSET // 8], (L.FIRST_GROUP_ROW + group_rows) * L.ROW_BYTES),
-        "events": (words[L.H_EVENTS_OFFSET // 8], slots * L.EVENT_BYTES),
-        "definitions": (words[L.H_DEFINITIONS_OFFSET // 8], words[L.H_DEFINITIONS_BYTES // 8]),
-        "crash area": (words[L.H_CRASH_OFFSET // 8], words[L.H_CRASH_BYTES // 8]),
-    }
-    for name, (offset, size) in areas.items():
-        if offset < L.HEADER_BYTES or offset % 8 or offset + size > file_bytes:
-            raise RingDamaged(f"{name} at {offset}+{size} lies outside the {file_bytes} bytes of the file")
-    ordered = sorted(areas.items(), key=lambda item: item[1])
-    for (name, (offset, size)), (next_name, (next_offset, _)) in itertools.pairwise(ordered):
-        if offset + size > next_offset:
-            raise RingDamaged(f"{name} and {next_name} overlap")
+    areas = _checked_areas(words, file_bytes, slots, group_rows)
     rank, world = words[L.H_RANK // 8], words[L.H_WORLD_SIZE // 8]
     if rank > MAX_RANK or world > MAX_RANK or (world and rank >= world):
         raise RingDamaged(f"rank {rank} of world size {world} is impossible")
@@ -138,6 +126,24 @@ def parse_header(raw: bytes, actual_bytes: int) -> RingHeader:
         identity=identity,
         identity_problem=problem,
     )
+
+
+def _checked_areas(words: tuple[int, ...], file_bytes: int, slots: int, group_rows: int) -> dict[str, tuple[int, int]]:
+    """Offset and size of each area by its name. Raises RingDamaged where one lies outside the file, or two overlap."""
+    areas = {
+        "progress page": (words[L.H_PROGRESS_OFFSET // 8], (L.FIRST_GROUP_ROW + group_rows) * L.ROW_BYTES),
+        "events": (words[L.H_EVENTS_OFFSET // 8], slots * L.EVENT_BYTES),
+        "definitions": (words[L.H_DEFINITIONS_OFFSET // 8], words[L.H_DEFINITIONS_BYTES // 8]),
+        "crash area": (words[L.H_CRASH_OFFSET // 8], words[L.H_CRASH_BYTES // 8]),
+    }
+    for name, (offset, size) in areas.items():
+        if offset < L.HEADER_BYTES or offset % 8 or offset + size > file_bytes:
+            raise RingDamaged(f"{name} at {offset}+{size} lies outside the {file_bytes} bytes of the file")
+    ordered = sorted(areas.items(), key=lambda item: item[1])
+    for (name, (offset, size)), (next_name, (next_offset, _)) in itertools.pairwise(ordered):
+        if offset + size > next_offset:
+            raise RingDamaged(f"{name} and {next_name} overlap")
+    return areas
 
 
 def _parse_identity(raw: bytes, size: int) -> tuple[dict[str, Any], str]:

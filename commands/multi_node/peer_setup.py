@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ...transport.peer_hub import listen
+from ...transport.peer_listener import listen
 from .launcher import find_rendezvous
 from .peer_plan import PeerPlan, Role, plan_peers, secret_of
 

@@ -16,8 +16,9 @@ from ...telemetry.records import Event
 from ...telemetry.topics import TOPIC_METRICS
 from ...telemetry.vocabulary import EventName
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_REQUESTS
+from ...transport.hub_news import PeerClock, PeerJoined, PeerLost
 from ...transport.peer_frames import PeerFrame, PeerMessage
-from ...transport.peer_hub import PeerClock, PeerHub, PeerJoined, PeerLost
+from ...transport.peer_hub import PeerHub
 from ...transport.peer_link import JudgeLost, JudgeReached, JudgeSaid, PeerLink
 from .peer_plan import Role
 from .peer_setup import PeerSetup

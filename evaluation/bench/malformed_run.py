@@ -12,7 +12,8 @@ from typing import Any
 
 from ...simulator.faults.catalogue import CATALOGUE
 from ...simulator.program import Recipe
-from ...simulator.scenarios.scenarios import Scenario, four_jobs
+from ...simulator.scenarios.layouts import four_jobs
+from ...simulator.scenarios.scenarios import Scenario
 from ...simulator.scoring.run_score import score_run
 from ...simulator.scoring.summary import ScoreLine
 from ...simulator.sent import SentMessage

@@ -118,8 +118,8 @@ def test_proc_is_read_often_only_when_the_heartbeat_is_late(tmp_path: Path) -> N
 
 def _group(rank: WatchedRank, open_since_ns: int = 0, number: int = 0) -> None:
     opened = 1 if open_since_ns else 0
-    rank.groups[number] = replace(ROW, open=opened, oldest_open_ns=open_since_ns)
-    rank.group_numbers[number] = number
+    rank.groups.rows[number] = replace(ROW, open=opened, oldest_open_ns=open_since_ns)
+    rank.groups.numbers[number] = number
 
 
 def test_stacks_of_those_who_did_not_enter_and_of_one_waiter_per_group(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_stacks_of_those_who_did_not_enter_and_of_one_waiter_per_group(tmp_path:
     assert [(want.rank.slot, want.why) for want in wanted] == [(4, "not entered"), (0, "waits"), (2, "waits")]
     assert stacks_wanted(ranks, {0: S, 1: 2 * S}, 12 * S, SETTINGS) == []  # it has taken that long before
     ranks[4].hot = HotWords(event_head=9, definitions_used=0, events_dropped=0)
-    ranks[4].stack_taken_at_head = 9
+    ranks[4].told.stack_at_head = 9
     assert [want.rank.slot for want in stacks_wanted(ranks, {}, 12 * S, SETTINGS)] == [0, 2]
     assert stacks_wanted(ranks, {}, 11 * S, SETTINGS) == []
 
@@ -246,9 +246,9 @@ def _status_rank(tmp_path: Path, slot: int, level: Level, enqueued: int, complet
     writer.beat(0, 0, enqueued, completed)
     rank = WatchedRank(ring=RingFile(writer.path), slot=slot, identity=Identity(), pid=1, start_ticks=1)
     rank.ring.expect_groups(1)
-    rank.group_numbers[0] = rank.default_group = 0
+    rank.groups.numbers[0] = rank.groups.default = 0
     rank.look(1 * S)
-    rank.parse_groups()
+    rank.groups.parse(rank.page)
     return rank
 
 
@@ -278,24 +278,27 @@ def test_on_a_device_an_operation_is_old_from_when_its_device_began_it(tmp_path:
     """The host launched it long before: that it lies in a queue is no sign of anything."""
     rank = _rank(tmp_path)
     busy = replace(ROW, open=8, oldest_open_ns=1 * S, completed=4, complete_ns=9 * S, started=-1)
-    rank.groups = {0: busy, 1: replace(ROW, open=2, oldest_open_ns=2 * S, completed=7, complete_ns=5 * S, started=-1)}
-    assert [rank.open_since_ns(row) for row in (0, 1)] == [1 * S, 2 * S]  # on the host: since they were called
-    rank.device_groups = {0, 1}
+    rank.groups.rows = {
+        0: busy,
+        1: replace(ROW, open=2, oldest_open_ns=2 * S, completed=7, complete_ns=5 * S, started=-1),
+    }
+    assert [rank.groups.open_since_ns(row) for row in (0, 1)] == [1 * S, 2 * S]  # on the host: since they were called
+    rank.groups.on_device = {0, 1}
     # Nobody tells starts: since the device last ended anything, in whichever group.
-    assert [rank.open_since_ns(row) for row in (0, 1)] == [9 * S, 9 * S]
-    rank.groups[0] = replace(busy, started=5, started_ns=9 * S + 700)
-    assert rank.open_since_ns(0) == 9 * S + 700
-    rank.groups[0] = replace(busy, completed=0)
-    assert rank.open_since_ns(0) == 0  # it may be that nobody tells ends
+    assert [rank.groups.open_since_ns(row) for row in (0, 1)] == [9 * S, 9 * S]
+    rank.groups.rows[0] = replace(busy, started=5, started_ns=9 * S + 700)
+    assert rank.groups.open_since_ns(0) == 9 * S + 700
+    rank.groups.rows[0] = replace(busy, completed=0)
+    assert rank.groups.open_since_ns(0) == 0  # it may be that nobody tells ends
 
 
 def test_a_device_group_of_which_no_end_was_seen_has_unknown_ends(tmp_path: Path) -> None:
     rank = _rank(tmp_path)
-    rank.groups = {0: replace(ROW, in_use=1, enqueued=6, open=6, oldest_open_ns=1 * S, completed=0)}
-    rank.group_numbers = {0: 0}
+    rank.groups.rows = {0: replace(ROW, in_use=1, enqueued=6, open=6, oldest_open_ns=1 * S, completed=0)}
+    rank.groups.numbers = {0: 0}
     rows, _ = group_progress_rows([rank], 9 * S)
     assert (int(rows["completed"][0]), int(rows["open"][0]), int(rows["open_age_ns"][0])) == (0, 6, 8 * S)
-    rank.device_groups = {0}
+    rank.groups.on_device = {0}
     rows, _ = group_progress_rows([rank], 9 * S)
     assert (int(rows["enqueued"][0]), int(rows["completed"][0]), int(rows["open"][0])) == (6, -1, -1)
 

@@ -79,7 +79,7 @@ class Told:
 
     def look(self) -> None:
         """One look with a flush, whatever time it is."""
-        self.agent._next_look_ns = self.agent._next_flush_ns = 0  # noqa: SLF001  (time is not what is tested)
+        self.agent._next_look_ns = self.agent._flushes.next_flush_ns = 0  # noqa: SLF001  (time is not what is tested)
         self.agent.poll()
 
 

@@ -246,6 +246,7 @@ RULES: Sequence[tuple[str, Cover]] = (
     *((rf"make {name}", cover) for name, cover in _MAKE_TESTS.items()),
     *((rf"make {name}", NotHere(why=why, runs=f"make -n {name}")) for name, why in _MAKE_NOT.items()),
     *((rf"{text}", InClone()) for text in ("make clean", "pre-commit install")),
+    (r"pip install '\.\[agent\]' \./evaluation", Elsewhere("tests/installed/test_extras.py", ("evaluation",))),
     (r"pip install '\.\[agent\]'", Elsewhere("tests/installed/test_extras.py", ("with_extra", "agent"))),
     (
         r"pip install --require-hashes -r requirements/newest\.txt|pip install --no-deps --no-build-isolation -e \.",

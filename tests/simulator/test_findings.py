@@ -11,7 +11,8 @@ from whichrank.simulator.cluster_topology import ClusterShape, Topology
 from whichrank.simulator.jobs import JobSpec
 from whichrank.simulator.mesh import Mesh
 from whichrank.simulator.program import Recipe
-from whichrank.simulator.scenarios.scenarios import SCENARIOS, one_job
+from whichrank.simulator.scenarios.layouts import one_job
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.simulator.scoring.run_score import score_run
 from whichrank.simulator.world import World
 

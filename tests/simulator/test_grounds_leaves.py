@@ -6,7 +6,7 @@ import pytest
 
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.scenarios.grounds import HELD_OUT, Ground, moved
-from whichrank.simulator.scenarios.scenarios import crossing_jobs
+from whichrank.simulator.scenarios.layouts import crossing_jobs
 
 
 @pytest.mark.parametrize("ground", HELD_OUT, ids=lambda ground: ground.name)

@@ -34,7 +34,7 @@ def test_nothing_is_missed_where_nothing_is_due(scenario: str, monkeypatch: pyte
 
 def test_most_windows_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: Counter[str] = Counter()
-    for name in ("tick", "_place_ranks"):
+    for name in ("tick", "_place_node"):
         wrapped = getattr(NodeSensors, name)
 
         def call(self: NodeSensors, *args: Any, name: str = name, wrapped: Any = wrapped) -> None:
@@ -43,4 +43,4 @@ def test_most_windows_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(NodeSensors, name, call)
     messages("healthy")
-    assert 0 < counted["_place_ranks"] < 0.4 * counted["tick"]
+    assert 0 < counted["_place_node"] < 0.4 * counted["tick"]

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from whichrank.agents.ranks.watched_rank import WatchedRank
+from whichrank.agents.ranks.rank_groups import RankGroups
 from whichrank.agents.reduction.reduction import whole_steps_every
 from whichrank.simulator.clock import NEVER
 from whichrank.simulator.program import Recipe
-from whichrank.simulator.recording import _count, _told
+from whichrank.simulator.rank_stand import _count, _told
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.telemetry.records import Block
 from whichrank.telemetry.topics import TOPIC_BLOCKS
@@ -33,10 +33,10 @@ def test_since_when_a_call_is_open_is_what_an_agent_would_say(backend: str) -> N
         on_device = backend == "nccl"
         device_done = np.max([row.last_done for row in rows.values()], axis=0)
         for rank in range(16):
-            seen = SimpleNamespace(device_groups=set(rows) if on_device else set(), groups={})
+            seen = SimpleNamespace(on_device=set(rows) if on_device else set(), rows={})
             for number, row in rows.items():
                 oldest = int(row.oldest[rank])
-                seen.groups[number] = SimpleNamespace(
+                seen.rows[number] = SimpleNamespace(
                     open=int(row.enqueued[0][rank] - row.completed[0][rank]),
                     oldest_open_ns=oldest if oldest < NEVER else 0,
                     completed=int(row.completed[0][rank]),
@@ -46,7 +46,7 @@ def test_since_when_a_call_is_open_is_what_an_agent_would_say(backend: str) -> N
                 )
             for number, row in rows.items():
                 ours = int(_told(row, device_done if on_device else None).open_since[rank])
-                assert ours == WatchedRank.open_since_ns(seen, number)  # type: ignore[arg-type]
+                assert ours == RankGroups.open_since_ns(seen, number)  # type: ignore[arg-type]
                 compared += ours > 0
     assert compared > 100, "calls were open"
 

@@ -16,7 +16,8 @@ from whichrank.simulator.faults.catalogue import CATALOGUE
 from whichrank.simulator.ground_truth import TimeUse
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.resources import NotAParameter, ParameterChange, Resources
-from whichrank.simulator.scenarios.scenarios import SCENARIOS, one_job
+from whichrank.simulator.scenarios.layouts import one_job
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.simulator.world import World
 
 from .judged import judge

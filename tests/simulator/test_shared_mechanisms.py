@@ -14,7 +14,8 @@ from whichrank.simulator.jobs import JobSpec, Launcher, State
 from whichrank.simulator.mesh import mesh_for
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.resources import SERVICES, ParameterChange, Resources
-from whichrank.simulator.scenarios.scenarios import SCENARIOS, jobs_over_spines
+from whichrank.simulator.scenarios.layouts import jobs_over_spines
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.simulator.shared_storage import Demand, storage_state
 from whichrank.simulator.world import World
 from whichrank.telemetry.records import Event

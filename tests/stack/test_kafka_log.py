@@ -158,7 +158,7 @@ def test_a_partition_that_does_not_answer_is_named_and_holds_nobody_up(
     room: KafkaRoom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its fetches are never sent, as towards a broker that is not there."""
-    monkeypatch.setattr("whichrank.transport.kafka_log.DEAF_S", 1.0)
+    monkeypatch.setattr("whichrank.transport.partition_reading.DEAF_S", 1.0)
     said: list[str] = []
     bus = room.follow("deaf", report=said.append)
     bus.claim()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.transport.cut_wire import CutWire
 from whichrank.transport import peer_hub
+from whichrank.transport.hub_news import HubNews, PeerClock, PeerJoined, PeerLost
 from whichrank.transport.peer_followers import Follower, FollowerClock
 from whichrank.transport.peer_frames import (
     MAX_HELLO_BYTES,
@@ -33,8 +34,9 @@ from whichrank.transport.peer_frames import (
     unpack_ping,
     unpack_proof,
 )
-from whichrank.transport.peer_hub import HubNews, PeerClock, PeerHub, PeerJoined, PeerLost, listen
+from whichrank.transport.peer_hub import PeerHub
 from whichrank.transport.peer_link import JudgeLost, JudgeReached, JudgeSaid, PeerLink
+from whichrank.transport.peer_listener import listen
 
 SECRET = b"s" * 32
 

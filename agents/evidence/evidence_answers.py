@@ -1,0 +1,78 @@
+"""All evidence that is asked of one job's ranks: stacks, lines of calls, files; and how the answers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...telemetry.evidence_pieces import encode_evidence, split_evidence
+from ...telemetry.records import Event
+from ...telemetry.vocabulary import EventName
+from ..base.health import AgentHealth
+from ..base.settings import AgentSettings
+from ..privacy.privacy_options import STACKS
+from ..ranks.pending_events import PendingEvents
+from ..ranks.watched_rank import WatchedRank
+from .call_site_desk import ACTION as CALLS_ACTION
+from .call_site_desk import CallDesk
+from .evidence_desk import ACTIONS as FILE_ACTIONS
+from .evidence_desk import EvidenceDesk
+from .evidence_store import EvidenceStore, kept_name
+from .exit_reporter import ExitReporter
+from .stack_desk import StackDesk
+
+
+class EvidenceAnswers:
+    """Owned by the polling thread. send: takes a piece of evidence that is ready for the bus."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        health: AgentHealth,
+        node: str,
+        *,
+        pending: PendingEvents,
+        store: EvidenceStore,
+        endings: ExitReporter,
+        send: Callable[[bytes], None],
+        wall_ns: Callable[[], int],
+    ) -> None:
+        self.stacks = StackDesk(settings, health, node)
+        self.files = EvidenceDesk(settings, health, wall_ns)
+        self._calls = CallDesk(health, is_refused=STACKS in settings.withheld)
+        self._settings = settings
+        self._pending, self._store, self._endings = pending, store, endings
+        self._send = send
+
+    def request(self, event: Event, now_ns: int) -> None:
+        """Take an EVIDENCE_REQUEST: bounded, idempotent by id, answered within its lifetime or dropped."""
+        action = event.attributes.get("action")
+        if action == CALLS_ACTION:
+            self._calls.request(event)
+            return
+        desk = self.files if action in FILE_ACTIONS else self.stacks
+        desk.request(event, now_ns)
+
+    def tell_stacks(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
+        """Stacks that were taken since the last call, with the next flush; they are kept as files too."""
+        for report in self.stacks.finished(ranks):
+            self._pending.tell(report.rank, EventName.RANK_STACK, now_ns, report.attributes)
+            self._endings.save_stack(report)
+
+    def tell_calls(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
+        """Lines of calls that were asked for, with the next flush."""
+        for rank, attributes in self._calls.answers(ranks):
+            self._pending.tell(rank, EventName.RANK_CALLS, now_ns, attributes)
+
+    def tell_files(self) -> None:
+        """What was asked for, in pieces; at once, because it may be all that is left of a node soon."""
+        for whole in self.files.finished():
+            if self._settings.keeps_answers:
+                self._store.save(kept_name(whole), whole.content)
+            if self._settings.ships_answers:
+                for piece in split_evidence(whole):
+                    self._send(encode_evidence(piece))
+
+    def close(self) -> None:
+        """Ends the threads that take stacks and read files."""
+        self.stacks.close()
+        self.files.close()

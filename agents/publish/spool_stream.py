@@ -1,0 +1,124 @@
+"""Segment files of one topic and priority of the spool: what is read next, and what is written last."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...transport.bus import Message
+from ...transport.segments import SegmentReader
+from ..base.priority import Priority
+
+_READ_AHEAD = 16
+
+
+@dataclass(slots=True, kw_only=True)
+class SpoolSegment:
+    """numbers: of its messages, ascending. oldest_ns: Unix time of the first of them, 0 while it is empty."""
+
+    path: Path
+    numbers: array[int] = field(default_factory=lambda: array("Q"))
+    size: int = 0
+    oldest_ns: int = 0
+
+
+class SpoolStream:
+    """Segments of one topic and priority, the oldest first, and where reading is."""
+
+    def __init__(self, topic: str, priority: Priority) -> None:
+        self.topic, self.priority = topic, priority
+        self.segments: deque[SpoolSegment] = deque()
+        self.fd = -1  # of the last segment, while it is written
+        self._reader: SegmentReader | None = None
+        self._reading: SpoolSegment | None = None
+        self._ahead: deque[Message] = deque()
+
+    @property
+    def last_number(self) -> int:
+        """Of its newest message; 0 while it is empty."""
+        return next((s.numbers[-1] for s in reversed(self.segments) if s.numbers), 0)
+
+    def peek(self, after: int, report: Callable[[str, int, str], None]) -> Message | None:
+        """The first message that can be read with a number beyond ``after``. Damage is passed over."""
+        if self.last_number <= after:
+            return None
+        while True:
+            while self._ahead and self._ahead[0].position <= after:
+                self._ahead.popleft()
+            if self._ahead:
+                return self._ahead[0]
+            if not self._read_more(after, report):
+                return None
+
+    def _read_more(self, after: int, report: Callable[[str, int, str], None]) -> bool:
+        if self._reader is not None:
+            messages = self._reader.read(_READ_AHEAD, is_last=True)
+            self._ahead.extend(messages)
+            if messages:
+                return True
+        segment = self._segment_after(after)
+        if segment is None:
+            return False
+        self._stop_reading()
+        try:
+            self._reader, self._reading = SegmentReader(segment.path, report), segment
+        except OSError as error:
+            report(str(segment.path), 0, f"cannot be opened: {error.strerror or error}")
+            segment.numbers = array("Q")  # nothing in it can be had
+        return True
+
+    def _segment_after(self, after: int) -> SpoolSegment | None:
+        """The next segment that holds something beyond ``after``; never the one at hand, which has been read."""
+        later = self._reading is None or self._reading not in self.segments
+        for segment in self.segments:
+            if later and segment.numbers and segment.numbers[-1] > after:
+                return segment
+            later = later or segment is self._reading
+        return None
+
+    def remove(self, segment: SpoolSegment) -> None:
+        """Let go of a segment, whether it is read or written now. The file stays: that is the caller's."""
+        if segment is self._reading:
+            self._stop_reading()
+        if segment is self.segments[-1]:
+            self.stop_writing()
+        self.segments.remove(segment)
+
+    def stop_writing(self) -> None:
+        """The next message begins a segment of its own."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _stop_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = self._reading = None
+        self._ahead.clear()
+
+    def close(self) -> None:
+        """Lets go of both ends; may be called again."""
+        self._stop_reading()
+        self.stop_writing()
+
+
+def write_whole(stream: SpoolStream, segment: SpoolSegment, data: bytes) -> None:
+    """Append all of it or nothing. Raises OSError."""
+    view, start = memoryview(data), segment.size
+    try:
+        while view:
+            written = os.write(stream.fd, view)
+            segment.size += written
+            view = view[written:]
+    except OSError:
+        try:
+            os.ftruncate(stream.fd, start)
+        except OSError:
+            stream.stop_writing()  # a torn end, which readers recognise; what comes next gets a segment of its own
+        else:
+            segment.size = start
+        raise

@@ -70,7 +70,7 @@ def read_incident(document: object) -> IncidentDocument:
         advice=_read_advice(of.get("advice")),
         cost=read_cost(of.get("cost")),
         cause=_read_cause(of.get("cause")),
-        hold=_read_hold(of.get("hold")),
+        hold=read_hold(of.get("hold")),
         label=read_label(of.get("label")),
         extra=_extra(of, _INCIDENT_KEYS),
     )
@@ -240,7 +240,8 @@ def _read_cause(value: object) -> IncidentCause | None:
     )
 
 
-def _read_hold(value: object) -> IncidentHold | None:
+def read_hold(value: object) -> IncidentHold | None:
+    """``hold``; None where it does not wait."""
     if not isinstance(value, Mapping):
         return None
     return IncidentHold(

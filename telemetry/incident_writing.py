@@ -19,6 +19,7 @@ from .incident_document import (
     IncidentCause,
     IncidentCost,
     IncidentDocument,
+    IncidentHold,
     IncidentLabel,
     JobReference,
     JobShare,
@@ -42,7 +43,7 @@ def write_incident(incident: IncidentDocument) -> Document:
         "severity": _written(incident.severity),
         "cluster": incident.cluster,
         "job": write_job_reference(incident.job),
-        "jobs": list(map(_write_share, incident.jobs)),
+        "jobs": list(map(write_share, incident.jobs)),
         "bucket": _written(incident.bucket),
         "kind": _written(incident.kind),
         "scope": _written(incident.scope),
@@ -75,14 +76,13 @@ def write_incident(incident: IncidentDocument) -> Document:
             incident.history.extra,
         ),
         "confidence": incident.confidence,
-        "advice": None if incident.advice is None else _write_advice(incident.advice),
+        "advice": None if incident.advice is None else write_advice(incident.advice),
         "cost": None if incident.cost is None else write_cost(incident.cost),
     }
     if incident.cause is not None:
-        written["cause"] = _write_cause(incident.cause)
+        written["cause"] = write_cause(incident.cause)
     if incident.hold is not None:
-        hold = incident.hold
-        written["hold"] = _with({"until": hold.until_s, "because": hold.because}, hold.extra)
+        written["hold"] = write_hold(incident.hold)
     if incident.label is not None:
         written["label"] = write_label(incident.label)
     return _with(written, incident.extra)
@@ -101,7 +101,8 @@ def write_job_reference(job: JobReference) -> Document:
     return _with(written, job.extra)
 
 
-def _write_share(share: JobShare) -> Document:
+def write_share(share: JobShare) -> Document:
+    """A row of ``jobs``."""
     written = {
         "id": share.id,
         "attempt": share.attempt,
@@ -175,7 +176,8 @@ def _with_origin(written: Document, fact: EvidenceFact | None, condition: str) -
     return written
 
 
-def _write_advice(advice: IncidentAdvice) -> Document:
+def write_advice(advice: IncidentAdvice) -> Document:
+    """``advice``."""
     written: Document = {"action": _written(advice.action), "by": advice.by, "text": advice.text}
     if advice.retry is not None:
         written["retry"] = {"number": advice.retry.number, "of": advice.retry.of}
@@ -190,7 +192,8 @@ def write_cost(cost: IncidentCost) -> Document:
     return _with(written, cost.extra)
 
 
-def _write_cause(cause: IncidentCause) -> Document:
+def write_cause(cause: IncidentCause) -> Document:
+    """``cause``."""
     written = {
         "condition": cause.condition,
         "entity": cause.entity,
@@ -200,6 +203,11 @@ def _write_cause(cause: IncidentCause) -> Document:
         "domain": cause.domain,
     }
     return _with(written, cause.extra)
+
+
+def write_hold(hold: IncidentHold) -> Document:
+    """``hold``."""
+    return _with({"until": hold.until_s, "because": hold.because}, hold.extra)
 
 
 def write_label(label: IncidentLabel) -> Document:

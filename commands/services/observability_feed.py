@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...processors.cluster.accounting import Account, told_accounts
-from ...processors.cluster.case import published_documents
+from ...processors.cluster.case_row import published_documents
 from ...processors.observability_export.processor_export import PipelineCounts, ProcessorExporter
 from ...processors.runner import EmbeddedRunner
 from ...processors.runner_service import Role, ServiceHealth
+from ...telemetry.incident_reading import read_incident
 from ...telemetry.records import Record
 from ...transport.kafka_client import Client, KafkaTrouble, Producer, Sent
 
@@ -46,7 +47,7 @@ class ObservabilityFeed:
 
     def incident(self, document: Mapping[str, Any], stamp_ns: int) -> None:
         """Each revision that is published."""
-        self._people.incident(document, stamp_ns, time.time_ns())
+        self._people.incident(read_incident(document), stamp_ns, time.time_ns())
 
     def turn(self, role: Role, runner: EmbeddedRunner, health: Callable[[], ServiceHealth]) -> None:
         """Publish what is due. Of incidents only the leader tells, from its state: what is open goes on being told."""

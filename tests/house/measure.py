@@ -16,6 +16,10 @@ _TABLES = "grafana."
 #: The edges, where a type becomes JSON and comes back: a dictionary of anything is what they are for.
 CODECS = frozenset(
     {
+        "processors.cluster.advice_table",
+        "processors.cluster.case_row",
+        "processors.cluster.shared.told",
+        "processors.told_finding",
         "processors.condition_document",
         "processors.finding_document",
         "processors.older_sentences",

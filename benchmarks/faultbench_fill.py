@@ -29,9 +29,10 @@ from whichrank.commands.bench.accounting_run import accounting_lines
 from whichrank.commands.bench.cost import RANKS, kept_cost, measure_cost
 from whichrank.commands.bench.false_pages import LOADS, Load, kept_sound_days, kept_sound_seeds, watch_sound_days
 from whichrank.commands.bench.kept_runs import KeptRuns, code_version
-from whichrank.commands.bench.matrix import Scored, run_all
+from whichrank.commands.bench.matrix import run_all
 from whichrank.commands.bench.one_run import Asked, most_memory_bytes
 from whichrank.commands.bench.result_cache import kept_lines, measured_lines
+from whichrank.commands.bench.scored_run import Scored
 from whichrank.commands.bench.suites import ACCOUNTING_HOURS, ACCOUNTING_SEEDS
 from whichrank.simulator.scenarios.grounds import HELD_OUT_SEED
 from whichrank.simulator.scenarios.scenarios import SCENARIOS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -20,7 +20,7 @@ from .settings.settings import (
     load_settings,
     print_settings,
 )
-from .settings.settings_sources import Settings, settings_path
+from .settings.settings_sources import Flags, Settings, settings_path
 from .support.late_commands import late_group
 
 EXIT_USAGE = 2
@@ -117,7 +117,7 @@ def run_command(
     --json) and a key of whichrank.toml (out, json_lines). A flag beats the
     variable, the variable beats the file; --print-config shows what holds.
     """
-    given: dict[str, Any] = {
+    given: Flags = {
         "out": out,
         "json_lines": json_lines,
         "view": view,
@@ -457,9 +457,7 @@ def demo_command(
 S = TypeVar("S", bound=Settings)
 
 
-def _settings(
-    kind: type[S], given: dict[str, Any], config: Path | None, pairs: list[str] | None
-) -> tuple[S, dict[str, str]]:
+def _settings(kind: type[S], given: Flags, config: Path | None, pairs: list[str] | None) -> tuple[S, dict[str, str]]:
     """The settings of a command; what is wrong with them is told, and the program ends."""
     try:
         return load_settings(kind, {k: v for k, v in given.items() if v is not None}, config, pairs or ())

@@ -1,4 +1,4 @@
-"""The file of --expect, as types: TOML tables in, ``Expected`` out, and back as what a probe's process is told. Pure."""
+"""The file of --expect, as types: TOML tables in, ``Expected`` out, and back for a process of a probe. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def plain_expected(expected: Expected) -> dict[str, Any]:
         given = getattr(expected, section)
         values = {each.name: getattr(given, each.name) for each in fields(made)}  # type: ignore[arg-type]
         tables[section] = {
-            key: list(value) if isinstance(value, tuple) else value for key, value in values.items() if value is not None
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in values.items()
+            if value is not None
         }
     return tables
 

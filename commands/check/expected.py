@@ -1,4 +1,4 @@
-"""What is expected of the node: as ``expectations_file`` reads it, or nothing beyond what the node's own kind suggests."""
+"""What is expected of the node: what ``expectations_file`` reads, or nothing beyond what the node's kind suggests."""
 
 from __future__ import annotations
 

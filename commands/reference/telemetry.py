@@ -16,6 +16,7 @@ from ...processors.runner_service import Role, ServiceHealth
 from ...telemetry import attributes as names
 from ...telemetry.evidence import EvidencePiece, encode_evidence
 from ...telemetry.incident_events import incident_event
+from ...telemetry.incident_writing import write_incident
 from ...telemetry.metric_encode import METRICS
 from ...telemetry.node_metrics import node_metrics
 from ...telemetry.records import Event, Identity
@@ -23,8 +24,8 @@ from ...telemetry.response_events import response_event
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ...transport.kafka_topics import DAY_MS, HOUR_MS, TOPICS, TopicPlan
-from ..notify.health import NotifyFigures, NotifyHealth, ReceiverHealth
-from ..respond.health import RespondFigures, RespondHealth
+from ..notify.notify_health import NotifyFigures, NotifyHealth, ReceiverHealth
+from ..respond.respond_health import RespondFigures, RespondHealth
 from ..support.health_server import ServiceFigures
 from . import words
 from .incident import whole_incident, whole_response
@@ -208,7 +209,11 @@ def _event_content(name: EventName) -> str:
     if name in TABLES:
         return "columns " + codes(TABLES[name].names or ())
     if name in (EventName.INCIDENT, EventName.RESPONSE):
-        made = incident_event(whole_incident()) if name is EventName.INCIDENT else response_event(whole_response())
+        made = (
+            incident_event(write_incident(whole_incident()))
+            if name is EventName.INCIDENT
+            else response_event(whole_response().written())
+        )
         (record,) = ScopeLogs.FromString(made).log_records
         return _span_attributes(attributes_of(record.attributes))
     if name is EventName.EVIDENCE:

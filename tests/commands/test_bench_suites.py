@@ -12,11 +12,11 @@ from whichrank.commands.bench import acceptance
 from whichrank.commands.bench import cost as cost_module
 from whichrank.commands.bench.acceptance import must_show
 from whichrank.commands.bench.cost import Cost, cost_lines, exponent, kept_cost, measure_cost
-from whichrank.commands.bench.false_pages import LOADS, Sound, kept_sound_days, sound_lines, watch_sound_days
+from whichrank.commands.bench.false_pages import LOADS, kept_sound_days, sound_lines, watch_sound_days
 from whichrank.commands.bench.kept_runs import KeptRuns
-from whichrank.commands.bench.matrix import Scored
 from whichrank.commands.bench.one_run import Asked
 from whichrank.commands.bench.result_cache import kept_lines, measured_lines
+from whichrank.commands.bench.scored_run import Scored, Sound
 from whichrank.simulator.scenarios.grounds import HELD_OUT_SEED
 from whichrank.simulator.scoring.run_score import RunScore
 from whichrank.simulator.scoring.summary import Line

@@ -29,9 +29,10 @@ from whichrank.evaluation.bench.accounting_run import accounting_lines
 from whichrank.evaluation.bench.cost import RANKS, kept_cost, measure_cost
 from whichrank.evaluation.bench.false_pages import LOADS, Load, kept_sound_days, kept_sound_seeds, watch_sound_days
 from whichrank.evaluation.bench.kept_runs import KeptRuns, code_version
-from whichrank.evaluation.bench.matrix import Scored, run_all
+from whichrank.evaluation.bench.matrix import run_all
 from whichrank.evaluation.bench.one_run import Asked, most_memory_bytes
 from whichrank.evaluation.bench.result_cache import kept_lines, measured_lines
+from whichrank.evaluation.bench.scored_run import Scored
 from whichrank.evaluation.bench.suites import ACCOUNTING_HOURS, ACCOUNTING_SEEDS
 from whichrank.simulator.scenarios.grounds import HELD_OUT_SEED
 from whichrank.simulator.scenarios.scenarios import SCENARIOS

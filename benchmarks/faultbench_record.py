@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from whichrank.evaluation.bench.kept_runs import KeptRuns, code_version, finite
+from whichrank.evaluation.bench.kept_documents import finite, write_scored
+from whichrank.evaluation.bench.kept_runs import KeptRuns, code_version
 from whichrank.evaluation.bench.matrix import score_one
 from whichrank.evaluation.bench.one_run import Asked
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BadRecord as error:
         parser.error(str(error))
     if options.what == "pack":
-        found = {name: content for name in kept.names() if (content := kept.read(name)) is not None}
+        found = {name: content for name in kept.names() if (content := read_kept(kept, name)) is not None}
         write_record(path, {**recorded, **found})
     words = f"{len(recorded)} results recorded before, {len(kept.names())} in {options.results}"
     print(f"code {version}: {words}")
@@ -90,12 +91,22 @@ def read_record(path: Path) -> dict[str, Mapping[str, Any]]:
         raise BadRecord(f"{path} is no record ({error}): take it from the repository again, or remove it") from error
 
 
+def read_kept(kept: KeptRuns, name: str) -> Mapping[str, Any] | None:
+    """None: not there, or cut off as a full disk leaves it."""
+    content = kept.read(name)
+    try:
+        found = None if content is None else json.loads(content)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def unpack(kept: KeptRuns, path: Path) -> dict[str, Mapping[str, Any]]:
     """What is recorded goes into the results, but for what is there. Raises BadRecord, or OSError: nothing can be
     written."""
     recorded = read_record(path)
     for name in recorded.keys() - set(kept.names()):
-        kept.write(name, recorded[name])
+        kept.write(name, json.dumps(finite(recorded[name]), ensure_ascii=False))
     return recorded
 
 
@@ -112,14 +123,14 @@ def write_record(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _check(kept: KeptRuns, *, runs: int, ranks: int, seed: int) -> int:
-    known = [(name, content) for name in kept.names() if (content := kept.read(name)) and content.get("ranks") == ranks]
+    known = [(name, found) for name in kept.names() if (found := read_kept(kept, name)) and found.get("ranks") == ranks]
     chosen = random.Random(seed).sample(known, min(runs, len(known)))
     differs = 0
     for name, before in chosen:
         asked = Asked(
             scenario=before["scenario"], ranks=before["ranks"], seed=before["seed"], is_plain=before["is_plain"]
         )
-        other = differences(before, score_one(asked, None, _LIMIT_S))
+        other = differences(before, json.loads(write_scored(score_one(asked, None, _LIMIT_S))))
         differs += bool(other)
         print(f"  {name}: {'comes out otherwise: ' + ', '.join(other) if other else 'the same'}", flush=True)
     print(f"{len(chosen) - differs} of {len(chosen)} runs of {len(known)} at {ranks:,} ranks come out the same")

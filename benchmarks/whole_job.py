@@ -27,6 +27,7 @@ from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.observability_export.processor_export import PipelineCounts, ProcessorExporter
 from whichrank.processors.runner import EmbeddedRunner
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Block, Event, Group, Identity, Incident, Record
@@ -162,7 +163,7 @@ class WholeJob:
     def _deliver(self, record: Record) -> None:
         if isinstance(record.payload, Incident):
             self.incidents.append(record.payload.document)
-            self._people.incident(record.payload.document, record.stamp_ns, self._feed.ns)
+            self._people.incident(read_incident(record.payload.document), record.stamp_ns, self._feed.ns)
 
 
 @dataclass(slots=True)

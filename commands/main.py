@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,7 +20,7 @@ from .settings.settings import (
     load_settings,
     print_settings,
 )
-from .settings.settings_sources import settings_path
+from .settings.settings_sources import Flags, settings_path
 from .support.evaluation import installed_commands
 from .support.late_commands import late_group
 
@@ -112,7 +112,7 @@ def run_command(
     --json) and a key of whichrank.toml (out, json_lines). A flag beats the
     variable, the variable beats the file; --print-config shows what holds.
     """
-    given: dict[str, Any] = {
+    given: Flags = {
         "out": out,
         "json_lines": json_lines,
         "view": view,

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import setup  # type: ignore[import-untyped]
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = ("evaluation", "simulator")

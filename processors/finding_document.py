@@ -10,79 +10,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..telemetry.evidence_facts import FACT, EvidenceFact, write_fact
+from ..telemetry.incident_document import (
+    CodePlace,
+    EvidenceRow,
+    FirstBadPlace,
+    JobReference,
+    RuledOutEntry,
+    SuspectEntry,
+    Value,
+)
+from ..telemetry.incident_writing import write_evidence, write_first_bad, write_job_reference, write_suspect
 from ..telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .older_sentences import fact_of_row
 
-#: Measured, or a word: what a row of evidence is about.
-Value = float | int | str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceRow:
-    """signal: what was measured. source: who says it. time_s: Unix seconds. shows: the sentence, read by people alone.
-
-    fact: what it was made of.
-    """
-
-    signal: str
-    source: str
-    time_s: float
-    shows: str
-    value: Value | None = None
-    fact: EvidenceFact | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodePlace:
-    """Where a rank's program is, as far as that is known."""
-
-    file: str | None = None
-    line: int | None = None
-    phase: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuspectEntry:
-    """Who is blamed: a rank, or a node with its ranks (as ranges)."""
-
-    scope: Scope
-    id: str
-    rank: int | None = None
-    node: str | None = None
-    gpu: str | None = None
-    pid: int | None = None
-    where: CodePlace | None = None
-    probability: float
-    ranks: str | None = None
-
-    @property
-    def phase(self) -> str | None:
-        return self.where.phase if self.where is not None else None
-
-    @property
-    def line(self) -> int | None:
-        return self.where.line if self.where is not None else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuledOutEntry:
-    """Who only looks guilty. who: in words; ranks: as ranges."""
-
-    who: str
-    ranks: str
-    looks_guilty: str
-    because: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstBadPlace:
-    """Where in the training it began. sequence: of the collective in its group."""
-
-    step: int | None = None
-    group: str | None = None
-    sequence: int | None = None
-    operation: str | None = None
+#: A finding is made of the same rows as an incident.
+__all__ = [
+    "CodePlace",
+    "EvidenceRow",
+    "FindingBody",
+    "FindingTimes",
+    "FirstBadPlace",
+    "JobReference",
+    "RuledOutEntry",
+    "SuspectEntry",
+    "Value",
+    "read_body",
+    "write_body",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +47,6 @@ class FindingTimes:
     detected_s: float
     attributed_s: float
     resolved_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobReference:
-    """Which job it is about, and how that is now: running, stopped, restarting."""
-
-    run: str | None
-    id: str
-    name: str | None
-    attempt: str | None
-    owner: str | None = None
-    now: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,33 +85,21 @@ class FindingBody:
 
 def write_body(body: FindingBody) -> dict[str, Any]:
     """Its JSON (docs/incident.md)."""
-    times, job = body.times, body.job
+    times = body.times
     document: dict[str, Any] = {
         "bucket": body.bucket.value,
         "kind": body.kind.value,
         "scope": body.scope.value,
         "severity": body.severity.value,
-        "suspects": [_write_suspect(each) for each in body.suspects],
+        "suspects": [write_suspect(each) for each in body.suspects],
         "victims": {"count": body.victim_count, "ranks": body.victims},
         "coverage": {"ranks_seen": body.ranks_seen, "ranks_expected": body.ranks_expected},
-        "first_bad": {
-            "step": body.first_bad.step,
-            "group": body.first_bad.group,
-            "sequence": body.first_bad.sequence,
-            "operation": body.first_bad.operation,
-        },
+        "first_bad": write_first_bad(body.first_bad),
         "times": {"onset": times.onset_s, "detected": times.detected_s, "attributed": times.attributed_s},
-        "evidence": [_write_evidence(row) for row in body.evidence],
+        "evidence": [write_evidence(row) for row in body.evidence],
         "ruled_out": [_write_ruled_out(each) for each in body.ruled_out],
         "confidence": body.confidence,
-        "job": {
-            "run": job.run,
-            "id": job.id,
-            "name": job.name,
-            "attempt": job.attempt,
-            "owner": job.owner,
-            "now": job.now,
-        },
+        "job": write_job_reference(body.job),
     }
     if times.resolved_s is not None:
         document["times"]["resolved"] = times.resolved_s
@@ -180,33 +110,6 @@ def write_body(body: FindingBody) -> dict[str, Any]:
     if body.always:
         document["always"] = True
     return document
-
-
-def _write_evidence(row: EvidenceRow) -> dict[str, Any]:
-    """One row's JSON."""
-    written = {
-        "signal": row.signal,
-        "source": row.source,
-        "time": row.time_s,
-        "value": row.value,
-        "shows": row.shows,
-    }
-    return written if row.fact is None else {**written, FACT: write_fact(row.fact)}
-
-
-def _write_suspect(entry: SuspectEntry) -> dict[str, Any]:
-    where = entry.where
-    written = {
-        "scope": entry.scope.value,
-        "id": entry.id,
-        "rank": entry.rank,
-        "node": entry.node,
-        "gpu": entry.gpu,
-        "pid": entry.pid,
-        "where": None if where is None else {"file": where.file, "line": where.line, "phase": where.phase},
-        "probability": entry.probability,
-    }
-    return written if entry.ranks is None else {**written, "ranks": entry.ranks}
 
 
 def _write_ruled_out(entry: RuledOutEntry) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from dataclasses import replace
 from signal import Signals
 from typing import Any
 
-from ..telemetry.evidence_facts import EvidenceFact, How, SignalSender, read_fact
+from ..telemetry.evidence_facts import EvidenceFact, How, SignalSender
+from ..telemetry.incident_document import EvidenceRow, RuledOutEntry
+from ..telemetry.incident_reading import read_evidence
 from ..telemetry.ring_layout import parse_ranks
 
 _ENDED = re.compile(
@@ -53,15 +55,17 @@ _PARTS = " | "
 
 
 def fact_of_row(row: Mapping[str, Any]) -> EvidenceFact | None:
+    """The machine part of a row of evidence as JSON, whichever release has written it."""
+    return fact_of_evidence(read_evidence(row))
+
+
+def fact_of_evidence(row: EvidenceRow) -> EvidenceFact | None:
     """The machine part of a row of evidence, whichever release has written it."""
-    fact = read_fact(row)
-    return fact if fact is not None else _fact_of_sentence(row)
+    return row.fact if row.fact is not None else _fact_of_sentence(row.signal, row.source, row.shows)
 
 
-def _fact_of_sentence(row: Mapping[str, Any]) -> EvidenceFact | None:
-    signal, shows = str(row.get("signal") or ""), str(row.get("shows") or "")
+def _fact_of_sentence(signal: str, source: str, shows: str) -> EvidenceFact | None:
     if signal.startswith("peer."):
-        source = str(row.get("source") or "")
         if not source.startswith(_NODE):
             return None
         how = How.CLOSED if signal == "peer.closed" else How.SILENT
@@ -110,16 +114,15 @@ def _number(signal: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def ranks_of_row(row: Mapping[str, Any]) -> frozenset[int]:
+def ranks_ruled_out(row: RuledOutEntry) -> frozenset[int]:
     """Whom a row of ``ruled_out`` is about; empty where it names no rank."""
-    fact = read_fact(row)
-    if fact is not None and fact.rank is not None:
-        return frozenset({fact.rank})
-    written = row.get("ranks")
-    if written is None and (found := _WHO.fullmatch(str(row.get("who")))):
+    if row.fact is not None and row.fact.rank is not None:
+        return frozenset({row.fact.rank})
+    written = row.ranks
+    if written is None and (found := _WHO.fullmatch(row.who)):
         written = found[1]
     try:
-        return frozenset(parse_ranks(str(written or "")))
+        return frozenset(parse_ranks(written or ""))
     except ValueError:
         return frozenset()
 

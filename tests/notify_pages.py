@@ -28,7 +28,8 @@ from tests.stack.test_notify import NotifyRoad
 from tests.stack.test_process_command import WAIT_S, WHICHRANK
 from whichrank.evaluation.bench.report import exit_code, print_lines
 from whichrank.simulator.scoring.summary import ScoreLine
-from whichrank.telemetry.incident import Document
+from whichrank.telemetry.incident_document import IncidentDocument
+from whichrank.telemetry.incident_writing import write_incident
 from whichrank.telemetry.otlp import encode_payloads
 from whichrank.telemetry.records import Incident
 from whichrank.telemetry.topics import TOPIC_INCIDENTS
@@ -80,9 +81,9 @@ class Room:
         )
         return started
 
-    def send(self, *documents: Document) -> None:
+    def send(self, *documents: IncidentDocument) -> None:
         for each in documents:
-            self.road.send(TOPIC_INCIDENTS, encode_payloads([Incident(document=each)]), key=str(each["id"]))
+            self.road.send(TOPIC_INCIDENTS, encode_payloads([Incident(document=write_incident(each))]), key=each.id)
 
     def make_trouble(self) -> None:
         """The next requests of each receiver: refused for now, failed, or done and the answer lost."""
@@ -131,7 +132,7 @@ def revision_to_receiver(room: Room) -> dict[str, list[float]]:
     sent: dict[str, float] = {}
     for _ in range(QUIET):
         document = _new(room.number())
-        sent[document["id"]] = time.time()
+        sent[document.id] = time.time()
         room.send(document)
     _wait(room, [[key] for key in sent])
     return {
@@ -181,7 +182,7 @@ def pages_under_trouble(room: Room, rounds: int) -> list[list[str]]:
     return causes
 
 
-def _new(number: int, revision: int = 1, **fields: Any) -> Document:
+def _new(number: int, revision: int = 1, **fields: Any) -> IncidentDocument:
     now = time.time()
     return page(number, revision, times={"onset": now, "detected": now}, **fields)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from importlib import import_module
-from typing import IO, Any
+from typing import IO
 
 from ...diagnosis.health_checks.outcome import CheckStatus
 from ...telemetry.missing_packages import missing_package
+from .child_messages import Begins, ChildMessage, Done, read_setup, write_message
 from .finding import Finding
-from .setup import setup_of
 
 
 class Pipe:
@@ -22,13 +21,14 @@ class Pipe:
 
     def found(self, *findings: Finding) -> None:
         for finding in findings:
-            self.write(finding.plain())
+            self.write(finding)
 
     def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:
-        self.write({"begins": what, "stuck": stuck.value})
+        self.write(Begins(what=what, stuck=stuck))
 
-    def write(self, said: dict[str, Any]) -> None:
-        self._out.write(json.dumps(said).encode() + b"\n")
+    def write(self, message: ChildMessage) -> None:
+        """A line, at once. Raises OSError where the parent is gone."""
+        self._out.write(write_message(message))
         self._out.flush()
 
 
@@ -36,7 +36,7 @@ def main(module: str) -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no finding
     pipe = Pipe(out)
-    setup = setup_of(json.load(sys.stdin))
+    setup = read_setup(sys.stdin.buffer.read())
     try:
         import_module(f".{module}", __package__).check(setup, pipe)
     except Exception as error:  # edge: drivers, mounts and files of /sys can do anything
@@ -55,7 +55,7 @@ def main(module: str) -> None:
                     remedy=remedy,
                 )
             )
-    pipe.write({"done": True})
+    pipe.write(Done())
     # Threads may sit in dead mounts, a driver's library in its own end: nothing of that is waited for.
     os._exit(0)
 

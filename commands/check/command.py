@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from ..support.stderr import say
-from .expected import BadExpectations, Expected, expected_of, read_document
+from .expectations_file import BadExpectations, read_expectations
+from .expected import Expected
 from .finding import EXIT_UNKNOWN, EXIT_USAGE, Family, exit_status, verdict
 from .probes import PROBES, WHOLE_S, run_probes
 from .report import print_json, print_lines
@@ -60,7 +62,7 @@ def register(app: typer.Typer) -> None:
         wrong, but something could not be seen. How to use it in Slurm and
         Kubernetes: docs/check.md.
         """
-        document = _document(expect, write or [])
+        expected = _expected(expect, write or [])
         families = frozenset(only or Family) - frozenset(skip or ())
         if timeout is not None and not _LEAST_S <= timeout <= _MOST_S:
             _refuse(f"--timeout {timeout:g}: must be {_LEAST_S:g} to {_MOST_S:g} seconds")
@@ -72,13 +74,13 @@ def register(app: typer.Typer) -> None:
         setup = Setup(
             mode=mode,
             families=families,
-            expected=_expected(document, str(expect or "--expect")),
+            expected=expected,
             limit_s=whole_s,
             root=root,
             kernel_log=kernel_log,
         )
         began_s = time.monotonic()
-        findings = run_probes(setup, document, whole_s)
+        findings = run_probes(setup, whole_s)
         took_s = time.monotonic() - began_s
         code = exit_status(verdict(findings), strict=strict) if findings else EXIT_UNKNOWN
         if as_json:
@@ -88,28 +90,16 @@ def register(app: typer.Typer) -> None:
         raise typer.Exit(code)
 
 
-def _document(expect: Path | None, write: list[str]) -> dict[str, Any]:
-    """The file's tables, with the folders of --write among them."""
+def _expected(expect: Path | None, write: list[str]) -> Expected:
+    """What the file asks for, with the folders of --write."""
     try:
-        document = dict(read_document(expect)) if expect is not None else {}
+        expected = read_expectations(expect) if expect is not None else Expected()
     except BadExpectations as error:
         _refuse(str(error))
-    _expected(document, str(expect or "--expect"))
     for folder in write:
         if not os.path.isabs(folder):
             _refuse(f"--write {folder}: must be an absolute path")
-    if write:
-        storage = dict(document.get("storage", {}))
-        storage["write"] = [*storage.get("write", []), *write]
-        document["storage"] = storage
-    return document
-
-
-def _expected(document: dict[str, Any], source: str) -> Expected:
-    try:
-        return expected_of(document, source)
-    except BadExpectations as error:
-        _refuse(str(error))
+    return replace(expected, storage=replace(expected.storage, write=(*expected.storage.write, *write)))
 
 
 def _refuse(line: str) -> NoReturn:

@@ -6,7 +6,6 @@ where the kernel does not let it go, nobody waits for it. What it had found, and
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -16,11 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ...diagnosis.health_checks.outcome import CheckStatus
+from .child_messages import Begins, ChildMessage, Done, read_message, write_setup
 from .finding import Family, Finding
-from .setup import Mode, Setup, plain_setup
+from .setup import Mode, Setup
 
 #: More findings of one probe are counted.
 MOST_FINDINGS = 500
@@ -81,10 +80,10 @@ class _Running:
         return self.child.stdout.fileno()
 
 
-def run_probes(setup: Setup, document: Mapping[str, Any], whole_s: float) -> list[Finding]:
-    """All that were chosen, at once. Returns within ``whole_s``. ``document``: the expectations, as they were read."""
+def run_probes(setup: Setup, whole_s: float) -> list[Finding]:
+    """All that were chosen, at once. Returns within ``whole_s``."""
     until_s = time.monotonic() + whole_s - _SPARE_S
-    running = [_start(probe, setup, document, until_s) for probe in PROBES if _is_chosen(probe, setup)]
+    running = [_start(probe, setup, until_s) for probe in PROBES if _is_chosen(probe, setup)]
     with selectors.DefaultSelector() as waiting:
         for each in running:
             os.set_blocking(each.fd, False)
@@ -103,7 +102,7 @@ def _is_chosen(probe: Probe, setup: Setup) -> bool:
     return setup.mode in probe.limits_s and not setup.families.isdisjoint(probe.families)
 
 
-def _start(probe: Probe, setup: Setup, document: Mapping[str, Any], until_s: float) -> _Running:
+def _start(probe: Probe, setup: Setup, until_s: float) -> _Running:
     began_s = time.monotonic()
     limit_s = max(0.5, min(probe.limits_s[setup.mode], until_s - began_s))
     child = subprocess.Popen(
@@ -115,9 +114,8 @@ def _start(probe: Probe, setup: Setup, document: Mapping[str, Any], until_s: flo
         start_new_session=True,  # it and what it starts are ended together
     )
     assert child.stdin is not None
-    told = json.dumps(plain_setup(replace(setup, limit_s=limit_s), document)).encode()
     try:
-        child.stdin.write(told)
+        child.stdin.write(write_setup(replace(setup, limit_s=limit_s)))
         child.stdin.close()
     except OSError:
         pass  # it has ended; that is told by its status
@@ -137,19 +135,19 @@ def _read(running: _Running) -> bool:
     running.half = lines.pop()[:_MOST_LINE_BYTES]
     for line in lines:
         try:
-            _take(running, json.loads(line))
+            _take(running, read_message(line))
         except (ValueError, KeyError, TypeError):
             running.left_out += 1  # what a library wrote there by itself
     return bool(chunk) and not running.done
 
 
-def _take(running: _Running, said: Mapping[str, Any]) -> None:
-    if "begins" in said:
-        running.asked, running.stuck = str(said["begins"]), CheckStatus(said["stuck"])
-    elif "done" in said:
+def _take(running: _Running, message: ChildMessage) -> None:
+    if isinstance(message, Begins):
+        running.asked, running.stuck = message.what, message.stuck
+    elif isinstance(message, Done):
         running.done = True
     elif len(running.findings) < MOST_FINDINGS:
-        running.findings.append(Finding.of_plain(said))
+        running.findings.append(message)
     else:
         running.left_out += 1
 

@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.text import Text
@@ -40,7 +41,7 @@ def print_json(mode: Mode, findings: Sequence[Finding], exit_code: int, took_s: 
             for family in Family
             if (own := [finding for finding in findings if finding.family is family])
         },
-        "findings": [finding.plain() for finding in _sorted(findings)],
+        "findings": [asdict(finding) for finding in _sorted(findings)],
     }
     sys.stdout.write(json.dumps(document) + "\n")
 

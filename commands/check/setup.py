@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...diagnosis.health_checks.outcome import CheckStatus
-from .expected import Expected, expected_of
+from .expected import Expected
 from .finding import Family, Finding
 
 
@@ -46,29 +45,6 @@ class Setup:
     @property
     def etc(self) -> Path:
         return self.root / "etc"
-
-
-def plain_setup(setup: Setup, document: Mapping[str, Any]) -> dict[str, Any]:
-    """``document``: what ``setup.expected`` was made of."""
-    return {
-        "mode": setup.mode.value,
-        "families": sorted(family.value for family in setup.families),
-        "expected": dict(document),
-        "limit_s": setup.limit_s,
-        "root": str(setup.root),
-        "kernel_log": setup.kernel_log,
-    }
-
-
-def setup_of(plain: Mapping[str, Any]) -> Setup:
-    return Setup(
-        mode=Mode(plain["mode"]),
-        families=frozenset(Family(name) for name in plain["families"]),
-        expected=expected_of(plain["expected"], "--expect"),
-        limit_s=plain["limit_s"],
-        root=Path(plain["root"]),
-        kernel_log=plain["kernel_log"],
-    )
 
 
 class Tell(Protocol):

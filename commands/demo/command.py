@@ -19,16 +19,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from ...telemetry.incident_document import CodePlace, IncidentDocument, word_of
+from ...telemetry.incident_writing import write_incident
 from ...telemetry.missing_packages import how_to_install
-from ...telemetry.vocabulary import Bucket, Kind
+from ...telemetry.vocabulary import Bucket, IncidentState, Kind
 from ..run_folder.incident_log import read_lines
 from ..run_folder.run_directory import INCIDENTS_FILE
 
@@ -49,7 +50,8 @@ SCENARIOS: dict[str, Kind] = {
     "wrong_size": Kind.DESYNC,
     "skipped_collective": Kind.DESYNC,
 }
-BLOCKING_BUCKETS = frozenset({Bucket.IMMEDIATE_CRASH.value, Bucket.COMMUNICATION_HANG.value})
+BLOCKING_BUCKETS = frozenset({Bucket.IMMEDIATE_CRASH, Bucket.COMMUNICATION_HANG})
+_NOT_OF_FAULTS = frozenset({Bucket.PLANNED, Bucket.TELEMETRY})
 #: A killed process leaves no stack.
 WITHOUT_LINE = frozenset({"sigkill"})
 #: A busy machine takes minutes to import torch four times; the fault itself must be seen within LIMIT_S.
@@ -68,13 +70,23 @@ EXIT_WRONG = 1
 EXIT_USAGE = 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoTruth:
+    """As the guilty rank wrote it right before the fault. time: Unix seconds. None: it did not get that far."""
+
+    rank: int | None = None
+    step: int | None = None
+    kind: str | None = None
+    time: float | None = None
+
+
 @dataclass(slots=True)
 class Outcome:
     """Truth, verdict and what is missing between them."""
 
     scenario: str
-    truth: dict[str, Any]
-    verdict: dict[str, Any] | None
+    truth: DemoTruth
+    verdict: IncidentDocument | None
     seconds: float
     wrong: list[str] = field(default_factory=list)
 
@@ -102,7 +114,7 @@ def demo(scenario: str | None, *, as_json: bool, seed: int | None, out: Path | N
         _run_job(run, plan_file, truth, quiet=as_json)
         outcome = judge(str(plan["kind"]), truth, run / INCIDENTS_FILE, time.monotonic() - began)
     if as_json:
-        print(json.dumps(_as_json(outcome, seed, run)))
+        print(_as_json(outcome, seed, run))
     else:
         _print(outcome, seed, run)
     return EXIT_WRONG if outcome.wrong else 0
@@ -111,30 +123,32 @@ def demo(scenario: str | None, *, as_json: bool, seed: int | None, out: Path | N
 def judge(scenario: str, truth_file: Path, incidents: Path, seconds: float = 0.0) -> Outcome:
     """Compare what was done with what was concluded."""
     try:
-        truth = json.loads(truth_file.read_text())
-    except (OSError, ValueError):
-        return Outcome(scenario, {}, None, seconds, ["the fault was never injected: the job did not get that far"])
-    named = [d for d in last_revisions(incidents).values() if d["bucket"] not in (Bucket.PLANNED, Bucket.TELEMETRY)]
+        found = json.loads(truth_file.read_text())
+        truth = DemoTruth(rank=found["rank"], step=found["step"], kind=found["kind"], time=found.get("time"))
+    except (OSError, ValueError, KeyError):
+        why = "the fault was never injected: the job did not get that far"
+        return Outcome(scenario, DemoTruth(), None, seconds, [why])
+    named = [each for each in last_revisions(incidents).values() if each.bucket not in _NOT_OF_FAULTS]
     named = sorted(
-        (document for document in named if document["state"] != "merged"),
-        key=lambda document: document["bucket"] not in BLOCKING_BUCKETS,
+        (incident for incident in named if incident.state is not IncidentState.MERGED),
+        key=lambda incident: incident.bucket not in BLOCKING_BUCKETS,
     )
     outcome = Outcome(scenario, truth, named[0] if named else None, seconds)
     if len(named) != 1:
         outcome.wrong.append(f"{len(named)} incidents instead of one")
     if outcome.verdict is None:
         return outcome
-    suspects = [s.get("rank") for s in outcome.verdict["suspects"]]
-    if suspects != [truth["rank"]]:
-        outcome.wrong.append(f"suspects {suspects} instead of rank {truth['rank']}")
-    if outcome.verdict["kind"] != SCENARIOS[scenario]:
-        outcome.wrong.append(f"kind {outcome.verdict['kind']} instead of {SCENARIOS[scenario].value}")
+    suspects = [suspect.rank for suspect in outcome.verdict.suspects]
+    if suspects != [truth.rank]:
+        outcome.wrong.append(f"suspects {suspects} instead of rank {truth.rank}")
+    if outcome.verdict.kind is not SCENARIOS[scenario]:
+        outcome.wrong.append(f"kind {word_of(outcome.verdict.kind)} instead of {SCENARIOS[scenario].value}")
     if scenario not in WITHOUT_LINE:
-        where = next((s.get("where") or {} for s in outcome.verdict["suspects"]), {})
+        where = _place(outcome.verdict)
         lines = fault_lines(scenario)
-        if Path(str(where.get("file"))).name != TRAINING.name or where.get("line") not in lines:
-            found = f"{where.get('file')}:{where.get('line')}"
-            outcome.wrong.append(f"place {found} instead of {TRAINING.name}:{' or '.join(map(str, lines))}")
+        if Path(str(where.file)).name != TRAINING.name or where.line not in lines:
+            place = f"{where.file}:{where.line}"
+            outcome.wrong.append(f"place {place} instead of {TRAINING.name}:{' or '.join(map(str, lines))}")
     return outcome
 
 
@@ -144,10 +158,15 @@ def fault_lines(scenario: str) -> list[int]:
     return [n for n, line in enumerate(TRAINING.read_text().splitlines(), start=1) if mark.search(line)]
 
 
-def last_revisions(path: Path) -> dict[str, dict[str, Any]]:
+def _place(verdict: IncidentDocument) -> CodePlace:
+    """Where the first suspect is."""
+    return next((suspect.where for suspect in verdict.suspects[:1] if suspect.where is not None), CodePlace())
+
+
+def last_revisions(path: Path) -> dict[str, IncidentDocument]:
     """The last revision of each incident; none when the file is not there."""
     try:
-        return {str(document["id"]): document for _, _, document in read_lines(path) if document is not None}
+        return {incident.id: incident for _, _, incident in read_lines(path) if incident is not None}
     except OSError:
         return {}
 
@@ -182,11 +201,11 @@ def _run_job(run: Path, plan: Path, truth: Path, *, quiet: bool) -> None:
                 continue
             if not struck:
                 struck, deadline = True, time.monotonic() + LIMIT_S
-            blocked = [d for d in last_revisions(run / INCIDENTS_FILE).values() if d["bucket"] in BLOCKING_BUCKETS]
-            suspects = [s for d in blocked for s in d["suspects"]]
+            last = last_revisions(run / INCIDENTS_FILE).values()
+            suspects = [each for incident in last if incident.bucket in BLOCKING_BUCKETS for each in incident.suspects]
             if suspects and named_at is None:
                 named_at = time.monotonic()
-            has_line = any((s.get("where") or {}).get("line") is not None for s in suspects)
+            has_line = any(suspect.line is not None for suspect in suspects)
             if named_at is not None and (has_line or time.monotonic() - named_at > LINE_PATIENCE_S):
                 break
     except KeyboardInterrupt:
@@ -220,17 +239,19 @@ def _kill_guilty(truth: Path) -> None:
 
 
 def _print(outcome: Outcome, seed: int, run: Path) -> None:
-    verdict = outcome.verdict or {}
-    suspects = verdict.get("suspects") or []
-    where = next((s.get("where") or {} for s in suspects), {})
+    verdict = outcome.verdict or IncidentDocument()
+    where = _place(verdict)
     table = Table(title=f"demo: {outcome.scenario}, seed {seed}", title_justify="left")
     for name in ("", "truth", "verdict"):
         table.add_column(name)
     lines = " or ".join(map(str, fault_lines(outcome.scenario)))
-    table.add_row("rank", str(outcome.truth.get("rank")), ", ".join(str(s.get("rank")) for s in suspects) or "-")
-    table.add_row("kind", SCENARIOS[outcome.scenario].value, str(verdict.get("kind", "-")))
-    table.add_row("line", f"{TRAINING.name}:{lines}", f"{where.get('file', '-')}:{where.get('line', '-')}")
-    table.add_row("step", str(outcome.truth.get("step")), str((verdict.get("first_bad") or {}).get("step", "-")))
+    table.add_row("rank", str(outcome.truth.rank), ", ".join(str(each.rank) for each in verdict.suspects) or "-")
+    table.add_row("kind", SCENARIOS[outcome.scenario].value, word_of(verdict.kind) or "-")
+    table.add_row(
+        "line", f"{TRAINING.name}:{lines}", f"{where.file or '-'}:{'-' if where.line is None else where.line}"
+    )
+    step = verdict.first_bad.step
+    table.add_row("step", str(outcome.truth.step), "-" if step is None else str(step))
     delay = _delay(outcome)
     table.add_row("seen after", "", f"{delay:.2f} s" if delay is not None else "-")
     console = Console()
@@ -241,13 +262,13 @@ def _print(outcome: Outcome, seed: int, run: Path) -> None:
 
 
 def _delay(outcome: Outcome) -> float | None:
-    if outcome.verdict is None or "time" not in outcome.truth:
+    if outcome.verdict is None or outcome.truth.time is None or outcome.verdict.times.detected_s is None:
         return None
-    return float(outcome.verdict["times"]["detected"]) - float(outcome.truth["time"])
+    return outcome.verdict.times.detected_s - outcome.truth.time
 
 
-def _as_json(outcome: Outcome, seed: int, run: Path) -> dict[str, Any]:
-    return {
+def _as_json(outcome: Outcome, seed: int, run: Path) -> str:
+    told = {
         "schema": SCHEMA,
         "ok": not outcome.wrong,
         "scenario": outcome.scenario,
@@ -255,8 +276,9 @@ def _as_json(outcome: Outcome, seed: int, run: Path) -> dict[str, Any]:
         "run": str(run),
         "seconds": round(outcome.seconds, 1),
         "seen_after_s": _delay(outcome),
-        "truth": {k: outcome.truth.get(k) for k in ("rank", "step", "kind", "time")},
+        "truth": asdict(outcome.truth),
         "expected": {"kind": SCENARIOS[outcome.scenario].value, "lines": fault_lines(outcome.scenario)},
-        "verdict": outcome.verdict,
+        "verdict": None if outcome.verdict is None else write_incident(outcome.verdict),
         "wrong": outcome.wrong,
     }
+    return json.dumps(told)

@@ -13,8 +13,8 @@ import json
 import os
 import signal
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,20 +29,30 @@ FEATURES = 64
 READ_S = 0.003
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which rank goes wrong at which step, how (``kind``), and the file in which it says so."""
+
+    rank: int
+    step: int
+    kind: str
+    truth: str
+
+
 class Fault:
     """The planned fault of this rank; on every other rank it never strikes."""
 
-    def __init__(self, plan: dict[str, Any], rank: int) -> None:
+    def __init__(self, plan: Plan, rank: int) -> None:
         self._plan = plan
-        self._mine = plan["rank"] == rank
+        self._mine = plan.rank == rank
         self.step = 0
 
     def strikes(self, kind: str) -> bool:
         """True once, on the guilty rank, at the planned step; the truth is on disk before."""
-        if not self._mine or self._plan["kind"] != kind or self.step != self._plan["step"]:
+        if not self._mine or self._plan.kind != kind or self.step != self._plan.step:
             return False
-        truth = {**self._plan, "pid": os.getpid(), "time": time.time()}
-        path = Path(self._plan["truth"])
+        truth = {**asdict(self._plan), "pid": os.getpid(), "time": time.time()}
+        path = Path(self._plan.truth)
         temporary = path.with_suffix(".new")
         temporary.write_text(json.dumps(truth))
         temporary.replace(path)
@@ -95,7 +105,7 @@ def spin() -> None:
         turns += 1  # fault: busy_loop
 
 
-def train(plan: dict[str, Any]) -> None:
+def train(plan: Plan) -> None:
     """The training loop."""
     dist.init_process_group("gloo")
     fault = Fault(plan, dist.get_rank())
@@ -130,7 +140,7 @@ def train(plan: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--plan", type=Path, required=True)
-    train(json.loads(parser.parse_args().plan.read_text()))
+    train(Plan(**json.loads(parser.parse_args().plan.read_text())))
 
 
 if __name__ == "__main__":

@@ -6,21 +6,20 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .input_file import Unreadable
 from .packed_file import opened, text_only, unpacked, without_suffix
+from .rank_ranges import ranges
 
 if TYPE_CHECKING:
     from ...diagnosis.job_log.job_log_reader import JobLog, LogSource
-    from ...diagnosis.job_log.model import Episode, LogVerdict, Progress, StatementGroup, Suspects
+    from ...diagnosis.job_log.model import LogVerdict, StatementGroup
 
 EXIT_UNREADABLE = 2
-SCHEMA = 1
 #: Other statements shown to people; --json has them all.
 SHOWN = 12
 
@@ -41,6 +40,7 @@ def job_log(
     Several files are ranks of one job; rank_3.log, 3/stderr.log or node-07.out tell whose each is.
     """
     from ...diagnosis.job_log.job_log_reader import read_job_logs
+    from .job_log_document import write_job_log
 
     try:
         found = read_job_logs(_sources(files))
@@ -51,7 +51,7 @@ def job_log(
         sys.stderr.write(f"whichrank: {trouble}\n")
         raise typer.Exit(EXIT_UNREADABLE) from None
     if as_json:
-        sys.stdout.write(json.dumps(document(found), ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(write_job_log(found), ensure_ascii=False) + "\n")
     else:
         _show(found)
 
@@ -68,131 +68,6 @@ def _sources(files: Iterable[Path]) -> Iterator[LogSource]:
         rank, node = whose(without_suffix(os.fspath(path)))
         with opened(str(path), path) as file:
             yield LogSource(name=str(path), file=text_only(str(path), file), rank=rank, node=node)
-
-
-def document(found: JobLog) -> dict[str, Any]:
-    """What --json prints; docs/diagnose-job-log.md has its meaning."""
-    from ...diagnosis.job_log.log_verdict import failures, restart_word
-
-    verdict = found.verdict
-    failure = verdict.failure
-    return {
-        "schema": SCHEMA,
-        "files": list(found.names),
-        "lines": found.lines,
-        "class": failure.name if failure else None,
-        "bucket": failure.bucket.value if failure else None,
-        "scope": failure.scope.value if failure else None,
-        "is_cause": verdict.is_cause,
-        "confidence": verdict.confidence,
-        "why": verdict.why,
-        "suspects": {
-            "ranks": ranges(verdict.suspects.ranks),
-            "nodes": list(verdict.suspects.nodes),
-            "devices": list(verdict.suspects.devices),
-            "why": verdict.suspects.why or None,
-        },
-        "missing": ranges(verdict.suspects.missing),
-        "peers": list(verdict.suspects.peers),
-        "primary": _statement(found, verdict.primary, verdict.suspects) if verdict.primary else None,
-        "precursors": [_statement(found, group) for group in verdict.precursors],
-        "confirmations": [_statement(found, group) for group in verdict.confirmations],
-        "consequences": [_statement(found, group) for group in verdict.consequences],
-        "advice": {
-            "action": verdict.action.value if verdict.action else None,
-            "restart": restart_word(verdict).value,
-            "text": verdict.advice,
-        },
-        "warnings": list(verdict.warnings),
-        "episodes": [_episode(found, episode) for episode in failures(found.episodes)],
-        "timeouts": [
-            {
-                "operations": sorted(wave.operations),
-                "timeout_ms": wave.timeout_ms,
-                "count": wave.count,
-                "ranks": ranges(wave.ranks),
-                "rank_count": len(wave.ranks),
-                "lines": wave.lines,
-            }
-            for wave in found.waves
-        ],
-        "progress": {
-            "first": _progress(found, found.first_progress),
-            "last": _progress(found, found.last_progress),
-            "checkpoint": _progress(found, found.last_checkpoint),
-        },
-    }
-
-
-def _statement(found: JobLog, group: StatementGroup, suspects: Suspects | None = None) -> dict[str, Any]:
-    from ...diagnosis.job_log.witnesses import of_exit_code
-
-    first = group.first
-    where = first.where
-    # Who only reports another is no place to look at.
-    line, reporter = first.line, None
-    others = suspects is not None and bool(suspects.why) and bool(suspects.ranks or suspects.peers)
-    if first.points_elsewhere or (others and suspects is not None and line.rank not in suspects.ranks):
-        reporter = {"rank": line.rank, "node": line.node}
-        line = replace(line, rank=None, local_rank=None, node=first.target.node)
-    return {
-        "file": found.names[first.line.source],
-        "line": first.line.number,
-        "first_line": first.first_line,
-        "text": first.text,
-        "class": of_exit_code(first).failure.name,
-        "role": first.role.value,
-        "form": first.form.value,
-        "exception": first.exception or None,
-        "where": {"file": where.file, "line": where.line, "function": where.function} if where else None,
-        "time": _time(group),
-        "rank": line.rank,
-        "local_rank": line.local_rank,
-        "node": line.node,
-        "device": first.device,
-        "peer": first.target.peer,
-        "reported_by": reporter,
-        "exit_code": first.exit_code,
-        "count": group.count,
-        "ranks": ranges(group.ranks),
-        "rank_count": len(group.ranks),
-        "lines": [number for _, number in group.lines],
-    }
-
-
-def _episode(found: JobLog, episode: Episode) -> dict[str, Any]:
-    from ...diagnosis.job_log.log_verdict import terminal
-
-    end = terminal(episode)
-    return {
-        "status": episode.status.value,
-        "terminal": _statement(found, end) if end else None,
-        "statements": len(episode.groups) + episode.overflow,
-        "progress_before": _progress(found, episode.before),
-        "progress_after": _progress(found, episode.after),
-    }
-
-
-def _progress(found: JobLog, progress: Progress | None) -> dict[str, Any] | None:
-    if progress is None:
-        return None
-    return {
-        "file": found.names[progress.source],
-        "line": progress.number,
-        "step": progress.step,
-        "total": progress.total,
-    }
-
-
-def ranges(ranks: Iterable[int]) -> str:
-    """1,2,3,7 as "1-3,7"."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ",".join(str(start) if start == end else f"{start}-{end}" for start, end in parts)
 
 
 def _show(found: JobLog) -> None:
@@ -247,14 +122,11 @@ def _suspects(verdict: LogVerdict) -> str:
 
 
 def _place(found: JobLog, group: StatementGroup) -> str:
+    from .job_log_document import time_of
+
     line = group.first.line
-    time = _time(group)
+    time = time_of(group)
     return f"{found.names[line.source]}:{line.number}" + (f" at {time}" if time else "")
-
-
-def _time(group: StatementGroup) -> str | None:
-    stamp = group.first.line.own_stamp or group.first.line.stamp
-    return stamp.text if stamp else None
 
 
 def _whose(group: StatementGroup) -> str:

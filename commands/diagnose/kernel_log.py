@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TextIO
+from typing import Annotated, BinaryIO, TextIO
 
 import typer
 
@@ -97,7 +97,7 @@ def write_json(files: Sequence[str], findings: Findings, out: TextIO) -> None:
     }
     out.write(json.dumps(head)[:-1] + ', "events": [')
     for number, group in enumerate(findings.groups):
-        out.write((", " if number else "") + json.dumps(_plain(group)))
+        out.write((", " if number else "") + _group_json(group))
     concluded = [
         {
             "host": host,
@@ -114,9 +114,9 @@ def write_json(files: Sequence[str], findings: Findings, out: TextIO) -> None:
     out.write('], "conclusions": ' + json.dumps(concluded) + "}\n")
 
 
-def _plain(group: RepeatedEvent) -> dict[str, Any]:
+def _group_json(group: RepeatedEvent) -> str:
     event = group.event
-    return {
+    plain = {
         "time": event.time_s,
         "monotonic": event.monotonic_s,
         "last": group.last_s,
@@ -139,6 +139,7 @@ def _plain(group: RepeatedEvent) -> dict[str, Any]:
         "facts": dict(event.facts),
         "text": event.text,
     }
+    return json.dumps(plain)
 
 
 def _show(findings: Findings, out: TextIO) -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
@@ -53,20 +53,21 @@ def _diagnose(path: Path, strategy: Strategy, *, as_json: bool) -> int:
         notes.append(f"{series.bad_rows} rows could not be read, the first at line {line}: {why}")
     if series.left_out:
         notes.append(f"{series.left_out} rows more than can be held were left out")
-    document: dict[str, Any] = {"schema": 1, "source": str(path), "bad_rows": series.bad_rows, "notes": notes}
+    head = {"schema": 1, "source": str(path), "bad_rows": series.bad_rows, "notes": notes}
     if series.is_trace:
         try:
             found = what_if(series.operations)
         except ValueError as trouble:
             raise Unreadable(f"{path}: {trouble}; see whichrank diagnose steps --help") from None
-        document |= {"kind": "trace", "operations": len(series.operations), **_plain_trace(found)}
+        document = json.dumps({**head, "kind": "trace", "operations": len(series.operations), **asdict(found)})
         text = _words_of_trace(found)
     else:
         verdict = _judge(series, strategy)
-        document |= {"kind": "steps", "ranks": len(series.ranks), "steps": series.steps, **_plain(verdict)}
+        about = {"kind": "steps", "ranks": len(series.ranks), "steps": series.steps}
+        document = json.dumps({**head, **about, **asdict(verdict)})
         text = [f"{verdict.cause.value} ({verdict.severity.value}): {verdict.text}"]
     if as_json:
-        sys.stdout.write(json.dumps(document) + "\n")
+        sys.stdout.write(document + "\n")
         return 0
     sys.stdout.write("\n".join(text) + "\n")
     for note in notes:
@@ -124,21 +125,6 @@ def _parquet(path: Path, series: StepSeries) -> None:
     # pyarrow's errors for a bad file are ValueError, OSError and its own, which derive from them or from Exception.
     except Exception as trouble:
         raise Unreadable(f"{path}: no parquet file ({str(trouble).splitlines()[0][:200]})") from trouble
-
-
-def _plain(verdict: StepVerdict) -> dict[str, Any]:
-    return {**asdict(verdict), "cause": verdict.cause.value, "severity": verdict.severity.value}
-
-
-def _plain_trace(found: Slowdown) -> dict[str, Any]:
-    return {
-        **asdict(found),
-        "per_step": {str(step): slowdown for step, slowdown in found.per_step.items()},
-        "only_stage": [list(each) for each in found.only_stage],
-        "only_data_rank": [list(each) for each in found.only_data_rank],
-        "only_name": [list(each) for each in found.only_name],
-        "worst_workers": list(found.worst_workers),
-    }
 
 
 def _words_of_trace(found: Slowdown) -> list[str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...agents.base.priority import Priority
 from ...agents.base.settings import AgentSettings
@@ -190,7 +190,7 @@ class EmbeddedWatch:
             self._say_once(f"{error.filename}: {error.strerror or error}; what people say is not read")
             return
         cluster = self._identity.cluster
-        said = [finding_of(label, str(label.get("cluster") or cluster)) for label in labels]
+        said = [finding_of(label, label.cluster or cluster) for label in labels]
         for finding in (*said, *(finding_of_plan(plan, cluster) for plan in plans)):
             self._publish(TOPIC_FINDINGS, KEY_OF_PEOPLE, encode_payloads([finding]))
 
@@ -212,8 +212,8 @@ class EmbeddedWatch:
             value = encode_payloads([event], is_copy=topic == TOPIC_LOGS)
             self._gate.publish(self._publish)(topic, self._identity.job, value)
 
-    def show(self, document: Mapping[str, Any]) -> None:
-        self._on_foreign_incident(Incident(document=document))
+    def show(self, incident: Incident) -> None:
+        self._on_foreign_incident(incident)
 
     def request(self, event: Event) -> None:
         self._agent.request(event)
@@ -322,11 +322,11 @@ class EmbeddedWatch:
         payload = record.payload
         if isinstance(payload, Incident):
             try:
-                self._log.append(payload.document)
+                self._log.append(payload)
             except OSError as error:
                 self._say_once(f"{self._log.path}: {error.strerror}; incidents are kept until there is room")
             self._on_incident(payload)
-            self._peers.concluded(payload.document)
+            self._peers.concluded(payload)
         elif (
             isinstance(payload, Event)
             and payload.name is EventName.EVIDENCE_REQUEST

@@ -10,10 +10,8 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -22,10 +20,13 @@ from ...agents.job_agent import Agent
 from ...diagnosis.goodput.interval import Interval, interval_of
 from ...processors.runner import EmbeddedRunner
 from ...telemetry.incident import canonical_line
+from ...telemetry.incident_document import IncidentDocument, word_of
+from ...telemetry.incident_reading import read_incident
 from ...telemetry.records import Finding, Identity, Incident, Record
 from ...transport.embedded import EmbeddedBus
 from ..incident_text.incident_panel import incident_panel
 from ..run_folder.incident_log import IncidentLog, read_lines
+from ..run_folder.run_description import RunDescription
 from ..run_folder.run_directory import CAPTURE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable
 from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 
@@ -40,7 +41,7 @@ EXIT_UNUSABLE = 2
 class Replayed:
     """What a replay concluded, and how it compares with what the live run wrote down."""
 
-    revisions: list[dict[str, Any]] = field(default_factory=list)
+    revisions: list[Incident] = field(default_factory=list)
     #: What the seconds were spent on, as told; revisions over what they replace.
     intervals: list[Interval] = field(default_factory=list)
     #: "equal", "continued" (the live run was cut off; all it wrote is equal), "differs", "absent", "partial" (the
@@ -62,9 +63,10 @@ class Replayed:
             self.problems.append(line)
 
     @property
-    def incidents(self) -> dict[str, dict[str, Any]]:
+    def incidents(self) -> dict[str, IncidentDocument]:
         """Last revision of each incident."""
-        return {str(document["id"]): document for document in self.revisions}
+        last = {str(revision.document["id"]): revision for revision in self.revisions}
+        return {id_: read_incident(revision.document) for id_, revision in last.items()}
 
 
 def replay_run(directory: RunDirectory) -> Replayed:
@@ -74,7 +76,7 @@ def replay_run(directory: RunDirectory) -> Replayed:
         description = directory.read_run()
     except Unusable as error:
         replayed.report(str(error))
-        description = {}
+        description = RunDescription()
     try:
         bus = EmbeddedBus(directory.capture, read_only=True, report=replayed.report)
     except OSError as error:
@@ -84,19 +86,19 @@ def replay_run(directory: RunDirectory) -> Replayed:
 
     def collect(record: Record) -> None:
         if isinstance(record.payload, Incident):
-            replayed.revisions.append(dict(record.payload.document))
+            replayed.revisions.append(record.payload)
         elif isinstance(record.payload, Finding) and (interval := interval_of(record.payload)):
             replayed.intervals.append(interval)
 
     first = bus.first_kept()
     if first is not None and first[0] > 1:
-        replayed.begins, started = first[1] / 1e9, description.get("started")
-        when = f"{replayed.begins - started:.0f} s after the job's start" if isinstance(started, float) else "late"
+        replayed.begins, started = first[1] / 1e9, description.started
+        when = f"{replayed.begins - started:.0f} s after the job's start" if started is not None else "late"
         replayed.report(f"{directory.capture}: begins {when}: what came before is not judged again")
     runner = EmbeddedRunner(
         bus,
         None,
-        make_operators(listens=description.get("listens") is True),
+        make_operators(listens=description.listens),
         collect,
         live=False,
         report=replayed.report,
@@ -104,7 +106,7 @@ def replay_run(directory: RunDirectory) -> Replayed:
         metrics=wanted_metrics(),
     )
     runner.drain()
-    if description.get("ended") is None:
+    if description.ended is None:
         if _is_being_written(directory.capture):
             replayed.report(f"{directory.path}: the run is still going on; this is what it has captured so far")
         else:
@@ -130,13 +132,13 @@ def replay(path: Path, *, as_json: bool, out: Path | None) -> int:
         print(f"whichrank: {error}", file=sys.stderr)
         return EXIT_UNUSABLE
     if as_json:
-        print(json.dumps(_as_json(replayed, path, written), ensure_ascii=False))
+        print(_as_json(replayed, path, written))
     else:
         for problem in replayed.problems:
             print(f"whichrank: {problem}", file=sys.stderr)
         console = Console()
-        for document in replayed.incidents.values():
-            console.print(incident_panel(document))
+        for incident in replayed.incidents.values():
+            console.print(incident_panel(incident))
         print(describe_comparison(replayed))
         print(f"written to {written}")
     return EXIT_DIFFERS if replayed.compared == "differs" else 0
@@ -160,17 +162,17 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _read_rings(description: dict[str, Any], bus: EmbeddedBus, replayed: Replayed) -> int:
+def _read_rings(description: RunDescription, bus: EmbeddedBus, replayed: Replayed) -> int:
     """Put on the bus what the ranks wrote after the run's own agent was gone. Returns the number of rings found."""
-    rings = Path(str(description.get("ring_directory") or ""))
+    rings = Path(description.ring_directory or "")
     try:
-        found = len(list(rings.glob("*.ring"))) if description.get("ring_directory") else 0
+        found = len(list(rings.glob("*.ring"))) if description.ring_directory else 0
     except OSError as error:
         replayed.report(f"{rings}: {error.strerror}")
         return 0
     if not found:
         return 0
-    identity = Identity(**{k: v for k, v in (description.get("identity") or {}).items() if k in Identity.__slots__})
+    identity = description.identity or Identity()
 
     def publish(topic: str, key: str, value: bytes) -> None:
         bus.append(topic, key, value)
@@ -197,14 +199,14 @@ def _compare(replayed: Replayed, path: Path) -> None:
     except OSError as error:
         replayed.report(f"{path}: cannot be read: {error.strerror}")
         return
-    for number, line, document in lines:
-        if document is None and line.strip():
+    for number, line, incident in lines:
+        if incident is None and line.strip():
             replayed.report(f"{path}: line {number} is no incident document")
-    live = [(number, line) for number, line, document in lines if document is not None]
+    live = [(number, line) for number, line, incident in lines if incident is not None]
     if replayed.begins is not None:
-        _compare_late(replayed, [document for _, _, document in lines if document is not None], replayed.begins)
+        _compare_late(replayed, [incident for _, _, incident in lines if incident is not None], replayed.begins)
         return
-    ours = [canonical_line(document) for document in replayed.revisions]
+    ours = [canonical_line(revision.document) for revision in replayed.revisions]
     for (number, line), mine in zip(live, ours, strict=False):
         if line != mine:
             replayed.compared, replayed.differs_at = "differs", number
@@ -215,18 +217,18 @@ def _compare(replayed: Replayed, path: Path) -> None:
         replayed.compared = "equal" if len(live) == len(ours) else "continued"
 
 
-def _compare_late(replayed: Replayed, documents: list[dict[str, Any]], begins: float) -> None:
+def _compare_late(replayed: Replayed, incidents: list[IncidentDocument], begins: float) -> None:
     """Incidents that began when the capture had begun: is there one with the same kind and suspects?"""
     replayed.compared = "partial"
-    live = {str(document["id"]): document for document in documents}
-    later = [d for d in live.values() if (d["times"].get("onset") or 0.0) >= begins]
-    ours = [_verdict(document) for document in replayed.incidents.values()]
+    live = {incident.id: incident for incident in incidents}
+    later = [incident for incident in live.values() if incident.times.onset_s >= begins]
+    ours = [_verdict(incident) for incident in replayed.incidents.values()]
     replayed.live_later = len(later)
-    replayed.same_later = sum(_verdict(document) in ours for document in later)
+    replayed.same_later = sum(_verdict(incident) in ours for incident in later)
 
 
-def _verdict(document: Mapping[str, Any]) -> tuple[Any, ...]:
-    return document["kind"], sorted(str(suspect.get("id")) for suspect in document.get("suspects") or ())
+def _verdict(incident: IncidentDocument) -> tuple[str, list[str]]:
+    return word_of(incident.kind), sorted(suspect.id for suspect in incident.suspects)
 
 
 def _write(replayed: Replayed, folder: Path) -> Path:
@@ -237,8 +239,8 @@ def _write(replayed: Replayed, folder: Path) -> Path:
         if path.exists():
             raise Unusable(f"{path}: exists already; choose another --out")
         log = IncidentLog(path)
-        for document in replayed.revisions:
-            log.append(document)
+        for revision in replayed.revisions:
+            log.append(revision)
         log.close()
     except OSError as error:
         raise Unusable(f"{path}: cannot be written: {error.strerror or error}; choose another --out") from error
@@ -267,8 +269,9 @@ def _is_being_written(capture: Path) -> bool:
     return False
 
 
-def _as_json(replayed: Replayed, path: Path, written: Path) -> dict[str, Any]:
-    return {
+def _as_json(replayed: Replayed, path: Path, written: Path) -> str:
+    last = {str(revision.document["id"]): revision.document for revision in replayed.revisions}
+    told = {
         "schema": SCHEMA,
         "run": str(path),
         "capture": str(path / CAPTURE_FOLDER),
@@ -281,5 +284,6 @@ def _as_json(replayed: Replayed, path: Path, written: Path) -> dict[str, Any]:
         "revisions": len(replayed.revisions),
         "rings_left": replayed.rings_left,
         "problems": replayed.problems,
-        "incidents": list(replayed.incidents.values()),
+        "incidents": list(last.values()),
     }
+    return json.dumps(told, ensure_ascii=False)

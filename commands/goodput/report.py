@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,22 +12,24 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from ...diagnosis.goodput.account import Charged, Downtime, InterruptionCause, RunAccount, account_of, downtime_of
+from ...diagnosis.goodput.account import Downtime, InterruptionCause, RunAccount, account_of, downtime_of
 from ...diagnosis.goodput.interval import Interval
 from ...diagnosis.goodput.mean_time_to_failure import TimeToFailure
-from ...diagnosis.goodput.run_intervals import Interruption, runs_of
+from ...diagnosis.goodput.run_intervals import runs_of
 from ...diagnosis.goodput.together import Together, together
-from ...telemetry.incident import Document, incident_id
+from ...telemetry.incident import incident_id
+from ...telemetry.incident_document import IncidentDocument, word_of
 from ...telemetry.vocabulary import Kind, Scope, TimeBucket
-from ..incident_text.incident_panel import printable
+from ..incident_text.incident_view import printable
 from ..incident_text.utc_time import when
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
+from .account_document import share_of, write_account, write_together
 from .sources import Found
 
 SCHEMA = 1
 _NS = 1_000_000_000
-_HARDWARE = frozenset({Scope.GPU.value, Scope.NODE.value, Scope.LINK.value, Scope.SWITCH.value})
+_HARDWARE = frozenset({Scope.GPU, Scope.NODE, Scope.LINK, Scope.SWITCH})
 #: A letter and a colour of the timeline.
 _MARKS: Mapping[TimeBucket, tuple[str, str]] = {
     TimeBucket.QUEUED: ("q", "dim"),
@@ -54,7 +56,7 @@ def report(found: Found, *, as_json: bool) -> None:
     runs = runs_of(found.intervals)
     if not runs:
         raise Unusable(f"{found.where}: no second is accounted for: no step, no process was seen")
-    causes = causes_of(found.intervals, found.documents)
+    causes = causes_of(found.intervals, found.incidents)
     accounts = {run: account_of(run, intervals, causes) for run, intervals in runs.items()}
     problems = [*found.problems, *_problems(found.intervals)]
     if as_json:
@@ -62,8 +64,8 @@ def report(found: Found, *, as_json: bool) -> None:
             "schema": SCHEMA,
             "from": found.where,
             "kind": found.kind,
-            "runs": [run_as_json(accounts[run], intervals, causes) for run, intervals in runs.items()],
-            "together": _together(together(list(accounts.values()))),
+            "runs": [write_account(accounts[run], intervals, causes) for run, intervals in runs.items()],
+            "together": write_together(together(list(accounts.values()))),
             "published": None if found.published is None else asdict(found.published),
             "problems": problems,
         }
@@ -85,9 +87,9 @@ def _problems(intervals: Iterable[Interval]) -> list[str]:
     return list(dict.fromkeys(f"{each.job}: {each.problem}" for each in intervals if each.problem))
 
 
-def causes_of(intervals: Iterable[Interval], documents: Iterable[Document]) -> dict[str, InterruptionCause]:
+def causes_of(intervals: Iterable[Interval], incidents: Iterable[IncidentDocument]) -> dict[str, InterruptionCause]:
     """By key of the finding that parts are charged to: the incident that it opened, or its kind alone."""
-    by_id = {str(document["id"]): document for document in documents}
+    by_id = {incident.id: incident for incident in incidents}
     causes: dict[str, InterruptionCause] = {}
     for interval in intervals:
         for part in interval.parts:
@@ -96,21 +98,21 @@ def causes_of(intervals: Iterable[Interval], documents: Iterable[Document]) -> d
     return causes
 
 
-def _cause(key: str, job: str, by_id: Mapping[str, Document]) -> InterruptionCause:
+def _cause(key: str, job: str, by_id: Mapping[str, IncidentDocument]) -> InterruptionCause:
     attempt, kind = _words_of_key(key)
     if kind is None:
         return InterruptionCause(kind=key)
-    document = by_id.get(incident_id(job, attempt, kind, key), {})
-    while document.get("merged_into") in by_id:
-        document = by_id[document["merged_into"]]
-    suspect: Mapping[str, Any] = next(iter(document.get("suspects") or ()), {})
-    is_hardware = document.get("scope") in _HARDWARE or kind is Kind.NODE_LOST
+    incident = by_id.get(incident_id(job, attempt, kind, key), IncidentDocument())
+    while (into := incident.merged_into) is not None and into in by_id:
+        incident = by_id[into]
+    node = next((suspect.node for suspect in incident.suspects[:1]), None)
+    is_hardware = incident.scope in _HARDWARE or kind is Kind.NODE_LOST
     return InterruptionCause(
-        kind=str(document.get("kind") or kind.value),
-        incident=str(document.get("id") or ""),
-        node=str(suspect.get("node") or ""),
-        tenant=str((document.get("job") or {}).get("owner") or ""),
-        is_hardware=is_hardware or (document.get("cause") or {}).get("domain") == "hardware",
+        kind=word_of(incident.kind) or kind.value,
+        incident=incident.id,
+        node=node or "",
+        tenant=incident.job.owner or "",
+        is_hardware=is_hardware or (incident.cause is not None and incident.cause.domain == "hardware"),
     )
 
 
@@ -124,121 +126,6 @@ def _words_of_key(key: str) -> tuple[str, Kind | None]:
     return "", None
 
 
-# --- JSON -------------------------------------------------------------------------------------------------------------
-def run_as_json(
-    account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, InterruptionCause]
-) -> dict[str, Any]:
-    """One entry of "runs". Nanoseconds are whole and sum exactly; times are Unix seconds."""
-    return {
-        "run": account.run,
-        "jobs": list(account.jobs),
-        "begin": account.begin_ns / _NS,
-        "end": account.end_ns / _NS,
-        "gpus": account.gpus,
-        "steps": account.steps,
-        "reference_step_s": account.reference_ns / _NS or None,
-        "wall_ns": account.wall_ns,
-        "ns": {bucket.value: ns for bucket, ns in account.ns.items()},
-        "gpu_ns": {bucket.value: ns for bucket, ns in account.gpu_ns.items()},
-        "goodput": account.goodput,
-        "ettr": account.ettr,
-        "ettr_without_planned": account.ettr_without_planned,
-        "ettr_hour": [[at / _NS, share] for at, share in account.ettr_hour],
-        "unknown_share": account.unknown_share,
-        "downtime": _downtime(account.downtime),
-        "hardware_downtime": {
-            **_downtime(account.hardware_downtime),
-            "share_of_wall": _share(account.hardware_downtime.total_ns, account.wall_ns),
-            "share_of_downtime": _share(account.hardware_downtime.total_ns, account.downtime.total_ns),
-        },
-        "mttf": asdict(account.mttf),
-        "mttf_hardware": asdict(account.mttf_hardware),
-        "by_kind": {name: _charged(each) for name, each in account.by_kind.items()},
-        "by_node": {name: _charged(each) for name, each in account.by_node.items()},
-        "by_tenant": {name: _charged(each) for name, each in account.by_tenant.items()},
-        "interruptions": [_interruption(each, causes) for each in account.interruptions],
-        "timeline": list(_timeline(intervals)),
-    }
-
-
-def _downtime(downtime: Downtime) -> dict[str, int]:
-    return {**asdict(downtime), "total_ns": downtime.total_ns}
-
-
-def _together(all_runs: Together) -> dict[str, Any]:
-    return {
-        "runs": all_runs.runs,
-        "wall_ns": all_runs.wall_ns,
-        "downtime": _downtime(all_runs.downtime),
-        "hardware_downtime": {
-            **_downtime(all_runs.hardware_downtime),
-            "mean_share_of_wall": all_runs.hardware_share_of_wall,
-            "mean_share_of_downtime": all_runs.hardware_share_of_downtime,
-        },
-        "mttf": asdict(all_runs.mttf),
-        "mttf_hardware": asdict(all_runs.mttf_hardware),
-        "by_kind": {name: _charged(each) for name, each in all_runs.by_kind.items()},
-        "by_node": {name: _charged(each) for name, each in all_runs.by_node.items()},
-        "by_tenant": {name: _charged(each) for name, each in all_runs.by_tenant.items()},
-    }
-
-
-def _charged(charged: Charged) -> dict[str, Any]:
-    return asdict(charged)
-
-
-def _interruption(each: Interruption, causes: Mapping[str, InterruptionCause]) -> dict[str, Any]:
-    cause = causes.get(each.cause)
-    return {
-        "job": each.job,
-        "begin": each.begin_ns / _NS,
-        "end": each.end_ns / _NS,
-        "finding": each.cause or None,
-        "kind": cause.kind if cause else None,
-        "incident": (cause.incident or None) if cause else None,
-        "node": (cause.node or None) if cause else None,
-        "hardware": cause.is_hardware if cause else None,
-        "planned": each.planned,
-        "went_on": each.went_on,
-        "gpu_seconds": each.gpu_ns / _NS,
-        "downtime": _downtime(downtime_of(each)),
-    }
-
-
-def _timeline(intervals: Sequence[Interval]) -> Iterator[dict[str, Any]]:
-    """Stretches of one bucket: of the intervals in a row that spent most of their time in it."""
-    stretch: list[Interval] = []
-    for interval in [*intervals, None]:
-        if stretch and (interval is None or _sort_of(interval) != _sort_of(stretch[-1])):
-            ns: dict[str, int] = {}
-            for part in (part for each in stretch for part in each.parts):
-                ns[part.bucket.value] = ns.get(part.bucket.value, 0) + part.ns
-            steps = [each for each in stretch if each.steps]
-            yield {
-                "begin": stretch[0].begin_ns / _NS,
-                "end": stretch[-1].end_ns / _NS,
-                "job": stretch[0].job,
-                "attempt": stretch[0].attempt,
-                "bucket": stretch[0].bucket.value,
-                "ns": ns,
-                "gpus": stretch[0].gpus,
-                "first_step": steps[0].first_step if steps else None,
-                "last_step": steps[-1].last_step if steps else None,
-            }
-            stretch = []
-        if interval is not None:
-            stretch.append(interval)
-
-
-def _sort_of(interval: Interval) -> tuple[object, ...]:
-    return interval.bucket, interval.job, interval.world, interval.attempt, interval.gpus
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-# --- people -----------------------------------------------------------------------------------------------------------
 def _panel(account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, InterruptionCause]) -> Group:
     jobs = "" if account.jobs == (account.run,) else f", jobs {', '.join(account.jobs)}"
     usual = f", a step usually {duration(account.reference_ns)}" if account.reference_ns else ""
@@ -303,8 +190,8 @@ def _figures(account: RunAccount) -> Text:
         f" (without planned time {percent(account.ettr_without_planned)}"
         + (f", last hour {percent(account.ettr_hour[-1][1])})" if account.ettr_hour else ")"),
         _of_downtime(account.downtime),
-        f"hardware downtime {duration(hardware)}: {percent(_share(hardware, account.wall_ns))} of"
-        f" wall time, {percent(_share(hardware, account.downtime.total_ns))} of downtime",
+        f"hardware downtime {duration(hardware)}: {percent(share_of(hardware, account.wall_ns))} of"
+        f" wall time, {percent(share_of(hardware, account.downtime.total_ns))} of downtime",
         f"MTTF {_mttf(account.mttf)}; of hardware {_mttf(account.mttf_hardware)}",
     ]
     return Text("\n".join(lines))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ...diagnosis.goodput import ml_goodput_events, resiliency_events
-from ...diagnosis.goodput.interval import Interval, interval_of, of_body
-from ...telemetry.incident import Document
+from ...diagnosis.goodput import resiliency_events
+from ...diagnosis.goodput.interval import Interval, interval_of
+from ...telemetry.incident_document import IncidentDocument
+from ...telemetry.incident_reading import read_incident
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Finding, Incident
 from ...telemetry.topics import TOPIC_FINDINGS, TOPIC_INCIDENTS
@@ -21,19 +20,20 @@ from ..embedded.replay import replay_run
 from ..incidents.run_source import newest_run
 from ..run_folder.run_directory import RunDirectory, Unusable
 from ..settings.settings import TopicsOptions, load_settings
+from .event_lines import read_intervals, read_steps
 
 RUN, INTERVALS, CHECKPOINT_LOG, STEP_LOG, KAFKA = "run", "intervals", "checkpoint_log", "step_log", "kafka"
 
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """kind: one of the words above. documents: newest revisions of incidents. published: a checkpoint log's figure by
+    """kind: one of the words above. incidents: their newest revisions. published: a checkpoint log's figure by
     its source's own formula."""
 
     where: str
     kind: str
     intervals: list[Interval] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
+    incidents: list[IncidentDocument] = field(default_factory=list)
     published: resiliency_events.Published | None = None
     problems: list[str] = field(default_factory=list)
 
@@ -46,7 +46,7 @@ def of_run(path: Path | None) -> Found:
         where=str(directory.path),
         kind=RUN,
         intervals=replayed.intervals,
-        documents=list(replayed.incidents.values()),
+        incidents=list(replayed.incidents.values()),
         problems=replayed.problems,
     )
 
@@ -60,12 +60,12 @@ def of_kafka(brokers: str, pairs: Sequence[str], config: Path | None) -> Found:
         for payload in decode_logs(TOPIC_FINDINGS, message.value):
             if isinstance(payload, Finding) and (interval := interval_of(payload)):
                 found.intervals.append(interval)
-    newest: dict[str, Document] = {}
+    newest: dict[str, IncidentDocument] = {}
     for message in read_whole(client, TOPIC_INCIDENTS):
         for payload in decode_logs(TOPIC_INCIDENTS, message.value):
             if isinstance(payload, Incident):
-                newest[str(payload.document.get("id"))] = dict(payload.document)
-    found.documents = list(newest.values())
+                newest[str(payload.document.get("id"))] = read_incident(payload.document)
+    found.incidents = list(newest.values())
     return found
 
 
@@ -76,60 +76,25 @@ def of_file(path: Path, *, until_s: float | None, reference_step_s: float | None
             lines = list(bounded_lines(file))
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror or error}; name a run's folder or a file of events") from error
-    records = [record for line in lines for record in _records(line)]
     found = Found(where=str(path), kind="")
-    if any("interval" in record for record in records):
-        found.kind = INTERVALS
-        _take_intervals(found, records)
+    if (told := read_intervals(lines)) is not None:
+        found.kind, found.intervals, found.incidents = INTERVALS, told.intervals, told.incidents
+        if told.unreadable:
+            found.problems.append(f"{found.where}: {told.unreadable} intervals cannot be read, and are left out")
     elif events := [event for line in lines if (event := resiliency_events.parse_event(line))]:
         found.kind = CHECKPOINT_LOG
         ordered = resiliency_events.one_of_each(events)
         found.intervals = resiliency_events.intervals_of(ordered)
         if reference_step_s is not None:
             found.published = resiliency_events.published(ordered, reference_step_s)
-    elif steps := [record for record in records if ml_goodput_events.is_record(record)]:
-        found.kind = STEP_LOG
+    else:
         try:
-            found.intervals = ml_goodput_events.intervals_of(steps, until_s=until_s, job=path.stem)
+            steps = read_steps(lines, until_s=until_s, job=path.stem)
         except (TypeError, ValueError, KeyError) as error:
             raise Unusable(f"{path}: an event without its time or number ({error})") from error
-    else:
-        raise Unusable(f"{path}: holds no event that is known here; see docs/accounting.md for the formats")
+        if steps is None:
+            raise Unusable(f"{path}: holds no event that is known here; see docs/accounting.md for the formats")
+        found.kind, found.intervals = STEP_LOG, steps
     if not found.intervals:
         raise Unusable(f"{path}: its events span no time")
     return found
-
-
-def _records(line: str) -> Iterable[Mapping[str, Any]]:
-    """Objects of a line; of a list all of them."""
-    start = min((place for place in (line.find("{"), line.find("[")) if place >= 0), default=-1)
-    if start < 0:
-        return
-    try:
-        value: Any = json.loads(line[start:])
-    except (ValueError, RecursionError):
-        return
-    for each in value if isinstance(value, list) else [value]:
-        if isinstance(each, dict):
-            yield each
-
-
-def _take_intervals(found: Found, records: Iterable[Mapping[str, Any]]) -> None:
-    bad = 0
-    for record in records:
-        if "interval" in record:
-            try:
-                found.intervals.append(
-                    of_body(
-                        record["interval"],
-                        run=str(record.get("run") or ""),
-                        job=str(record.get("job") or ""),
-                        attempt=str(record.get("attempt") or ""),
-                    )
-                )
-            except ValueError:
-                bad += 1
-        elif "revision" in record and "kind" in record:
-            found.documents.append(dict(record))
-    if bad:
-        found.problems.append(f"{found.where}: {bad} intervals cannot be read, and are left out")

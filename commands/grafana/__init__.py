@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from ..run_folder.run_directory import Unusable
 from ..settings.annotate_options import AnnotateOptions
 from ..settings.cli_errors import one_line
 from ..settings.settings import SettingsError, load_settings, print_settings
+from ..settings.settings_sources import Flags
 
 EXIT_USAGE = 2
 KAFKA = typer.Option(metavar="HOST:PORT", help="read the topic of these brokers")
@@ -83,7 +84,7 @@ def annotate_command(
 
     Exit status: 0; 1 something was not annotated (--once); 2 it cannot start.
     """
-    given: dict[str, Any] = {
+    given: Flags = {
         "kafka": kafka,
         "annotate_from": run,
         "annotate_state": state,

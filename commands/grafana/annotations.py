@@ -7,13 +7,14 @@ restart or a failure, is written once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from ...grafana import annotate
 from ...grafana.site import GrafanaRefusal, GrafanaSite
+from ...telemetry.incident_document import IncidentDocument
+from ...telemetry.incident_writing import write_incident
 from ..incident_feeds.feeds import Revisions
-from ..incident_text.incident_panel import headline
+from ..incident_text.incident_view import headline
 
 #: Where more wait, the ones that have waited longest are dropped, and counted.
 MOST_WAITING = 10_000
@@ -27,21 +28,19 @@ class Annotations:
         self.refusal = ""
         self._site = site
         self._max_age_s = max_age_s
-        self._waiting: dict[str, Mapping[str, Any]] = {}
+        self._waiting: dict[str, IncidentDocument] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def take(self, revisions: Revisions, now: float) -> None:
         """now: Unix seconds."""
-        for document, told in revisions:
+        for incident, told in revisions:
             if told < now - self._max_age_s:
                 self.counts["old"] += 1
                 continue
-            identifier = str(document["id"])
-            known = self._waiting.pop(identifier, None)
-            newer = known is None or int(document["revision"]) >= int(known["revision"])
-            self._waiting[identifier] = document if newer or known is None else known
+            known = self._waiting.pop(incident.id, None)
+            self._waiting[incident.id] = incident if known is None or incident.revision >= known.revision else known
             if len(self._waiting) > MOST_WAITING:
                 self._waiting.pop(next(iter(self._waiting)))
                 self.counts["dropped"] += 1
@@ -50,9 +49,9 @@ class Annotations:
         """Up to ``most`` of them; how many were done with. Raises GrafanaTrouble: it does not answer, try again."""
         done = 0
         for identifier in _first(self._waiting, most):
-            document = self._waiting[identifier]
+            incident = self._waiting[identifier]
             try:
-                outcome = annotate.put(self._site, document, headline(document)) or "same"
+                outcome = annotate.put(self._site, write_incident(incident), headline(incident)) or "same"
             except GrafanaRefusal as refusal:
                 self.refusal, outcome = str(refusal), "refused"
             self.counts[outcome] += 1

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ...telemetry.missing_packages import in_words
 from ...transport.kafka import make_client
 from ...transport.kafka_client import KafkaTrouble
+from ..incident_feeds.feed_position import BEGINNING, FeedPosition, read_position, write_position
 from ..incident_feeds.feeds import Feed, FolderFeed, KafkaFeed
 from ..run_folder.run_directory import Unusable
 from ..settings.annotate_options import AnnotateOptions
@@ -92,7 +90,7 @@ def _loop(feed: Feed, annotations: Annotations, position: _Position, ending: End
     return EXIT_FAILED if once and (lost or trouble) else 0
 
 
-def _feed(options: AnnotateOptions, position: Mapping[str, Any]) -> Feed:
+def _feed(options: AnnotateOptions, position: FeedPosition) -> Feed:
     """Raises Unusable, KafkaTrouble."""
     if options.annotate_from is not None:
         return FolderFeed(options.annotate_from, position)
@@ -106,16 +104,15 @@ class _Position:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            known = json.loads(path.read_bytes())
-        except (OSError, ValueError):
-            known = {}
-        self.known: Mapping[str, Any] = known if isinstance(known, dict) else {}
+            self.known = read_position(path.read_bytes())
+        except OSError:
+            self.known = BEGINNING
 
-    def keep(self, position: Mapping[str, Any]) -> None:
+    def keep(self, position: FeedPosition) -> None:
         """Raises OSError."""
         if position == self.known:
             return
         new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(position))
+        new.write_text(write_position(position))
         os.replace(new, self._path)
-        self.known = dict(position)
+        self.known = position

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from ...telemetry.incident import Document, check_document, read_line
+from ...telemetry.incident import check_document
+from ...telemetry.incident_document import IncidentDocument
+from ...telemetry.incident_reading import read_incident
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Incident
 from ...telemetry.topics import TOPIC_INCIDENTS
 from ...transport.kafka_client import Client, Consumer, KafkaTrouble
 from ...transport.kafka_topics import check_topics
+from ..run_folder.incident_log import read_incident_line
 from ..run_folder.run_directory import RunDirectory, Unusable
+from .feed_position import FeedPosition
 from .incident_times import told_at
 
 _MAX_LINE_BYTES = 16 << 20
-Revisions = list[tuple[Document, float]]
+Revisions = list[tuple[IncidentDocument, float]]
 
 
 class Feed(Protocol):
@@ -34,7 +37,7 @@ class Feed(Protocol):
         ...
 
     @property
-    def position(self) -> Mapping[str, Any]:
+    def position(self) -> FeedPosition:
         """Behind what ``read`` has given."""
         ...
 
@@ -46,13 +49,13 @@ class Feed(Protocol):
 class KafkaFeed:
     """The topic of incidents from a position on; without one from what retention has left."""
 
-    def __init__(self, client: Client, position: Mapping[str, Any], brokers: str) -> None:
+    def __init__(self, client: Client, position: FeedPosition, brokers: str) -> None:
         self.where = f"{TOPIC_INCIDENTS} of Kafka at {brokers}"
         self.unreadable = 0
         self.is_caught_up = False
         self._client = client
-        self._topic = str(position.get("topic") or "")
-        self._next: dict[int, int] = {int(number): int(at) for number, at in (position.get("offsets") or {}).items()}
+        self._topic = position.topic
+        self._next = dict(position.offsets)
         self._ends: dict[int, int] = {}
         self._consumer: Consumer | None = None
 
@@ -61,7 +64,7 @@ class KafkaFeed:
         found: Revisions = []
         try:
             for message in consumer.poll(wait_s):
-                found += [(document, message.stamp_ns / 1e9) for document in self._documents(message.value)]
+                found += [(incident, message.stamp_ns / 1e9) for incident in self._incidents(message.value)]
             for number in self._next:
                 partition = (TOPIC_INCIDENTS, number)
                 self._next[number] = consumer.next_offset(partition)
@@ -73,8 +76,8 @@ class KafkaFeed:
         return found
 
     @property
-    def position(self) -> dict[str, Any]:
-        return {"topic": self._topic, "offsets": {str(number): offset for number, offset in self._next.items()}}
+    def position(self) -> FeedPosition:
+        return FeedPosition(topic=self._topic, offsets=dict(self._next))
 
     def close(self) -> None:
         if self._consumer is not None:
@@ -109,20 +112,20 @@ class KafkaFeed:
         finally:
             admin.close()
 
-    def _documents(self, value: bytes) -> list[Document]:
-        documents: list[Document] = []
+    def _incidents(self, value: bytes) -> list[IncidentDocument]:
+        incidents: list[IncidentDocument] = []
         for payload in decode_logs(TOPIC_INCIDENTS, value):
             if isinstance(payload, Incident) and not check_document(payload.document):
-                documents.append(dict(payload.document))
+                incidents.append(read_incident(payload.document))
             else:
                 self.unreadable += 1
-        return documents
+        return incidents
 
 
 class FolderFeed:
     """``incidents.jsonl`` of a run, while it grows."""
 
-    def __init__(self, folder: Path, position: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, position: FeedPosition) -> None:
         """Raises Unusable."""
         self._path = RunDirectory(folder).incidents
         if not self._path.is_file():
@@ -130,8 +133,7 @@ class FolderFeed:
         self.where = str(self._path)
         self.unreadable = 0
         # Of another file of that name nothing is known.
-        same = position.get("file") == self._identity()
-        self._offset = int(position.get("offset", 0)) if same else 0
+        self._offset = position.byte if position.file == self._identity() else 0
         self.is_caught_up = False
 
     def read(self, wait_s: float) -> Revisions:
@@ -148,16 +150,16 @@ class FolderFeed:
         found: Revisions = []
         for line in whole.splitlines():
             try:
-                document = read_line(line)
+                incident = read_incident_line(line)
             except ValueError:
                 self.unreadable += bool(line.strip())
                 continue
-            found.append((document, told_at(document)))
+            found.append((incident, told_at(incident)))
         return found
 
     @property
-    def position(self) -> dict[str, Any]:
-        return {"file": self._identity(), "offset": self._offset}
+    def position(self) -> FeedPosition:
+        return FeedPosition(file=self._identity(), byte=self._offset)
 
     def close(self) -> None:
         pass

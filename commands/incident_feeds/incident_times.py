@@ -1,22 +1,20 @@
-"""When a revision was news, and until when it waits: for services that read documents. Pure functions."""
+"""When a revision was news, and until when it waits: for services that read incidents. Pure functions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+
+from ...telemetry.incident_document import IncidentDocument
 
 
-def told_at(document: Mapping[str, Any]) -> float:
+def told_at(incident: IncidentDocument) -> float:
     """The newest time that a revision knows of itself, Unix seconds."""
-    times = document.get("times") or {}
-    return max(float(times[name] or 0.0) for name in ("onset", "detected", "attributed", "resolved") if name in times)
+    times = incident.times
+    return max(at or 0.0 for at in (times.onset_s, times.detected_s, times.attributed_s, times.resolved_s))
 
 
-def held_until(document: Mapping[str, Any]) -> float:
+def held_until(incident: IncidentDocument) -> float:
     """Until when it waits for a cause that several jobs may share, Unix seconds; 0.0 it does not, inf nobody knows."""
-    hold = document.get("hold")
-    if hold is None:
+    if incident.hold is None:
         return 0.0
-    until = hold.get("until") if isinstance(hold, Mapping) else None
-    return float(until) if isinstance(until, int | float) else math.inf
+    return math.inf if incident.hold.until_s is None else incident.hold.until_s

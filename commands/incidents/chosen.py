@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from ...telemetry.incident import Document
+from ...telemetry.incident_document import IncidentDocument, SuspectEntry, word_of
+from ..run_folder.people_codec import PeopleLabel
+from ..run_folder.run_description import RunDescription
 from ..run_folder.run_directory import Unusable
 
 #: Evidence of one node is 20 MB; of one incident so much is taken at most.
@@ -25,23 +27,23 @@ class KeptFile:
 class Chosen:
     """One incident: its revisions, oldest first, and the last one of each incident that was merged into it."""
 
-    revisions: tuple[Document, ...]
-    merged: tuple[Document, ...] = ()
+    revisions: tuple[IncidentDocument, ...]
+    merged: tuple[IncidentDocument, ...] = ()
 
     @property
-    def last(self) -> Document:
+    def last(self) -> IncidentDocument:
         return self.revisions[-1]
 
     @property
     def ids(self) -> tuple[str, ...]:
-        return tuple(str(document["id"]) for document in (self.last, *self.merged))
+        return tuple(incident.id for incident in (self.last, *self.merged))
 
-    def suspects(self) -> list[dict[str, Any]]:
+    def suspects(self) -> list[SuspectEntry]:
         """Of the incident and of those that are part of it, each once."""
-        found: dict[tuple[str, str, str], dict[str, Any]] = {}
-        for document in (self.last, *self.merged):
-            for suspect in document.get("suspects") or ():
-                found.setdefault((str(suspect.get("scope")), str(suspect.get("id")), str(suspect.get("pid"))), suspect)
+        found: dict[tuple[str, str, int | None], SuspectEntry] = {}
+        for incident in (self.last, *self.merged):
+            for suspect in incident.suspects:
+                found.setdefault((word_of(suspect.scope), suspect.id, suspect.pid), suspect)
         return list(found.values())
 
 
@@ -51,11 +53,11 @@ class Source(Protocol):
     where: str
     problems: list[str]
 
-    def revisions(self) -> list[Document]:
+    def revisions(self) -> list[IncidentDocument]:
         """All there are, in the order in which they were concluded. Raises Unusable, KafkaTrouble."""
         ...
 
-    def follow(self) -> Iterator[list[Document]]:
+    def follow(self) -> Iterator[list[IncidentDocument]]:
         """Revisions as they come, maybe some that ``revisions`` gave before; an empty list now and then. It ends where
         nothing more can come. Raises Unusable, KafkaTrouble.
         """
@@ -65,23 +67,23 @@ class Source(Protocol):
         """What agents have kept or sent for this incident. Raises Unusable, KafkaTrouble."""
         ...
 
-    def run(self) -> dict[str, Any] | None:
+    def run(self) -> RunDescription | None:
         """run.json; None where there is none."""
         ...
 
-    def label(self, document: Document, label: Mapping[str, Any]) -> None:
+    def label(self, incident: IncidentDocument, label: PeopleLabel) -> None:
         """Keep what a person says of this incident. Raises Unusable, KafkaTrouble."""
         ...
 
 
-def choose(revisions: Sequence[Document], wanted: str) -> Chosen:
+def choose(revisions: Sequence[IncidentDocument], wanted: str) -> Chosen:
     """The incident of an id or of its beginning; of one that was merged, the one that took it over.
 
     Raises Unusable.
     """
-    by_id: dict[str, list[Document]] = {}
-    for document in revisions:
-        by_id.setdefault(str(document["id"]), []).append(document)
+    by_id: dict[str, list[IncidentDocument]] = {}
+    for incident in revisions:
+        by_id.setdefault(incident.id, []).append(incident)
     found = [id_ for id_ in by_id if id_ == wanted] or [id_ for id_ in by_id if wanted and id_.startswith(wanted)]
     if not found:
         raise Unusable(f"no incident {wanted}; whichrank incidents list names the {len(by_id)} there are")
@@ -89,18 +91,17 @@ def choose(revisions: Sequence[Document], wanted: str) -> Chosen:
         raise Unusable(f"{wanted} is the beginning of {len(found)} incidents: {', '.join(sorted(found)[:4])}")
     seen = {found[0]}
     last = by_id[found[0]][-1]
-    while (into := last.get("merged_into")) in by_id and into not in seen:
-        seen.add(str(into))
-        last = by_id[str(into)][-1]
-    merged = _merged_into(str(last["id"]), by_id)
-    return Chosen(revisions=tuple(by_id[str(last["id"])]), merged=tuple(merged))
+    while (into := last.merged_into) is not None and into in by_id and into not in seen:
+        seen.add(into)
+        last = by_id[into][-1]
+    return Chosen(revisions=tuple(by_id[last.id]), merged=tuple(_merged_into(last.id, by_id)))
 
 
-def _merged_into(id_: str, by_id: dict[str, list[Document]]) -> list[Document]:
+def _merged_into(id_: str, by_id: dict[str, list[IncidentDocument]]) -> list[IncidentDocument]:
     """Last revisions of all that went into it, directly or by way of others."""
     family, grew = {id_}, True
     while grew:
-        more = {other for other, of in by_id.items() if of[-1].get("merged_into") in family} - family
+        more = {other for other, of in by_id.items() if of[-1].merged_into in family} - family
         grew, family = bool(more), family | more
     return [by_id[other][-1] for other in by_id if other in family and other != id_]
 
@@ -109,7 +110,7 @@ def belongs(name: str, chosen: Chosen) -> bool:
     """Whether a file is of this incident: asked for by it, or of a suspect, or a stack of one who waited meanwhile."""
     if name.startswith(tuple(f"{id_}-" for id_ in chosen.ids)):
         return True
-    attempts = {str((document.get("job") or {}).get("attempt")) for document in (chosen.last, *chosen.merged)}
+    attempts = {str(incident.job.attempt) for incident in (chosen.last, *chosen.merged)}
     launch, separator, rest = name.partition("-rank-")
     if not separator or "-" in launch:  # another incident has asked for it
         return False
@@ -118,7 +119,7 @@ def belongs(name: str, chosen: Chosen) -> bool:
     rank, _, rest = rest.partition("-")
     pid = rest.partition("-")[0].partition(".")[0]
     for suspect in chosen.suspects():
-        same_rank = suspect.get("rank") is not None and rank == f"{int(suspect['rank']):05d}"
-        if same_rank and (launch in attempts or pid == str(suspect.get("pid"))):
+        same_rank = suspect.rank is not None and rank == f"{suspect.rank:05d}"
+        if same_rank and (launch in attempts or pid == str(suspect.pid)):
             return True
     return False

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...agents.evidence.flight_dumps import DUMP_BYTES
 from ...agents.privacy.redaction_filter import pack_again, unpack
 from ...processors.cluster.evidence_requests import FILES_TO_ASK, MOST_ASKED_FOR_FILES, NOTHING_TO_ASK
+from ...telemetry.incident_document import SuspectEntry
 from ...telemetry.vocabulary import Bucket, Kind
 from .chosen import Chosen, KeptFile
 
@@ -38,7 +38,7 @@ _WHY_MISSING = {
     " a collective times out, and a rank that stands still may be unable to",
     "kernel_log": "the node's agent was not asked, or its folder is not part of this run's",
 }
-_NOT_BLOCKING = frozenset({Bucket.PLANNED.value, Bucket.TELEMETRY.value})
+_NOT_BLOCKING = frozenset({Bucket.PLANNED, Bucket.TELEMETRY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def arrange(files: Iterable[KeptFile], chosen: Chosen) -> list[Entry]:
     """
     entries: dict[str, Entry] = {}
     taken: set[tuple[str, int | None, bytes]] = set()
-    for file in sorted(files, key=lambda file: (not file.name.startswith(str(chosen.last["id"])), file.name)):
+    for file in sorted(files, key=lambda file: (not file.name.startswith(chosen.last.id), file.name)):
         for entry in _places(file):
             same = (entry.action, entry.rank, entry.content)
             if same not in taken and entry.path in entries:
@@ -116,25 +116,24 @@ def without_secrets(file: KeptFile) -> KeptFile:
 
 def find_missing(chosen: Chosen, entries: Iterable[Entry]) -> list[Missing]:
     """What an incident of this kind asks for, and is not there."""
-    document, there = chosen.last, list(entries)
-    try:
-        kind = Kind(document.get("kind"))
-    except ValueError:  # of a later release
+    incident, there = chosen.last, list(entries)
+    kind = incident.kind
+    if not isinstance(kind, Kind):  # of a later release
         return []
-    ranks = [suspect for suspect in document.get("suspects") or () if suspect.get("rank") is not None]
+    ranks = [suspect for suspect in incident.suspects if suspect.rank is not None]
     actions = [*(() if kind in NOTHING_TO_ASK else ("stack",)), *FILES_TO_ASK.get(kind, ())]
     missing = []
     for suspect in ranks[:MOST_ASKED_FOR_FILES]:
         for action in actions:
-            if not any(entry.action == action and entry.rank == suspect["rank"] for entry in there):
-                missing.append(Missing(what=action, who=f"rank {suspect['rank']}", why=_WHY_MISSING[action]))
-    if document.get("bucket") not in _NOT_BLOCKING:
-        missing += _missing_kernel_logs(document.get("suspects") or (), there)
+            if not any(entry.action == action and entry.rank == suspect.rank for entry in there):
+                missing.append(Missing(what=action, who=f"rank {suspect.rank}", why=_WHY_MISSING[action]))
+    if incident.bucket not in _NOT_BLOCKING:
+        missing += _missing_kernel_logs(incident.suspects, there)
     return missing
 
 
-def _missing_kernel_logs(suspects: Iterable[dict[str, Any]], there: list[Entry]) -> Iterator[Missing]:
-    nodes = list(dict.fromkeys(str(suspect["node"]) for suspect in suspects if suspect.get("node")))
+def _missing_kernel_logs(suspects: Iterable[SuspectEntry], there: list[Entry]) -> Iterator[Missing]:
+    nodes = list(dict.fromkeys(suspect.node for suspect in suspects if suspect.node))
     for node in nodes[:MOST_ASKED_FOR_FILES]:
         entry = next((entry for entry in there if entry.action == "kernel_log" and entry.node == node), None)
         if entry is None:

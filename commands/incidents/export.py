@@ -9,11 +9,13 @@ import json
 import os
 import tarfile
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
+from ...telemetry.incident_writing import write_incident
 from ...telemetry.redaction import redact, redact_data
+from ..run_folder.run_description import RunDescription
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
 from .chosen import Chosen, Source, choose
@@ -27,7 +29,7 @@ MANIFEST = "manifest.json"
 def export_incident(source: Source, wanted: str, *, out: Path | None, force: bool, as_json: bool) -> None:
     """Raises Unusable, KafkaTrouble."""
     chosen = choose(source.revisions(), wanted)
-    id_ = str(chosen.last["id"])
+    id_ = chosen.last.id
     path = out or Path(f"incident-{id_}.tar.gz")
     if os.path.lexists(path) and not force:
         raise Unusable(f"{path}: exists already; choose another --out, or --force")
@@ -37,14 +39,15 @@ def export_incident(source: Source, wanted: str, *, out: Path | None, force: boo
     missing = find_missing(chosen, entries)
     entries = [*_own_entries(chosen, source.run(), entries, missing), *entries]
     manifest = _manifest(chosen, entries, missing, problems)
-    entries.append(Entry(path=MANIFEST, content=_json(manifest), what="sizes and hashes"))
-    archive = pack(f"incident-{id_}", entries, int(chosen.last["times"].get("detected") or 0))
+    entries.append(Entry(path=MANIFEST, content=_json(asdict(manifest)), what="sizes and hashes"))
+    archive = pack(f"incident-{id_}", entries, int(chosen.last.times.detected_s or 0))
     try:
         _write(path, archive)
     except OSError as error:
         raise Unusable(f"{path}: cannot be written: {error.strerror or error}; choose another --out") from error
     if as_json:
-        told = {name: manifest[name] for name in ("incident", "revision", "files", "missing", "problems")}
+        plain = asdict(manifest)
+        told = {name: plain[name] for name in ("incident", "revision", "files", "missing", "problems")}
         print(json.dumps({"schema": SCHEMA, "archive": str(path), "bytes": len(archive), "from": source.where, **told}))
         return
     if not id_.startswith(wanted):
@@ -71,13 +74,13 @@ def pack(folder: str, entries: Iterable[Entry], time_s: int) -> bytes:
 
 
 def _own_entries(
-    chosen: Chosen, run: dict[str, Any] | None, evidence: list[Entry], missing: list[Missing]
+    chosen: Chosen, run: RunDescription | None, evidence: list[Entry], missing: list[Missing]
 ) -> list[Entry]:
     document = {
         "schema": SCHEMA,
-        "incident": redact_data(chosen.last),
-        "revisions": [redact_data(each) for each in chosen.revisions],
-        "merged": [redact_data(each) for each in chosen.merged],
+        "incident": redact_data(write_incident(chosen.last)),
+        "revisions": [redact_data(write_incident(each)) for each in chosen.revisions],
+        "merged": [redact_data(write_incident(each)) for each in chosen.merged],
     }
     files = [f"{'incident.json':<44} all revisions", f"{MANIFEST:<44} sizes, hashes, what is missing"]
     files += [f"{entry.path:<44} {entry.what}, {len(entry.content)} bytes" for entry in evidence]
@@ -88,29 +91,53 @@ def _own_entries(
     ]
 
 
-def _manifest(chosen: Chosen, entries: list[Entry], missing: list[Missing], problems: list[str]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "incident": chosen.last["id"],
-        "revision": chosen.last["revision"],
-        "whichrank": _release(),
-        "files": [
-            {
-                "path": entry.path,
-                "what": entry.what,
-                "rank": entry.rank,
-                "node": entry.node,
-                "bytes": len(entry.content),
-                "sha256": hashlib.sha256(entry.content).hexdigest(),
-            }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestFile:
+    """A file of the archive. rank, node: whose evidence it is; None of ours."""
+
+    path: str
+    what: str
+    rank: int | None
+    node: str | None
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """manifest.json, field by field. whichrank: the release that made the archive."""
+
+    schema: int = SCHEMA
+    incident: str
+    revision: int
+    whichrank: str
+    files: tuple[ManifestFile, ...]
+    missing: tuple[Missing, ...]
+    problems: tuple[str, ...]
+
+
+def _manifest(chosen: Chosen, entries: list[Entry], missing: list[Missing], problems: list[str]) -> Manifest:
+    return Manifest(
+        incident=chosen.last.id,
+        revision=chosen.last.revision,
+        whichrank=_release(),
+        files=tuple(
+            ManifestFile(
+                path=entry.path,
+                what=entry.what,
+                rank=entry.rank,
+                node=entry.node,
+                bytes=len(entry.content),
+                sha256=hashlib.sha256(entry.content).hexdigest(),
+            )
             for entry in sorted(entries, key=lambda entry: entry.path)
-        ],
-        "missing": [{"what": each.what, "who": each.who, "why": each.why} for each in missing],
-        "problems": list(problems),
-    }
+        ),
+        missing=tuple(missing),
+        problems=tuple(problems),
+    )
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 

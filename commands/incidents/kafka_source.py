@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ...agents.evidence.evidence_store import kept_name
 from ...telemetry.evidence_pieces import EvidencePiece, decode_evidence, join_pieces
-from ...telemetry.incident import Document, check_document
+from ...telemetry.incident import check_document
+from ...telemetry.incident_document import IncidentDocument
+from ...telemetry.incident_reading import read_incident
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Event, Incident
 from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_LOGS
 from ...telemetry.vocabulary import EventName
 from ...transport.kafka_client import Client, Fetched
 from ...transport.kafka_read import read_whole
+from ..run_folder.people_codec import PeopleLabel
+from ..run_folder.run_description import RunDescription
 from .chosen import MAX_BYTES, Chosen, KeptFile, belongs
 from .label import send_label
 
@@ -32,14 +35,14 @@ class KafkaSource:
         self.where = f"Kafka at {brokers}"
         self.problems: list[str] = []
 
-    def revisions(self) -> list[Document]:
-        found: dict[tuple[str, int], Document] = {}
+    def revisions(self) -> list[IncidentDocument]:
+        found: dict[tuple[str, int], IncidentDocument] = {}
         for message in read_whole(self._client, TOPIC_INCIDENTS):
-            for document in self._documents(message):
-                found.setdefault((str(document["id"]), int(document["revision"])), document)
-        return sorted(found.values(), key=lambda document: (document["times"]["onset"], int(document["revision"])))
+            for incident in self._incidents(message):
+                found.setdefault((incident.id, incident.revision), incident)
+        return sorted(found.values(), key=lambda incident: (incident.times.onset_s, incident.revision))
 
-    def follow(self) -> Iterator[list[Document]]:
+    def follow(self) -> Iterator[list[IncidentDocument]]:
         """The topic from its beginning, as something may have come since ``revisions``; without end."""
         reader = self._client.consumer(committed_only=True)
         try:
@@ -47,23 +50,22 @@ class KafkaSource:
             reader.assign({partition: first for partition, (first, _) in reader.bounds(partitions).items()})
             while True:
                 messages = reader.poll(_POLL_S)
-                yield [document for message in messages for document in self._documents(message)]
+                yield [incident for message in messages for incident in self._incidents(message)]
         finally:
             reader.close()
 
-    def _documents(self, message: Fetched) -> Iterator[Document]:
+    def _incidents(self, message: Fetched) -> Iterator[IncidentDocument]:
         for payload in decode_logs(TOPIC_INCIDENTS, message.value):
             if not isinstance(payload, Incident):
                 continue
-            document = dict(payload.document)
-            if check_document(document):
+            if check_document(payload.document):
                 self.problems.append(f"{TOPIC_INCIDENTS} {message.partition}/{message.offset}: no incident document")
             else:
-                yield document
+                yield read_incident(payload.document)
 
     def evidence(self, chosen: Chosen) -> list[KeptFile]:
-        job = str((chosen.last.get("job") or {}).get("id") or "")
-        since_ns = int((float(chosen.last["times"]["onset"]) - _BEFORE_S) * _S)
+        job = chosen.last.job.id or ""
+        since_ns = int((chosen.last.times.onset_s - _BEFORE_S) * _S)
         pieces: list[EvidencePiece] = []
         stacks: dict[str, KeptFile] = {}
         left_bytes = MAX_BYTES
@@ -86,11 +88,11 @@ class KafkaSource:
             self.problems.append(f"{TOPIC_LOGS}: of {missing} more files only parts are there")
         return [*(KeptFile(name=kept_name(file), content=file.content) for file in files), *stacks.values()]
 
-    def run(self) -> dict[str, Any] | None:
+    def run(self) -> RunDescription | None:
         return None
 
-    def label(self, document: Document, label: Mapping[str, Any]) -> None:
-        send_label(self._client, label, str(document.get("cluster") or ""))
+    def label(self, incident: IncidentDocument, label: PeopleLabel) -> None:
+        send_label(self._client, label, incident.cluster or "")
 
 
 def _stacks(value: bytes, job: str) -> Iterator[KeptFile]:

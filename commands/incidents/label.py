@@ -11,15 +11,16 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
-from ...telemetry.incident import Document
+from ...telemetry.incident_document import HandlingWord, IncidentDocument, IncidentLabel
 from ...telemetry.otlp import encode_payloads
 from ...telemetry.records import Finding
 from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
+from ...telemetry.vocabulary import IncidentState
 from ...transport.kafka_client import Client, KafkaTrouble, Sent
 from ..run_folder.labels import finding_of
+from ..run_folder.people_codec import PeopleLabel, write_people_label
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
 from .chosen import Source, choose
@@ -32,17 +33,20 @@ def label_incident(source: Source, wanted: str, *, cause: str, wrong: bool, as_j
     """cause: "node=NAME", or any word. wrong: what the incident says is not so. Raises Unusable, KafkaTrouble."""
     if not cause and not wrong:
         raise Unusable("nothing is said: --cause WHAT (as node=NAME, application), or --wrong")
-    document = choose(source.revisions(), wanted).last
+    incident = choose(source.revisions(), wanted).last
     said = "it is wrong" if wrong else ""
     words = ", ".join(part for part in (said, cause) if part)
-    _keep(source, document, {"cause": cause[:MAX_TEXT] or None, "wrong": wrong}, words, as_json=as_json)
+    label = replace(_label_of(incident), cause=cause[:MAX_TEXT] or None, wrong=wrong)
+    _keep(source, incident, label, words, as_json=as_json)
 
 
 def acknowledge(source: Source, wanted: str, *, as_json: bool) -> None:
     """Somebody is at it. Raises Unusable, KafkaTrouble."""
-    document = choose(source.revisions(), wanted).last
-    said = {"by": who(), "time": round(time.time(), 3)}
-    _keep(source, document, {"acknowledged": said, "closed": None}, "acknowledged", as_json=as_json)
+    incident = choose(source.revisions(), wanted).last
+    label = replace(_label_of(incident), acknowledged=_handled(""), closed=None)
+    _keep(
+        source, incident, replace(label, keys=_named(label, "acknowledged", "closed")), "acknowledged", as_json=as_json
+    )
 
 
 def close(source: Source, wanted: str, *, because: str, as_json: bool) -> None:
@@ -50,31 +54,36 @@ def close(source: Source, wanted: str, *, because: str, as_json: bool) -> None:
 
     Raises Unusable, KafkaTrouble.
     """
-    document = choose(source.revisions(), wanted).last
-    said = {"by": who(), "time": round(time.time(), 3)} | ({"because": because[:MAX_TEXT]} if because else {})
-    over = "" if document.get("state") != "open" else "; what it tells of is not over"
-    _keep(source, document, {"closed": said}, f"closed{over}", as_json=as_json)
+    incident = choose(source.revisions(), wanted).last
+    over = "" if incident.state is not IncidentState.OPEN else "; what it tells of is not over"
+    label = replace(_label_of(incident), closed=_handled(because[:MAX_TEXT]))
+    _keep(source, incident, replace(label, keys=_named(label, "closed")), f"closed{over}", as_json=as_json)
 
 
-def _keep(source: Source, document: Document, said: Mapping[str, Any], words: str, *, as_json: bool) -> None:
-    """The newest word on an incident holds, so it repeats what was said before and still holds."""
-    label = {
-        "cause": None,
-        "wrong": False,
-        **(document.get("label") or {}),
-        **said,
-        "incident": str(document["id"]),
-        "by": who(),
-        "time": round(time.time(), 3),
-    }
-    source.label(document, label)
+def _label_of(incident: IncidentDocument) -> IncidentLabel:
+    """What was said before and still holds: the newest word on an incident holds alone, so it repeats that."""
+    label = incident.label or IncidentLabel(wrong=False, keys=())
+    return replace(label, keys=tuple(dict.fromkeys(("cause", "wrong", *label.keys))))
+
+
+def _named(label: IncidentLabel, *said: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*label.keys, *said)))
+
+
+def _handled(because: str) -> HandlingWord:
+    return HandlingWord(by=who(), time_s=round(time.time(), 3), because=because or None)
+
+
+def _keep(source: Source, incident: IncidentDocument, said: IncidentLabel, words: str, *, as_json: bool) -> None:
+    label = PeopleLabel(incident=incident.id, said=replace(said, by=who(), time_s=round(time.time(), 3)))
+    source.label(incident, label)
     if as_json:
-        print(json.dumps({"schema": 1, "from": source.where, "label": label}))
+        print(json.dumps({"schema": 1, "from": source.where, "label": write_people_label(label)}))
     else:
-        say(f"{label['incident']}: {words}; kept in {source.where}")
+        say(f"{label.incident}: {words}; kept in {source.where}")
 
 
-def send_label(client: Client, label: Mapping[str, Any], cluster: str) -> None:
+def send_label(client: Client, label: PeopleLabel, cluster: str) -> None:
     """Raises KafkaTrouble."""
     send_of_people(client, finding_of(label, cluster))
 

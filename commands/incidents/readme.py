@@ -1,26 +1,29 @@
-"""An incident as plain text for a ticket: who, since when, why, who only looks guilty, what to do. Pure."""
+"""An incident as plain text for a ticket: who, since when, why, who only looks guilty, what to do.
+
+Prints ``IncidentView``s. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
-from ...telemetry.incident import Document
-from ..incident_text.incident_panel import cleared_words, describe_kind, describe_suspects, describe_where, printable
+from ...telemetry.incident_document import IncidentCause, IncidentDocument
+from ..incident_text.incident_view import IncidentView, incident_view, printable
 from ..incident_text.utc_time import when
-from ..run_folder.labels import label_words
+from ..run_folder.run_description import RunDescription
 from .chosen import Chosen
 
 _INDENT = 12
 
 
-def readme(chosen: Chosen, run: Mapping[str, Any] | None, files: Iterable[str], missing: Sequence[str]) -> str:
+def readme(chosen: Chosen, run: RunDescription | None, files: Iterable[str], missing: Sequence[str]) -> str:
     """The text; files and missing: a line each."""
-    document = chosen.last
+    view = incident_view(chosen.last)
     lines = [
-        f"Incident {document['id']}, revision {document['revision']}: {document['severity']}, {document['state']}",
+        f"Incident {view.id}, revision {view.revision}: {view.severity}, {view.state}",
         "",
-        *_rows(document, run),
+        *(_row(title, text) for title, text in _rows(view)),
+        *_of_run(run),
         "",
     ]
     if chosen.merged:
@@ -33,80 +36,63 @@ def readme(chosen: Chosen, run: Mapping[str, Any] | None, files: Iterable[str], 
     return "\n".join(lines) + "\n"
 
 
-def _rows(document: Document, run: Mapping[str, Any] | None) -> Iterator[str]:
-    suspects: Sequence[Mapping[str, Any]] = document.get("suspects") or ()
-    yield _row("who", describe_suspects(document) or "nobody in particular")
-    yield _row("what", f"{describe_kind(document)} ({document.get('bucket')} / {document.get('kind')})")
-    for suspect in suspects:
-        if place := describe_where(suspect):
-            yield _row("where", place if len(suspects) == 1 else f"{suspect.get('id')}: {place}")
-    first = document.get("first_bad") or {}
-    parts = [
-        f"{name} {first[name]}" for name in ("step", "operation", "sequence", "group") if first.get(name) is not None
-    ]
-    if parts:
-        yield _row("first bad", ", ".join(parts))
-    times = document.get("times") or {}
-    yield _row("since", f"{when(times.get('onset'))} UTC")
-    yield _row("told", f"{when(times.get('detected'))} UTC")
-    if times.get("resolved") is not None:
-        yield _row("ended", f"{when(times['resolved'])} UTC")
-    victims = document.get("victims") or {}
-    if victims.get("count"):
-        plural = "s" if victims["count"] != 1 else ""
-        yield _row("victims", f"{victims['count']}: rank{plural} {victims.get('ranks')}")
-    yield from _cause(document.get("cause"))
-    yield from _list("why", [_evidence(item) for item in document.get("evidence") or ()])
-    yield from _list("not guilty", cleared_words(document.get("ruled_out") or ()))
-    advice = document.get("advice") or {}
-    yield _row("advice", f"{advice['action']}: {advice.get('text') or ''}" if advice.get("action") else "none given")
-    if document.get("confidence") is not None:
-        yield _row("confidence", f"{float(document['confidence']):.2f}")
-    coverage = document.get("coverage") or {}
-    if coverage.get("ranks_seen") is not None:
-        yield _row("seen", f"{coverage['ranks_seen']} of {coverage.get('ranks_expected')} ranks")
-    job = document.get("job") or {}
-    named = [f"{name} {job[name]}" for name in ("name", "id", "run", "attempt", "owner") if job.get(name)]
-    yield _row("job", ", ".join(named) or "unknown")
-    if said := label_words(document.get("label")):
-        yield _row("people say", f"{said} ({when(document['label'].get('time'))} UTC)")
-    if document.get("cluster"):
-        yield _row("cluster", str(document["cluster"]))
+def _rows(view: IncidentView) -> Iterator[tuple[str, str]]:
+    yield "who", view.who_or_nobody
+    yield "what", f"{view.what} ({view.bucket} / {view.kind})"
+    for row in view.suspects:
+        if row.where:
+            yield "where", row.where if len(view.suspects) == 1 else f"{row.id}: {row.where}"
+    if first := view.first_bad_facts("step", "operation", "sequence", "group"):
+        yield "first bad", first
+    yield "since", f"{when(view.times.onset_s)} UTC"
+    yield "told", f"{when(view.times.detected_s)} UTC"
+    if view.times.resolved_s is not None:
+        yield "ended", f"{when(view.times.resolved_s)} UTC"
+    if view.victim_words:
+        yield "victims", view.victim_words
+    if view.cause is not None:
+        yield "cause", _cause(view.cause)
+    yield from _listed("why", [f"{when(row.time_s)}  {row.shows} ({row.seen_in})" for row in view.why])
+    yield from _listed("not guilty", view.cleared)
+    yield "advice", f"{view.advice_action}: {view.advice_text}" if view.advice_action else "none given"
+    if view.confidence_words:
+        yield "confidence", view.confidence_words
+    if view.seen_words:
+        yield "seen", view.seen_words
+    yield "job", view.job_facts("name", "id", "run", "attempt", "owner") or "unknown"
+    if view.people_say:
+        yield "people say", f"{view.people_say} ({when(view.said_s)} UTC)"
+    if view.cluster:
+        yield "cluster", view.cluster
+
+
+def _of_run(run: RunDescription | None) -> Iterator[str]:
     if run is not None:
-        facts = [f"{name} {run[name]}" for name in ("host", "exit_code", "whichrank") if run.get(name) is not None]
-        yield _row("run", ", ".join([*facts, f"started {when(run.get('started'))} UTC"]))
+        told = (("host", run.host), ("exit_code", run.exit_code), ("whichrank", run.whichrank))
+        facts = [f"{name} {value}" for name, value in told if value is not None]
+        yield _row("run", ", ".join([*facts, f"started {when(run.started)} UTC"]))
 
 
-def _cause(cause: Any) -> Iterator[str]:
-    if isinstance(cause, Mapping) and cause.get("device_kind") == "code":
-        yield _row("cause", f"the program, at {cause.get('device')}: no fault of {cause.get('entity')} was seen")
-    elif isinstance(cause, Mapping):
-        device = f" {cause.get('device_kind')} {cause['device']}" if cause.get("device") else ""
-        text = f"{cause.get('condition')} of {cause.get('entity')}{device}, since {when(cause.get('since'))} UTC"
-        yield _row("cause", text)
+def _cause(cause: IncidentCause) -> str:
+    if cause.device_kind == "code":
+        return f"the program, at {cause.device}: no fault of {cause.entity} was seen"
+    device = f" {cause.device_kind} {cause.device}" if cause.device else ""
+    return f"{cause.condition} of {cause.entity}{device}, since {when(cause.since_s)} UTC"
 
 
-def _evidence(item: Mapping[str, Any]) -> str:
-    shows = item.get("shows") or item.get("value")
-    return f"{when(item.get('time'))}  {shows} ({item.get('source')}: {item.get('signal')})"
-
-
-def _list(title: str, lines: Sequence[str]) -> Iterator[str]:
+def _listed(title: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(lines):
-        yield _row(title if number == 0 else "", line)
+        yield title if number == 0 else "", line
 
 
 def _row(title: str, text: str) -> str:
     return f"{title:<{_INDENT}}{printable(text)}"
 
 
-def _short(document: Document) -> str:
-    who = describe_suspects(document)
-    return printable(f"{document['id']}: {' '.join(filter(None, (who, describe_kind(document))))}")
+def _short(incident: IncidentDocument) -> str:
+    return printable(f"{incident.id}: {incident_view(incident).verdict}")
 
 
-def _revision(document: Document) -> str:
-    number, change, severity = (document.get(name) for name in ("revision", "change", "severity"))
-    return printable(
-        f"{number:>3} {change}, {severity}: {describe_suspects(document) or 'nobody'}: {document.get('kind')}"
-    )
+def _revision(incident: IncidentDocument) -> str:
+    view = incident_view(incident)
+    return printable(f"{view.revision:>3} {view.change}, {view.severity}: {view.who or 'nobody'}: {view.kind}")

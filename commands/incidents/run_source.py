@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from ...telemetry.incident import Document, read_line
-from ..run_folder.incident_log import read_lines
+from ...telemetry.incident_document import IncidentDocument
+from ..run_folder.incident_log import read_incident_line, read_lines
 from ..run_folder.labels import LABELS_FILE, append_label, read_labels, with_labels
+from ..run_folder.people_codec import PeopleLabel
+from ..run_folder.run_description import RunDescription
 from ..run_folder.run_directory import EVIDENCE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable
 from .chosen import MAX_BYTES, Chosen, KeptFile, belongs
 
@@ -30,7 +31,7 @@ class RunSource:
         self.where = str(self._directory.path)
         self.problems: list[str] = []
 
-    def revisions(self) -> list[Document]:
+    def revisions(self) -> list[IncidentDocument]:
         path = self._directory.incidents
         try:
             lines = list(read_lines(path))
@@ -49,7 +50,7 @@ class RunSource:
             return documents
         return with_labels(documents, labels)
 
-    def follow(self) -> Iterator[list[Document]]:
+    def follow(self) -> Iterator[list[IncidentDocument]]:
         """Until run.json says that the run has ended, and what it wrote by then is read."""
         path, read = self._directory.incidents, 0
         while True:
@@ -81,19 +82,19 @@ class RunSource:
                 files.append(KeptFile(name=entry.name, content=content))
         return files
 
-    def run(self) -> dict[str, Any] | None:
+    def run(self) -> RunDescription | None:
         try:
             return self._directory.read_run()
         except Unusable as unusable:
             self.problems.append(str(unusable))
             return None
 
-    def label(self, document: Document, label: Mapping[str, Any]) -> None:
-        append_label(self._directory.path, label, str(document.get("cluster") or ""))
+    def label(self, incident: IncidentDocument, label: PeopleLabel) -> None:
+        append_label(self._directory.path, label, incident.cluster or "")
 
     def _has_ended(self) -> bool:
         try:
-            return self._directory.read_run().get("ended") is not None
+            return self._directory.read_run().ended is not None
         except Unusable:  # being written, or not there yet
             return False
 
@@ -109,7 +110,7 @@ class RunSource:
         return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
 
-def _documents_after(path: Path, after: int) -> tuple[list[Document], int]:
+def _documents_after(path: Path, after: int) -> tuple[list[IncidentDocument], int]:
     """Of whole lines beyond byte ``after``, and how far that is. Raises Unusable."""
     try:
         with path.open("rb") as file:
@@ -121,7 +122,7 @@ def _documents_after(path: Path, after: int) -> tuple[list[Document], int]:
     documents = []
     for line in whole.splitlines():
         with contextlib.suppress(ValueError):
-            documents.append(read_line(line))
+            documents.append(read_incident_line(line))
     return documents, after + len(whole)
 
 

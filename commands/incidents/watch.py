@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
-from ...telemetry.incident import Document
-from ..incident_text.incident_panel import incident_line
+from ...telemetry.incident_document import IncidentDocument
+from ...telemetry.incident_writing import write_incident
+from ...telemetry.vocabulary import IncidentState
+from ..incident_text.incident_view import incident_line
 from ..incident_text.utc_time import when
 from ..support.stderr import say
 from .chosen import Source
@@ -16,30 +18,30 @@ def watch(source: Source, *, as_json: bool) -> None:
     told: set[tuple[str, int]] = set()
     try:
         before = source.revisions()
-        last = {str(document["id"]): document for document in before}
+        last = {incident.id: incident for incident in before}
         told.update(map(_key, before))
-        for document in last.values():
-            if document.get("state") == "open":
-                _tell(document, as_json=as_json)
-        for documents in source.follow():
-            for document in documents:
-                if _key(document) not in told:
-                    told.add(_key(document))
-                    _tell(document, as_json=as_json)
+        for incident in last.values():
+            if incident.state is IncidentState.OPEN:
+                _tell(incident, as_json=as_json)
+        for incidents in source.follow():
+            for incident in incidents:
+                if _key(incident) not in told:
+                    told.add(_key(incident))
+                    _tell(incident, as_json=as_json)
     except KeyboardInterrupt:
         return
     if not as_json:
         say(f"{source.where}: the run has ended")
 
 
-def _key(document: Document) -> tuple[str, int]:
-    return str(document["id"]), int(document["revision"])
+def _key(incident: IncidentDocument) -> tuple[str, int]:
+    return incident.id, incident.revision
 
 
-def _tell(document: Document, *, as_json: bool) -> None:
+def _tell(incident: IncidentDocument, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(document, ensure_ascii=False), flush=True)
+        print(json.dumps(write_incident(incident), ensure_ascii=False), flush=True)
         return
-    times = document.get("times") or {}
-    moment = times.get("resolved") or times.get("detected") or times.get("onset")
-    print(f"{when(moment)} {incident_line(document)}", flush=True)
+    times = incident.times
+    moment = times.resolved_s or times.detected_s or times.onset_s
+    print(f"{when(moment)} {incident_line(incident)}", flush=True)

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.rule import Rule
@@ -19,8 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ...telemetry.incident import canonical_line
+from ...telemetry.incident_document import IncidentDocument
+from ...telemetry.incident_writing import write_incident
 from ...telemetry.vocabulary import ProcessState
-from ..incident_text.incident_panel import SEVERITY_STYLE, describe_place, describe_verdict, incident_line, printable
+from ..incident_text.incident_panel import SEVERITY_STYLE
+from ..incident_text.incident_view import incident_line, incident_view, printable
 from .job_status import JobStatus, RankStatus, Waiting, describe_ranks
 from .terminal_block import TerminalBlock
 
@@ -39,7 +42,7 @@ SINGLE_RANKS = 8
 class View(Protocol):
     """Shows a job. Every method returns at once and raises only OSError (the terminal is gone)."""
 
-    def incident(self, document: Mapping[str, Any]) -> None:
+    def incident(self, incident: IncidentDocument) -> None:
         """A revision of an incident was concluded."""
         ...
 
@@ -53,8 +56,8 @@ class View(Protocol):
 class JsonView:
     """Incident documents as JSON lines on stderr; stdout stays the command's."""
 
-    def incident(self, document: Mapping[str, Any]) -> None:
-        sys.stderr.write(canonical_line(document).decode())
+    def incident(self, incident: IncidentDocument) -> None:
+        sys.stderr.write(canonical_line(write_incident(incident)).decode())
         sys.stderr.flush()
 
     def update(self, status: JobStatus) -> None: ...
@@ -73,10 +76,10 @@ class LineView:
         self._shown: set[tuple[str, int]] = set()
         self._said: dict[str, str] = {}
 
-    def incident(self, document: Mapping[str, Any]) -> None:
-        line = incident_line(document)
-        if self._said.get(str(document["id"])) != line:
-            self._said[str(document["id"])] = line
+    def incident(self, incident: IncidentDocument) -> None:
+        line = incident_line(incident)
+        if self._said.get(incident.id) != line:
+            self._said[incident.id] = line
             self._say(line)
 
     def update(self, status: JobStatus) -> None:
@@ -116,11 +119,11 @@ class LiveView:
         self._started = now() - running_s
         self._due = 0.0
         self._block = TerminalBlock(sys.stderr.fileno())
-        self._incidents: dict[str, Mapping[str, Any]] = {}
+        self._incidents: dict[str, IncidentDocument] = {}
         os.get_terminal_size(sys.stderr.fileno())
 
-    def incident(self, document: Mapping[str, Any]) -> None:
-        self._incidents[str(document["id"])] = document
+    def incident(self, incident: IncidentDocument) -> None:
+        self._incidents[incident.id] = incident
         self._due = 0.0
 
     def update(self, status: JobStatus) -> None:
@@ -145,7 +148,7 @@ def render_lines(view: RenderableType, width: int) -> list[str]:
 
 
 def render_status(
-    job: str, status: JobStatus, incidents: Mapping[str, Mapping[str, Any]], elapsed_s: float
+    job: str, status: JobStatus, incidents: Mapping[str, IncidentDocument], elapsed_s: float
 ) -> RenderableType:
     """Head line, ranks, who waits for whom, incidents."""
     minutes, seconds = divmod(int(elapsed_s), 60)
@@ -166,14 +169,13 @@ def render_status(
             Text("no step is seen: call whichrank.step() at the end of each turn", style="yellow", no_wrap=True)
         )
     parts.extend(Text(describe_waiting(wait, status), style="yellow", no_wrap=True) for wait in waiting[:2])
-    for document in list(incidents.values())[-3:]:
-        style = SEVERITY_STYLE.get(str(document.get("severity")), "")
-        style = style if document.get("state") == "open" else "dim"
-        text = f"● {document.get('severity')} · {document.get('state')} · {describe_verdict(document)}"
+    for shown in map(incident_view, list(incidents.values())[-3:]):
+        style = SEVERITY_STYLE.get(shown.severity, "")
+        style = style if shown.state == "open" else "dim"
+        text = f"● {shown.severity} · {shown.state} · {shown.verdict}"
         parts.append(Text(printable(text), style=style, no_wrap=True))
-        place = describe_place(document)
-        if place:  # on a line of its own: at the end of a long one it would be cut off
-            parts.append(Text(printable(f"  {place}"), style=style, no_wrap=True))
+        if shown.place:  # on a line of its own: at the end of a long one it would be cut off
+            parts.append(Text(printable(f"  {shown.place}"), style=style, no_wrap=True))
     return Group(*parts)
 
 

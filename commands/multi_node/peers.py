@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from ...telemetry.otlp import decode_logs, encode_payloads
-from ...telemetry.records import Event
+from ...telemetry.records import Event, Incident
 from ...telemetry.topics import TOPIC_METRICS
 from ...telemetry.vocabulary import EventName
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_REQUESTS
@@ -45,7 +45,7 @@ class Bench(Protocol):
         """Put an event about another node on this bus."""
         ...
 
-    def show(self, document: Mapping[str, Any]) -> None:
+    def show(self, incident: Incident) -> None:
         """An incident that another node's instance concluded."""
         ...
 
@@ -67,7 +67,7 @@ class Peers(Protocol):
         """This node's own agent has published it."""
         ...
 
-    def concluded(self, document: Mapping[str, Any]) -> None: ...
+    def concluded(self, incident: Incident) -> None: ...
 
     def request(self, event: Event) -> bool:
         """Whether the request is another node's, and has been passed on."""
@@ -108,7 +108,7 @@ class NoPeers:
 
     def published(self, topic: str, key: str, value: bytes) -> None: ...
 
-    def concluded(self, document: Mapping[str, Any]) -> None: ...
+    def concluded(self, incident: Incident) -> None: ...
 
     def request(self, event: Event) -> bool:
         return False
@@ -164,8 +164,8 @@ class JudgePeers:
 
     def published(self, topic: str, key: str, value: bytes) -> None: ...
 
-    def concluded(self, document: Mapping[str, Any]) -> None:
-        self._hub.broadcast(PeerFrame.INCIDENT, json.dumps(document).encode())
+    def concluded(self, incident: Incident) -> None:
+        self._hub.broadcast(PeerFrame.INCIDENT, json.dumps(incident.document).encode())
 
     def request(self, event: Event) -> bool:
         node = str(event.attributes.get("node", ""))
@@ -235,9 +235,9 @@ class FollowerPeers:
             elif isinstance(news, JudgeLost):
                 self._lose(news, bench)
             elif news.kind is PeerFrame.INCIDENT:
-                document = _document(news.body)
-                if document is not None:
-                    bench.show(document)
+                incident = _incident(news.body)
+                if incident is not None:
+                    bench.show(incident)
             else:
                 for payload in decode_logs(TOPIC_REQUESTS, news.body):
                     if isinstance(payload, Event) and payload.name is EventName.EVIDENCE_REQUEST:
@@ -274,7 +274,7 @@ class FollowerPeers:
     def published(self, topic: str, key: str, value: bytes) -> None:
         self._link.send(topic, key, value)
 
-    def concluded(self, document: Mapping[str, Any]) -> None: ...
+    def concluded(self, incident: Incident) -> None: ...
 
     def request(self, event: Event) -> bool:
         return False
@@ -310,10 +310,10 @@ def join_peers(setup: PeerSetup, job: str, say: Callable[[str], None]) -> NoPeer
     return NoPeers()
 
 
-def _document(body: bytes) -> dict[str, Any] | None:
+def _incident(body: bytes) -> Incident | None:
     """What the judge says is shown only if it is an incident."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    return document if isinstance(document, dict) and "id" in document and "kind" in document else None
+    return Incident(document=document) if isinstance(document, dict) and {"id", "kind"} <= document.keys() else None

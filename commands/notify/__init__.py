@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..settings.notify_options import NotifyOptions
 from ..settings.settings import SettingsError, load_settings, print_settings
+from ..settings.settings_sources import Flags
 
 EXIT_USAGE = 2
 
@@ -43,7 +44,7 @@ def notify_command(
     Exit status: 0; 1 something could not be told (--once, --test); 2 it
     cannot start.
     """
-    given: dict[str, Any] = {"kafka": kafka, "notify_from": run, "notify_state": state, "notify_health": health}
+    given: Flags = {"kafka": kafka, "notify_from": run, "notify_state": state, "notify_health": health}
     flags = {name: value for name, value in given.items() if value is not None}
     if test:
         flags.setdefault("notify_from", Path())  # nothing is read
@@ -56,6 +57,6 @@ def notify_command(
     if print_config:
         typer.echo(print_settings(settings, origins))
         return
-    from .service import notify, send_test
+    from .notify_service import notify, send_test
 
     raise typer.Exit(send_test(settings, test) if test else notify(settings, once=once))

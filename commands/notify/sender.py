@@ -14,14 +14,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .ledger import HOUR_S, Delivery, Ledger
+from ..incident_service.inbox import HOUR_S
+from .delivery_store import Delivery, DeliveryStore
 from .messages.notices import AlertState, Notice, notice_of, withheld_notice
 from .receivers import Answer, DeliveryContext, Outcome, Receiver
 
 _FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 #: What a receiver may ask for.
 LONGEST_RETRY_AFTER_S = 3600.0
-#: Between two looks into the ledger, when nobody says that there is something.
+#: Between two looks into the store, when nobody says that there is something.
 _LOOK_S = 0.5
 #: Changes of the word on what was withheld are told together.
 _SUMMARY_PAUSE_S = 10.0
@@ -53,13 +54,13 @@ class ReceiverStats:
 
 class Sender:
     def __init__(
-        self, manner: ReceiverPolicy, receiver: Receiver, ledger: Ledger, clock: Callable[[], float] = time.time
+        self, manner: ReceiverPolicy, receiver: Receiver, store: DeliveryStore, clock: Callable[[], float] = time.time
     ) -> None:
         self.name = manner.name
         self.figures = ReceiverStats()
         self._manner = manner
         self._receiver = receiver
-        self._ledger = ledger
+        self._store = store
         self._clock = clock
         self._paused_until = 0.0
         self._fails = 0
@@ -96,18 +97,18 @@ class Sender:
         now = self._clock()
         if now < self._paused_until:
             return False
-        with self._ledger.transaction():
-            delivery = self._ledger.next(self.name, now)
+        with self._store.transaction():
+            delivery = self._store.next(self.name, now)
             if delivery is None:
                 return False
             notice = self._notice(delivery)
             if notice is None:
-                self._ledger.drop(delivery)
+                self._store.drop(delivery)
                 return True
             if notice.is_new and delivery.incident and not delivery.is_unsure and self._is_over_limit(delivery, now):
                 self._withhold(delivery, notice, now)
                 return True
-            self._ledger.begin(delivery, now, is_new=notice.is_new)
+            self._store.begin(delivery, now, is_new=notice.is_new)
         telling = DeliveryContext(reference=delivery.reference, is_unsure=delivery.is_unsure, told=delivery.told)
         self._take(delivery, notice, self._receiver.send(notice, telling))
         return True
@@ -117,7 +118,7 @@ class Sender:
         is_new = delivery.told in (None, AlertState.CLOSED)
         manner = self._manner
         if not delivery.incident:
-            count, titles, since = self._ledger.withheld(delivery.key, self.name, _MOST_NAMED)
+            count, titles, since = self._store.withheld(delivery.key, self.name, _MOST_NAMED)
             _, _, hour = delivery.key.rpartition("-")
             is_over = self._clock() > (int(hour) + 2) * HOUR_S
             standing = AlertState.CLOSED if is_over and not is_new else AlertState.OPEN
@@ -125,27 +126,27 @@ class Sender:
                 delivery.key, delivery.urgency, titles, count, cluster=manner.cluster, since=since,
                 standing=standing, mark=manner.mark, is_new=is_new,
             )  # fmt: skip
-        document = self._ledger.document(delivery.incident)
-        if document is None:
+        incident = self._store.incident(delivery.incident)
+        if incident is None:
             return None
         notice = notice_of(
-            document, key=delivery.key, link=manner.link, cluster=manner.cluster, mark=manner.mark, is_new=is_new
+            incident, key=delivery.key, link=manner.link, cluster=manner.cluster, mark=manner.mark, is_new=is_new
         )
         return None if notice.standing is AlertState.CLOSED and is_new and not delivery.is_unsure else notice
 
     def _is_over_limit(self, delivery: Delivery, now: float) -> bool:
-        return self._ledger.openings(self.name, delivery.urgency, now - HOUR_S) >= self._manner.new_per_hour
+        return self._store.openings(self.name, delivery.urgency, now - HOUR_S) >= self._manner.new_per_hour
 
     def _withhold(self, delivery: Delivery, notice: Notice, now: float) -> None:
-        key = self._ledger.withhold(delivery, notice.title, now)
-        summary = self._ledger.delivery(key, self.name)
+        key = self._store.withhold(delivery, notice.title, now)
+        summary = self._store.delivery(key, self.name)
         if summary is None:
-            self._ledger.add("", self.name, delivery.urgency, now, now, key=key)
+            self._store.add("", self.name, delivery.urgency, now, now, key=key)
             _logger.warning(
                 "%s: its limit of this hour is reached; one word is told of all others (%s)", self.name, key
             )
         else:
-            self._ledger.say(summary, delivery.urgency, now, now + _SUMMARY_PAUSE_S)
+            self._store.say(summary, delivery.urgency, now, now + _SUMMARY_PAUSE_S)
         self.figures.counts["withheld"] += 1
 
     def _take(self, delivery: Delivery, notice: Notice, answer: Answer) -> None:
@@ -153,7 +154,7 @@ class Sender:
         counts, figures = self.figures.counts, self.figures
         if answer.outcome is Outcome.TOLD:
             again = None if answer.again_s is None else now + answer.again_s
-            self._ledger.end(delivery, notice, notice.topic, reference, now, again)
+            self._store.end(delivery, notice, notice.topic, reference, now, again)
             repeated = delivery.told is notice.standing and delivery.told_digest == notice.topic
             counts["repeated" if repeated else "opened" if notice.is_new else notice.standing.value] += 1
             if notice.is_new and not repeated:
@@ -165,7 +166,7 @@ class Sender:
         figures.trouble = answer.detail
         if answer.outcome is Outcome.REFUSED:
             counts["refused"] += 1
-            self._ledger.refuse(delivery, notice.topic)
+            self._store.refuse(delivery, notice.topic)
             _logger.warning("%s does not take incident %s: %s", self.name, notice.incident, answer.detail)
             return
         counts["failed"] += 1
@@ -174,7 +175,7 @@ class Sender:
         self._paused_until = now + pause_s
         # Once nobody knows whether it has arrived, a try that surely has not does not tell.
         is_unsure = answer.is_unsure or delivery.is_unsure
-        self._ledger.fail(delivery, reference, now + pause_s, is_unsure=is_unsure)
+        self._store.fail(delivery, reference, now + pause_s, is_unsure=is_unsure)
         _logger.warning("%s: %s; trying again", self.name, answer.detail)
 
     def _pause_s(self, answer: Answer) -> float:

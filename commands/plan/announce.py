@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +23,7 @@ from ...transport.kafka_read import read_whole
 from ..incidents.label import send_of_people, who
 from ..incidents.run_source import newest_run
 from ..run_folder.maintenance_plans import append_plan, finding_of_plan, read_plans
+from ..run_folder.people_codec import MaintenancePlan, NoWord, read_plan, write_plan
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
 
@@ -32,16 +35,14 @@ ATTRIBUTES = ("node", "leaf", "spine", "rack", "pdu", "storage", "fabric")
 MAX_DAYS = 30.0
 _MAX_NAMES = 4096
 
-Said = dict[str, Any]
-
 
 class Board(Protocol):
     where: str
     cluster: str
 
-    def put(self, said: Said) -> None: ...
+    def put(self, plan: MaintenancePlan) -> None: ...
 
-    def all(self) -> list[Said]:
+    def all(self) -> list[MaintenancePlan]:
         """In the order in which they were said."""
         ...
 
@@ -55,10 +56,10 @@ class FolderBoard:
             raise Unusable(f"{self._path}: no such folder; is it the folder of a run? (--from)")
         self.where, self.cluster = str(self._path), ""
 
-    def put(self, said: Said) -> None:
-        append_plan(self._path, said)
+    def put(self, plan: MaintenancePlan) -> None:
+        append_plan(self._path, plan)
 
-    def all(self) -> list[Said]:
+    def all(self) -> list[MaintenancePlan]:
         try:
             return read_plans(self._path)[0]
         except OSError as error:
@@ -72,18 +73,20 @@ class KafkaBoard:
         self._client, self.cluster = client, cluster
         self.where = f"Kafka at {brokers}"
 
-    def put(self, said: Said) -> None:
-        send_of_people(self._client, finding_of_plan(said, self.cluster))
+    def put(self, plan: MaintenancePlan) -> None:
+        send_of_people(self._client, finding_of_plan(plan, self.cluster))
 
-    def all(self) -> list[Said]:
-        found: list[tuple[int, Said]] = []
+    def all(self) -> list[MaintenancePlan]:
+        found: list[tuple[int, MaintenancePlan]] = []
         for message in read_whole(self._client, TOPIC_FINDINGS):
             if message.key != KEY_OF_PEOPLE.encode():
                 continue
             for payload in decode_logs(TOPIC_FINDINGS, message.value):
                 if isinstance(payload, Finding) and "plan" in payload.body and payload.identity.cluster == self.cluster:
-                    found.append((message.stamp_ns, {**payload.body["plan"], "over": payload.cleared}))
-        return [said for _, said in sorted(found, key=lambda each: each[0])]
+                    with contextlib.suppress(NoWord):  # of somebody who writes it otherwise
+                        plan = read_plan({**payload.body["plan"], "over": payload.cleared})
+                        found.append((message.stamp_ns, plan))
+        return [plan for _, plan in sorted(found, key=lambda each: each[0])]
 
 
 def announce(
@@ -104,60 +107,66 @@ def announce(
         raise Unusable(f"--end must come after --begin, by {MAX_DAYS:.0f} days at most")
     if end_s <= now:
         raise Unusable("--end has passed: what was not announced explains nothing")
-    said: Said = {
-        "id": secrets.token_hex(4),
-        "what": what,
-        "begin": round(begin_s, 3),
-        "end": round(end_s, 3),
-        "told": round(now, 3),
-        "where": places,
-        "jobs": list(dict.fromkeys(jobs)),
-        "by": who(),
-    }
-    board.put(said)
+    plan = MaintenancePlan(
+        id=secrets.token_hex(4),
+        what=what,
+        begin_s=round(begin_s, 3),
+        end_s=round(end_s, 3),
+        told_s=round(now, 3),
+        where={attribute: tuple(names) for attribute, names in places.items()},
+        jobs=tuple(dict.fromkeys(jobs)),
+        by=who(),
+    )
+    board.put(plan)
     if as_json:
-        print(json.dumps({"schema": SCHEMA, "to": board.where, "plan": said}))
+        print(json.dumps({"schema": SCHEMA, "to": board.where, "plan": write_plan(plan)}))
     else:
-        say(f"{said['id']}: {_in_words(said)}; told to {board.where}")
+        say(f"{plan.id}: {_in_words(plan)}; told to {board.where}")
 
 
 def cancel(board: Board, id_: str, *, as_json: bool) -> None:
     """Raises Unusable, KafkaTrouble."""
-    found = [said for said in newest(board.all()) if str(said["id"]).startswith(id_)]
+    found = [plan for plan in newest(board.all()) if plan.id.startswith(id_)]
     if len(found) != 1:
         raise Unusable(f"{id_}: {'no such plan' if not found else 'several plans begin so'} in {board.where}")
-    if found[0].get("over"):
-        raise Unusable(f"{found[0]['id']}: was called off before")
-    said = {**found[0], "over": True, "told": round(time.time(), 3), "by": who()}
-    board.put(said)
+    if found[0].is_over:
+        raise Unusable(f"{found[0].id}: was called off before")
+    plan = replace(found[0], is_over=True, told_s=round(time.time(), 3), by=who())
+    board.put(plan)
     if as_json:
-        print(json.dumps({"schema": SCHEMA, "to": board.where, "plan": said}))
+        print(json.dumps({"schema": SCHEMA, "to": board.where, "plan": write_plan(plan)}))
     else:
-        say(f"{said['id']}: called off; told to {board.where}")
+        say(f"{plan.id}: called off; told to {board.where}")
 
 
 def list_plans(board: Board, *, as_json: bool) -> None:
     """Raises Unusable, KafkaTrouble."""
     plans, now = newest(board.all()), time.time()
-    shown = [{**said, "now": _state(said, now)} for said in plans]
     if as_json:
+        shown = [{**write_plan(plan), "now": _state(plan, now)} for plan in plans]
         print(json.dumps({"schema": SCHEMA, "from": board.where, "plans": shown}))
         return
-    if not shown:
+    if not plans:
         say(f"nobody has announced anything in {board.where}")
         return
     table = Table("id", "what", "where", "begin", "end", "by", "now", box=None, pad_edge=False)
-    for said in shown:
+    for plan in plans:
         table.add_row(
-            said["id"], said["what"], _place(said), _clock(said["begin"]), _clock(said["end"]), said["by"], said["now"]
+            plan.id,
+            plan.what,
+            _place(plan),
+            _clock(plan.begin_s),
+            _clock(plan.end_s),
+            plan.by,
+            _state(plan, now),
         )
     Console().print(table)
 
 
-def newest(plans: Sequence[Said]) -> list[Said]:
+def newest(plans: Sequence[MaintenancePlan]) -> list[MaintenancePlan]:
     """Of each id the newest word, in order of their beginnings."""
-    by_id = {str(said["id"]): said for said in plans}
-    return sorted(by_id.values(), key=lambda said: (float(said["begin"]), str(said["id"])))
+    by_id = {plan.id: plan for plan in plans}
+    return sorted(by_id.values(), key=lambda plan: (plan.begin_s, plan.id))
 
 
 def moment(text: str, since_s: float, flag: str) -> float:
@@ -184,19 +193,19 @@ def _places(where: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _state(said: Mapping[str, Any], now: float) -> str:
-    if said.get("over"):
+def _state(plan: MaintenancePlan, now: float) -> str:
+    if plan.is_over:
         return "called off"
-    return "to come" if now < float(said["begin"]) else "over" if now > float(said["end"]) else "on"
+    return "to come" if now < plan.begin_s else "over" if now > plan.end_s else "on"
 
 
-def _in_words(said: Mapping[str, Any]) -> str:
-    return f"{said['what']} of {_place(said)}, {_clock(said['begin'])} to {_clock(said['end'])}"
+def _in_words(plan: MaintenancePlan) -> str:
+    return f"{plan.what} of {_place(plan)}, {_clock(plan.begin_s)} to {_clock(plan.end_s)}"
 
 
-def _place(said: Mapping[str, Any]) -> str:
-    places = [f"{attribute} {', '.join(names)}" for attribute, names in (said.get("where") or {}).items()]
-    return "; ".join([*places, *(f"job {job}" for job in said.get("jobs") or ())])
+def _place(plan: MaintenancePlan) -> str:
+    places = [f"{attribute} {', '.join(names)}" for attribute, names in plan.where.items()]
+    return "; ".join([*places, *(f"job {job}" for job in plan.jobs)])
 
 
 def _clock(seconds: float) -> str:

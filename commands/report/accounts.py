@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...diagnosis.goodput.account import RunAccount, account_of
 from ...diagnosis.goodput.interval import Interval
 from ...diagnosis.goodput.run_intervals import runs_of
-from ...telemetry.incident import Document
+from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.vocabulary import TimeBucket
 from ..goodput.report import causes_of, duration, percent
 
@@ -16,7 +16,7 @@ _NS_PER_HOUR = 3600 * 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BucketShare:
     """look: its colour in the bar; share: of wall time."""
 
     name: str
@@ -34,16 +34,18 @@ class Account:
     gpus: int
     steps: int
     usual_step: str
-    rows: tuple[Row, ...]
+    rows: tuple[BucketShare, ...]
     figures: tuple[tuple[str, str], ...]
     downtime: tuple[tuple[str, str], ...]
     interruptions: tuple[tuple[str, ...], ...]
 
 
-def accounts_of(intervals: Sequence[Interval], documents: Sequence[Document]) -> tuple[list[Account], list[Interval]]:
+def accounts_of(
+    intervals: Sequence[Interval], incidents: Sequence[IncidentDocument]
+) -> tuple[list[Account], list[Interval]]:
     """Of each run; and its intervals in order, revisions over what they replace."""
     runs = runs_of(intervals)
-    causes = causes_of(intervals, documents)
+    causes = causes_of(intervals, incidents)
     accounts = []
     for run, ordered in runs.items():
         account = account_of(run, ordered, causes)
@@ -69,7 +71,7 @@ def _account(account: RunAccount, interruptions: tuple[tuple[str, ...], ...]) ->
         steps=account.steps,
         usual_step=duration(account.reference_ns) if account.reference_ns else "not known",
         rows=tuple(
-            Row(
+            BucketShare(
                 name=bucket.value.replace("_", " "),
                 look=f"bucket-{bucket.value}",
                 share=account.ns[bucket] / max(1, account.wall_ns),

@@ -9,7 +9,6 @@ import base64
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -31,12 +30,42 @@ _OUTSIDE = 0.002
 _CROWDED = 0.1
 
 
+#: (lowest, highest, power), in seconds.
+Span = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scales:
+    """Of each table the scale: what most cells lie within, and all that a rank does steadily."""
+
+    own: Span
+    waited: Span
+    apart: Span
+    steady: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMapHead:
+    """size: ranks in a row; firsts: the first rank of each row; last: the last rank of all. marked: suspects in it.
+
+    columns: (attempt, first step, last step, begin in Unix seconds, 1 where it was not finished).
+    """
+
+    title: str
+    size: int
+    firsts: tuple[int, ...]
+    last: int
+    marked: tuple[int, ...]
+    scales: Scales
+    columns: tuple[tuple[int, int, int, float, int], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
     """What the page's script draws: ``head`` as JSON; ``body``: float32 tables own, waited, apart, steady, and for each
     the place of the rank that is shown within its row (uint16), packed by zlib, base64."""
 
-    head: dict[str, Any]
+    head: HeatMapHead
     body: str
 
 
@@ -85,7 +114,7 @@ def _middle_mean(values: np.ndarray) -> np.ndarray:
 
 
 def _map_of(
-    grid: Grid, steady: np.ndarray, firsts: range, size: int, marked: Sequence[int], scales: dict[str, Any], title: str
+    grid: Grid, steady: np.ndarray, firsts: range, size: int, marked: Sequence[int], scales: Scales, title: str
 ) -> HeatMap:
     """firsts: the first rank of each row; size: ranks in a row."""
     tables, whos = [], []
@@ -102,18 +131,18 @@ def _map_of(
         tables.append(_short(np.take_along_axis(table, rows, axis=0)))
         whos.append(chosen.astype("<u2"))
     body = b"".join(part.tobytes() for part in (*tables, *whos))
-    head = {
-        "title": title,
-        "size": size,
-        "firsts": list(firsts),
-        "last": min(firsts[-1] + size, grid.ranks) - 1,
-        "marked": [rank for rank in marked if firsts[0] <= rank < firsts[-1] + size],
-        "scales": scales,
-        "columns": [
-            [each.attempt, each.first_step, each.last_step, round(each.begin_s, 3), int(each.unfinished)]
+    head = HeatMapHead(
+        title=title,
+        size=size,
+        firsts=tuple(firsts),
+        last=min(firsts[-1] + size, grid.ranks) - 1,
+        marked=tuple(rank for rank in marked if firsts[0] <= rank < firsts[-1] + size),
+        scales=scales,
+        columns=tuple(
+            (each.attempt, each.first_step, each.last_step, round(each.begin_s, 3), int(each.unfinished))
             for each in grid.columns
-        ],
-    }
+        ),
+    )
     return HeatMap(head=head, body=base64.b64encode(zlib.compress(_planes(body, tables), 9)).decode())
 
 
@@ -141,20 +170,20 @@ def _planes(body: bytes, tables: Sequence[np.ndarray]) -> bytes:
     return planes + body[floats:]
 
 
-def _scales(grid: Grid, steady: np.ndarray) -> dict[str, Any]:
-    """[lowest, highest, power] by table, in seconds: what most cells lie within, and all that a rank does steadily."""
-    return {
-        "own": _span(grid, grid.own_s),
-        "waited": _span(grid, grid.waited_s),
-        "apart": _span(grid, np.abs(grid.apart_s), lowest=0.0),
-        "steady": _span(grid, np.abs(steady), lowest=0.0),
-    }
+def _scales(grid: Grid, steady: np.ndarray) -> Scales:
+    return Scales(
+        own=_span(grid, grid.own_s),
+        waited=_span(grid, grid.waited_s),
+        apart=_span(grid, np.abs(grid.apart_s), lowest=0.0),
+        steady=_span(grid, np.abs(steady), lowest=0.0),
+    )
 
 
-def _span(grid: Grid, table: np.ndarray, *, lowest: float | None = None) -> list[float]:
+def _span(grid: Grid, table: np.ndarray, *, lowest: float | None = None) -> Span:
+    """table: (ranks, columns), seconds. lowest: where the scale begins; None: at what few cells lie below."""
     known = table[np.isfinite(table)]
     if not known.size:
-        return [0.0, 1.0, 1.0]
+        return 0.0, 1.0, 1.0
     low, common, high = (float(each) for each in np.quantile(known, [_OUTSIDE, 0.9, 1 - _OUTSIDE]))
     low = low if lowest is None else lowest
     whole = np.array([not column.unfinished for column in grid.columns])
@@ -163,7 +192,7 @@ def _span(grid: Grid, table: np.ndarray, *, lowest: float | None = None) -> list
         highest = steady[~np.isnan(steady)].max(initial=high)
         high = max(high, float(highest))
     high = max(high, low + 1e-6)
-    return [low, high, 0.5 if common - low < _CROWDED * (high - low) else 1.0]
+    return low, high, 0.5 if common - low < _CROWDED * (high - low) else 1.0
 
 
 def _row_medians(table: np.ndarray) -> list[np.ndarray]:

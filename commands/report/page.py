@@ -8,13 +8,14 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from ...telemetry.incident import Document
-from ..incident_text.incident_panel import printable
+from ...telemetry.incident_document import IncidentDocument
+from ..incident_text.incident_view import printable
 from ..incident_text.utc_time import when
 from ..run_folder.losses import AGENT_WORDS
 from .accounts import accounts_of
@@ -31,7 +32,7 @@ VIEWS = (
 )
 
 
-def render(reading: Reading, documents: Sequence[Document], *, now_s: float | None = None) -> str:
+def render(reading: Reading, documents: Sequence[IncidentDocument], *, now_s: float | None = None) -> str:
     """documents: last revisions of the job's incidents, the worst first."""
     told = verdicts(documents)
     accounts, intervals = accounts_of(reading.intervals, documents)
@@ -84,7 +85,7 @@ def _part(name: str) -> str:
 
 def _embedded(maps: Sequence[HeatMap]) -> Markup:
     """JSON within a script element: no "</" may end it early."""
-    text = json.dumps([{"head": each.head, "body": each.body} for each in maps], separators=(",", ":"))
+    text = json.dumps([{"head": asdict(each.head), "body": each.body} for each in maps], separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))  # numbers, base64 and our own titles only
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...diagnosis.goodput.interval import Interval, interval_of
-from ...telemetry.incident import Document
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Block, Broken, Event, Finding
 from ...telemetry.vocabulary import EventName
@@ -35,7 +34,6 @@ class Reading:
     where: str = ""
     steps: JobSteps = field(default_factory=JobSteps)
     intervals: list[Interval] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
     happenings: list[tuple[float, str]] = field(default_factory=list)
     other_jobs: set[str] = field(default_factory=set)
     world_size: int = 0

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...telemetry.incident import Document
+from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.topics import TOPIC_FINDINGS
 from ...transport.bus import TOPIC_BLOCKS
 from ...transport.kafka import make_client
@@ -14,14 +14,14 @@ from ...transport.kafka_client import Client
 from ...transport.kafka_read import read_whole
 from ..incidents.kafka_source import KafkaSource
 from ..incidents.run_source import RunSource, newest_run
-from ..run_folder.losses import Losses, describe_losses
+from ..run_folder.losses import CountedLosses, Losses, describe_losses
 from ..run_folder.run_directory import RunDirectory, Unusable
 from ..settings.settings import TopicsOptions, load_settings
 from .reading import Reading, messages_of, read_messages
 from .verdict import last_revisions, worst_job
 
 
-def of_run(path: Path | None, job: str) -> tuple[Reading, list[Document]]:
+def of_run(path: Path | None, job: str) -> tuple[Reading, list[IncidentDocument]]:
     """None: the newest run. Raises Unusable."""
     directory = RunDirectory(path or newest_run())
     source = RunSource(directory.path)
@@ -31,9 +31,9 @@ def of_run(path: Path | None, job: str) -> tuple[Reading, list[Document]]:
     read_messages(reading, messages_of(directory, reading))
     for problem in source.problems:
         reading.report(problem)
-    if run is not None and isinstance(run.get("losses"), dict):
+    if run is not None and run.losses is not None:
         reading.losses.clear()  # the run has counted all of them, at its end
-        for line in _losses(run["losses"]):
+        for line in _losses(run.losses):
             reading.report(line)
     if not reading.messages:
         raise Unusable(f"{directory.capture}: holds no message that can be read; nothing to report")
@@ -42,7 +42,7 @@ def of_run(path: Path | None, job: str) -> tuple[Reading, list[Document]]:
 
 def of_kafka(
     brokers: str, job: str, minutes: float, pairs: Sequence[str], config: Path | None
-) -> tuple[Reading, list[Document]]:
+) -> tuple[Reading, list[IncidentDocument]]:
     """The last minutes of one job. Raises KafkaTrouble, SettingsError, Unusable."""
     settings, _ = load_settings(TopicsOptions, {"kafka": brokers}, config, pairs)
     client = make_client(settings.kafka_settings())
@@ -67,7 +67,7 @@ def _newer(client: Client, since_ns: int) -> Iterator[tuple[str, bytes, int]]:
                 yield message.topic, message.value, message.stamp_ns
 
 
-def _revisions(source: RunSource, directory: RunDirectory) -> list[Document]:
+def _revisions(source: RunSource, directory: RunDirectory) -> list[IncidentDocument]:
     """A run that was cut off early has no incidents.jsonl, and a capture all the same."""
     if not directory.incidents.exists() and directory.capture.is_dir():
         source.problems.append(f"{directory.incidents}: not there; whichrank replay judges the capture again")
@@ -75,7 +75,7 @@ def _revisions(source: RunSource, directory: RunDirectory) -> list[Document]:
     return source.revisions()
 
 
-def _losses(counted: dict[str, object]) -> list[str]:
+def _losses(counted: CountedLosses) -> list[str]:
     known = {name: value for name, value in counted.items() if name in Losses.__slots__}
     try:
         return describe_losses(Losses(**known))  # type: ignore[arg-type]

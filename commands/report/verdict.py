@@ -1,16 +1,15 @@
-"""Incidents in words for the page: one sentence each, then what a person asks next. Pure."""
+"""Incidents in words for the page: one sentence each, then what a person asks next. Prints ``IncidentView``s. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ...telemetry.incident import Document
+from ...telemetry.incident_document import IncidentDocument, word_of
 from ...telemetry.ring_layout import parse_ranks
-from ..incident_text.incident_panel import cleared_words, describe_suspects, describe_where, headline, printable
+from ...telemetry.vocabulary import IncidentState
+from ..incident_text.incident_view import IncidentView, headline, incident_view, printable
 from ..incident_text.utc_time import when
-from ..run_folder.labels import label_words
 
 _ORDER = {"page": 0, "ticket": 1, "info": 2}
 _SEVERITY_WORDS = {
@@ -40,140 +39,115 @@ class Verdict:
     merged: tuple[str, ...]
 
 
-def last_revisions(documents: Iterable[Document], job: str) -> list[Document]:
+def last_revisions(incidents: Iterable[IncidentDocument], job: str) -> list[IncidentDocument]:
     """Of each incident of the job (any, without a job), what is said last: the worst first, open ones before others."""
-    last = {str(document["id"]): document for document in documents}
-    mine = [document for document in last.values() if not job or job in _jobs(document)]
-    return sorted(mine, key=lambda each: (_severity(each), each.get("state") != "open", _onset(each), str(each["id"])))
+    last = {incident.id: incident for incident in incidents}
+    mine = [incident for incident in last.values() if not job or job in _jobs(incident)]
+    return sorted(
+        mine,
+        key=lambda each: (_severity(each), each.state is not IncidentState.OPEN, each.times.onset_s, each.id),
+    )
 
 
-def worst_job(documents: Iterable[Document]) -> str:
+def worst_job(incidents: Iterable[IncidentDocument]) -> str:
     """Whose incident is the worst; empty without any."""
-    for document in last_revisions(documents, ""):
-        if document.get("state") != "merged" and (id_ := (document.get("job") or {}).get("id")):
-            return str(id_)
+    for incident in last_revisions(incidents, ""):
+        if incident.state is not IncidentState.MERGED and incident.job.id:
+            return incident.job.id
     return ""
 
 
-def verdicts(documents: Sequence[Document]) -> list[Verdict]:
-    """documents: last revisions. Those that went into another incident are told with that one."""
+def verdicts(incidents: Sequence[IncidentDocument]) -> list[Verdict]:
+    """incidents: last revisions. Those that went into another incident are told with that one."""
     merged: dict[str, list[str]] = {}
-    for document in documents:
-        if document.get("merged_into"):
-            merged.setdefault(str(document["merged_into"]), []).append(
-                printable(f"{document['id']}: {headline(document)}")
-            )
-    known = {str(document["id"]) for document in documents}
+    for incident in incidents:
+        if incident.merged_into:
+            merged.setdefault(incident.merged_into, []).append(printable(f"{incident.id}: {headline(incident)}"))
+    known = {incident.id for incident in incidents}
     return [
-        _verdict(document, tuple(merged.get(str(document["id"]), ())))
-        for document in documents
-        if document.get("merged_into") not in known
+        _verdict(incident_view(incident), tuple(merged.get(incident.id, ())))
+        for incident in incidents
+        if incident.merged_into not in known
     ]
 
 
-def suspected_ranks(documents: Iterable[Document]) -> list[int]:
+def suspected_ranks(incidents: Iterable[IncidentDocument]) -> list[int]:
     """Ranks that incidents name, in their order; of a suspected node all of its ranks."""
     found: list[int] = []
-    for document in documents:
-        for suspect in document.get("suspects") or ():
-            if isinstance(suspect.get("rank"), int):
-                found.append(suspect["rank"])
-            elif suspect.get("ranks"):
+    for incident in incidents:
+        for suspect in incident.suspects:
+            if suspect.rank is not None:
+                found.append(suspect.rank)
+            elif suspect.ranks:
                 try:
-                    found += parse_ranks(str(suspect["ranks"]))
+                    found += parse_ranks(suspect.ranks)
                 except ValueError:  # a document of another release
                     continue
     return list(dict.fromkeys(found))
 
 
-def _verdict(document: Document, merged: tuple[str, ...]) -> Verdict:
-    times = document.get("times") or {}
-    severity = str(document.get("severity"))
+def _verdict(view: IncidentView, merged: tuple[str, ...]) -> Verdict:
     return Verdict(
-        id=str(document["id"]),
-        severity=severity if severity in _ORDER else "info",
-        severity_words=_SEVERITY_WORDS.get(severity, severity),
-        sentence=_sentence(document),
-        is_open=document.get("state") == "open",
-        onset_s=_onset(document),
-        detected_s=times.get("detected"),
-        resolved_s=times.get("resolved"),
-        rows=tuple((title, printable(text)) for title, text in _rows(document)),
-        evidence=tuple(
+        id=view.id,
+        severity=view.severity if view.severity in _ORDER else "info",
+        severity_words=_SEVERITY_WORDS.get(view.severity, view.severity),
+        sentence=_sentence(view),
+        is_open=view.state == IncidentState.OPEN.value,
+        onset_s=view.times.onset_s,
+        detected_s=view.times.detected_s,
+        resolved_s=view.times.resolved_s,
+        rows=tuple((title, printable(text)) for title, text in _rows(view)),
+        evidence=tuple((when(row.time_s), printable(row.shows), printable(row.seen_in)) for row in view.why),
+        suspects=tuple(
             (
-                when(item.get("time")),
-                printable(str(item.get("shows") or item.get("value") or "")),
-                printable(f"{item.get('source')}: {item.get('signal')}"),
+                printable(row.who),
+                printable(row.where) or "not known",
+                "not told" if row.probability is None else f"{row.probability:.0%}",
             )
-            for item in document.get("evidence") or ()
+            for row in view.suspects
         ),
-        suspects=tuple(_suspect(each) for each in document.get("suspects") or ()),
-        cleared=tuple(printable(line) for line in cleared_words(document.get("ruled_out") or ())),
+        cleared=tuple(map(printable, view.cleared)),
         merged=merged,
     )
 
 
-def _sentence(document: Document) -> str:
+def _sentence(view: IncidentView) -> str:
     """Who, what, where, because of what; since when, and whether it is over."""
-    times = document.get("times") or {}
-    since = f"since {when(times.get('onset'))} UTC"
-    if times.get("resolved") is not None:
-        since += f"; over at {when(times['resolved'])} UTC"
-    elif document.get("state") == "open":
+    since = f"since {when(view.times.onset_s)} UTC"
+    if view.times.resolved_s is not None:
+        since += f"; over at {when(view.times.resolved_s)} UTC"
+    elif view.state == IncidentState.OPEN.value:
         since += "; not over"
-    job = document.get("job") or {}
-    name = str(job.get("name") or job.get("id") or "job unknown")
-    now = _JOB_WORDS.get(str(job.get("now")), "")
-    text = headline(document)
-    return printable(f"{name}: {text}, {since}{f', {now}' if now else ''}.")
+    now = _JOB_WORDS.get(view.job.now or "", "")
+    return printable(f"{view.job_name or 'job unknown'}: {view.headline}, {since}{f', {now}' if now else ''}.")
 
 
-def _rows(document: Document) -> Iterator[tuple[str, str]]:
-    advice = document.get("advice") or {}
-    if advice.get("text"):
-        yield "do this", f"{advice['text']} ({advice.get('action')})"
-    yield "who", describe_suspects(document) or "nobody in particular"
-    for suspect in document.get("suspects") or ():
-        if place := describe_where(suspect):
-            yield "where", f"{suspect.get('id')}: {place}" if len(document["suspects"]) > 1 else place
-    job = document.get("job") or {}
-    yield "job", ", ".join(f"{name} {job[name]}" for name in ("name", "id", "run", "owner") if job.get(name))
-    yield "state", f"{document.get('state')}; {_JOB_WORDS.get(str(job.get('now')), 'how the job is, is not known')}"
-    times = document.get("times") or {}
-    onset, detected = times.get("onset"), times.get("detected")
-    told = f", told after {max(0.0, detected - onset):.1f} s" if onset and detected else ""
-    yield "since", f"{when(onset)} UTC{told}"
-    first = document.get("first_bad") or {}
-    if any(first.get(name) is not None for name in ("step", "operation")):
-        named = ("step", "operation", "sequence", "group")
-        yield "first bad", ", ".join(f"{name} {first[name]}" for name in named if first.get(name) is not None)
-    victims = document.get("victims") or {}
-    if victims.get("count"):
-        yield "victims", f"{victims['count']}: ranks {victims.get('ranks')}"
-    cost = (document.get("cost") or {}).get("gpu_seconds")
-    yield "cost", "not known yet" if cost is None else f"{cost / 3600:.3f} GPU-hours ({cost:.0f} GPU-seconds)"
-    if document.get("confidence") is not None:
-        yield "confidence", f"{float(document['confidence']):.2f}: of ten that say 0.9, nine are right"
-    if said := label_words(document.get("label")):
-        yield "people say", f"{said} ({when(document['label'].get('time'))} UTC)"
+def _rows(view: IncidentView) -> Iterator[tuple[str, str]]:
+    if view.advice_text:
+        yield "do this", f"{view.advice_text} ({view.advice_action})"
+    yield "who", view.who_or_nobody
+    for row in view.suspects:
+        if row.where:
+            yield "where", f"{row.id}: {row.where}" if len(view.suspects) > 1 else row.where
+    yield "job", view.job_facts("name", "id", "run", "owner")
+    yield "state", f"{view.state}; {_JOB_WORDS.get(view.job.now or '', 'how the job is, is not known')}"
+    after_s = view.seen_after_s
+    yield "since", f"{when(view.times.onset_s)} UTC" + ("" if after_s is None else f", told after {after_s:.1f} s")
+    if view.first_bad.step is not None or view.first_bad.operation is not None:
+        yield "first bad", view.first_bad_facts("step", "operation", "sequence", "group")
+    if view.victims.count:
+        yield "victims", f"{view.victims.count}: ranks {view.victims.ranks}"
+    cost_s = view.cost_gpu_s
+    yield "cost", "not known yet" if cost_s is None else f"{cost_s / 3600:.3f} GPU-hours ({cost_s:.0f} GPU-seconds)"
+    if view.confidence_words:
+        yield "confidence", f"{view.confidence_words}: of ten that say 0.9, nine are right"
+    if view.people_say:
+        yield "people say", f"{view.people_say} ({when(view.said_s)} UTC)"
 
 
-def _suspect(suspect: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Who, where in the code, how likely."""
-    who = printable(describe_suspects({"suspects": [suspect]}))
-    probability = suspect.get("probability")
-    likely = f"{float(probability):.0%}" if isinstance(probability, int | float) else "not told"
-    return who, printable(describe_where(suspect)) or "not known", likely
+def _jobs(incident: IncidentDocument) -> set[str]:
+    return {str(id_) for id_ in (incident.job.id, *(job.id for job in incident.jobs))}
 
 
-def _jobs(document: Document) -> set[str]:
-    named = [document.get("job") or {}, *(document.get("jobs") or ())]
-    return {str(each.get("id")) for each in named}
-
-
-def _severity(document: Document) -> int:
-    return _ORDER.get(str(document.get("severity")), len(_ORDER))
-
-
-def _onset(document: Document) -> float:
-    return float((document.get("times") or {}).get("onset") or 0.0)
+def _severity(incident: IncidentDocument) -> int:
+    return _ORDER.get(word_of(incident.severity), len(_ORDER))

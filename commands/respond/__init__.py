@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..settings.settings import RespondOptions, SettingsError, load_settings, print_settings
+from ..settings.settings_sources import Flags
 
 EXIT_USAGE = 2
 
@@ -63,7 +64,7 @@ def respond_command(
     if print_config:
         typer.echo(print_settings(settings, origins))
         return
-    from .service import respond
+    from .respond_service import respond
 
     raise typer.Exit(respond(settings, once=once, as_json=as_json))
 
@@ -101,9 +102,7 @@ def _folder(state: Path | None, config: Path | None) -> Path:
     return _settings(given, config, None)[0].respond_state
 
 
-def _settings(
-    given: dict[str, Any], config: Path | None, pairs: list[str] | None
-) -> tuple[RespondOptions, dict[str, str]]:
+def _settings(given: Flags, config: Path | None, pairs: list[str] | None) -> tuple[RespondOptions, dict[str, str]]:
     """What is wrong is told, and the program ends."""
     flags = {name: value for name, value in given.items() if value is not None}
     try:

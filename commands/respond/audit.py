@@ -7,11 +7,38 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 AUDIT_FILE = "respond-audit.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLine:
+    """What was done, or was not, and by whose word. time: Unix seconds. revision 0, and "": it does not concern one.
+
+    why: the reason of a refusal, as ``Why`` names it. by: the person who has reset the breaker. text: for people.
+    """
+
+    time: float
+    outcome: str
+    mode: str
+    incident: str = ""
+    revision: int = 0
+    job: str = ""
+    action: str = ""
+    hook: str = ""
+    operation: str = ""
+    target: str = ""
+    why: str = ""
+    by: str = ""
+    detail: str = ""
+    text: str = ""
+
+    def written(self) -> dict[str, str | int | float]:
+        """Its JSON: what it concerns, and no more."""
+        told = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in told.items() if value not in ("", 0) or name == "time"}
 
 
 class AuditFile:
@@ -23,9 +50,9 @@ class AuditFile:
         #: The last line has no end: a full disk or a crash struck.
         self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
-    def write(self, told: Mapping[str, Any]) -> None:
+    def write(self, told: AuditLine) -> None:
         """Durable before it returns. Raises OSError."""
-        line = json.dumps({name: value for name, value in told.items() if value not in (None, "")}).encode() + b"\n"
+        line = json.dumps(told.written()).encode() + b"\n"
         line = b"\n" + line if self._torn else line
         self._torn = True
         if os.write(self._file, line) != len(line):

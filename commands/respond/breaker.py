@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-HOUR_S = 3600.0
+from ..incident_service.inbox import HOUR_S
+
 #: A node that was taken out and never given back by us counts as out for so long, or until the breaker is reset.
 OUT_S = 7 * 24 * HOUR_S
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from ...telemetry import attributes as names
 from ...telemetry.otlp_wire import RequestBuilder
 from ...telemetry.response_events import response_event, response_resource
 from ...telemetry.topics import TOPIC_LOGS
 from ...transport.kafka_client import Client, KafkaTrouble, Producer, Sent
+from .audit import AuditLine
 
 RETRY_S = 30.0
 _REQUEST_BYTES = 256 << 10
@@ -30,8 +29,9 @@ class EventFeed:
         #: Requests that Kafka did not take.
         self.dropped = 0
 
-    def tell(self, told: Mapping[str, Any]) -> None:
-        self._events.add(self._resource, [response_event(told)])
+    def tell(self, told: AuditLine) -> None:
+        """Queue it as an event; ``turn`` sends it."""
+        self._events.add(self._resource, [response_event(told.written())])
 
     def turn(self) -> None:
         """Send what was told."""

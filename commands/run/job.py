@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...telemetry.redaction import redact_command, redact_data
+from ...telemetry.redaction import redact_command
+from ..run_folder.run_description import RunDescription, without_secrets
 from ..run_folder.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ class Job:
     rings: Path | None
 
 
-def describe_run(
-    job: Job, rings: Path, *, name: str, identity: Identity, pid: int, started_ns: int
-) -> dict[str, object]:
+def describe_run(job: Job, rings: Path, *, name: str, identity: Identity, pid: int, started_ns: int) -> RunDescription:
     """What run.json says at the start, without secrets: people send it along when they ask for help."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -35,25 +34,22 @@ def describe_run(
         release = version("whichrank")
     except PackageNotFoundError:
         release = "unknown"
-    description: dict[str, object] = redact_data(
-        {
-            "whichrank": release,
-            "job": job.id,
-            "name": name,
-            "cluster": identity.cluster,
-            "command": list(redact_command(job.command)),
-            "working_directory": str(Path.cwd()),
-            "host": socket.gethostname(),
-            "boot_id": _boot_id(),
-            "identity": asdict(identity),
-            "ring_directory": str(rings),
-            "pid": pid,
-            "started": started_ns / 1e9,
-            "ended": None,
-            "exit_code": None,
-        }
+    return without_secrets(
+        RunDescription(
+            whichrank=release,
+            job=job.id,
+            name=name,
+            cluster=identity.cluster,
+            command=tuple(redact_command(job.command)),
+            working_directory=str(Path.cwd()),
+            host=socket.gethostname(),
+            boot_id=_boot_id(),
+            identity=identity,
+            ring_directory=str(rings),
+            pid=pid,
+            started=started_ns / 1e9,
+        )
     )
-    return description
 
 
 def _boot_id() -> str:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -22,7 +22,7 @@ import numpy as np
 from ...telemetry import attributes as names
 from ...telemetry.incident_events import event_name, incident_attributes, incident_time_ns, sentence, severity_number
 from ...telemetry.missing_packages import in_words
-from ...telemetry.records import Block
+from ...telemetry.records import Block, Incident
 from ...telemetry.redaction import redact_command, redact_data
 from ...telemetry.vocabulary import EventName, Phase
 
@@ -126,12 +126,12 @@ class OtlpExport:
             return f"telemetry export: {self.dropped} of {self.submitted} incident events were not delivered"
         return self._problem
 
-    def incident(self, document: Mapping[str, Any]) -> None:
+    def incident(self, incident: Incident) -> None:
         """Queue one revision as the event ``whichrank.incident.<change>``. Microseconds; never raises."""
         if self._logs is None:
             return
         try:
-            self._logs.emit(document)
+            self._logs.emit(incident)
             self.submitted += 1
         except Exception as error:  # the edge towards the SDK
             self._fail("incident event not sent", error)
@@ -239,9 +239,10 @@ class _IncidentEvents:
         provider.add_log_record_processor(self._processor)
         self._logger = provider.get_logger(names.SCOPE_NAME)
 
-    def emit(self, document: Mapping[str, Any]) -> None:
+    def emit(self, incident: Incident) -> None:
         from opentelemetry._logs import LogRecord, SeverityNumber
 
+        document = incident.document
         severity = SeverityNumber(severity_number(document))
         self._logger.emit(
             LogRecord(

@@ -12,27 +12,30 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from ...telemetry.identity import read_pod_labels, resolve_identity, resolve_job_name
+from ...telemetry.incident_document import IncidentDocument
+from ...telemetry.incident_reading import read_incident
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Block, Incident
 from ...telemetry.redaction import redact, redact_command
 from ...telemetry.ring_layout import cut_text
-from ...telemetry.vocabulary import Bucket, EventName, Severity
+from ...telemetry.vocabulary import Bucket, EventName, IncidentState, Severity
 from ...transport.bus import TOPIC_BLOCKS
 from ..embedded.embedded_watch import EmbeddedWatch, with_job
-from ..incident_text.incident_panel import incident_panel, printable
+from ..incident_text.incident_panel import incident_panel
+from ..incident_text.incident_view import printable
 from ..live_view.job_status import JobStatus, describe_ranks
 from ..live_view.status_view import JsonView, LineView, LiveView, View
 from ..multi_node.peer_setup import PeerSetup
 from ..multi_node.peers import OTHERS_END_S, FollowerPeers, join_peers
 from ..run_folder.losses import describe_losses
+from ..run_folder.run_description import PeerRole
 from ..run_folder.run_directory import RunDirectory, remove_ring_directory
 from ..settings.settings import RunSettings
 from ..settings.settings import View as ViewChoice
@@ -71,14 +74,15 @@ def watch(
     name = name_job(settings.job_name, job.script)
     description = describe_run(job, rings, name=name, identity=identity, pid=child.pid, started_ns=started_ns)
     if setup.several:
-        description["peers"] = {"role": setup.role.value, "nodes": setup.plan.nodes, "why": setup.plan.why}
+        role = PeerRole(role=setup.role.value, nodes=setup.plan.nodes, why=setup.plan.why)
+        description = replace(description, peers=role)
     try:
         directory.write_run(description)
     except OSError as error:
         say(f"{directory.path}: run.json not written: {error.strerror}")
     status = JobStatus(node=identity.node)
-    incidents: dict[str, Incident] = {}
-    foreign: dict[str, Incident] = {}
+    incidents: dict[str, IncidentDocument] = {}
+    foreign: dict[str, IncidentDocument] = {}
     view = _Guarded(choose_view(settings, name, running_s=(time.time_ns() - started_ns) / 1e9))
 
     export = OtlpExport(os.environ)
@@ -86,13 +90,15 @@ def watch(
         say(export.problem)
 
     def on_incident(incident: Incident) -> None:
-        incidents[str(incident.document["id"])] = incident
-        view.incident(incident)
-        export.incident(incident.document)
+        document = read_incident(incident.document)
+        incidents[document.id] = document
+        view.incident(document)
+        export.incident(incident)
 
     def on_foreign_incident(incident: Incident) -> None:
-        foreign[str(incident.document["id"])] = incident
-        view.incident(incident)
+        document = read_incident(incident.document)
+        foreign[document.id] = document
+        view.incident(document)
 
     def is_own(block: Block) -> bool:
         return block.identity.node in ("", identity.node)  # other nodes' instances export theirs
@@ -154,9 +160,9 @@ def watch(
     losses = watcher.losses(started_ns)
     for line in describe_losses(losses):
         say(line)
-    ending = {"ended": time.time(), "exit_code": child.exit_code, "losses": losses.as_json()}
+    description = replace(description, ended=time.time(), exit_code=child.exit_code, losses=losses.as_json())
     try:
-        directory.write_run({**description, **ending})
+        directory.write_run(description)
     except OSError as error:
         say(f"{directory.path}: run.json not updated: {error.strerror}")
     if not settings.json_lines:
@@ -208,7 +214,10 @@ def choose_view(settings: RunSettings, job: str, running_s: float) -> View:
 
 
 def print_summary(
-    incidents: dict[str, Incident], foreign: dict[str, Incident], status: JobStatus, directory: RunDirectory
+    incidents: dict[str, IncidentDocument],
+    foreign: dict[str, IncidentDocument],
+    status: JobStatus,
+    directory: RunDirectory,
 ) -> None:
     """What happened, for a person, after the command's own last line. foreign: incidents of the node that judges.
 
@@ -216,11 +225,11 @@ def print_summary(
     """
     console = Console(stderr=True)
     try:
-        passed = [id_ for id_, incident in incidents.items() if _is_passed_wait(incident.document)]
+        passed = [id_ for id_, incident in incidents.items() if _is_passed_wait(incident)]
         told = {id_: incident for id_, incident in incidents.items() if id_ not in passed}
         for incident in (*foreign.values(), *told.values()):
-            console.print(incident_panel(incident.document))
-        count = sum(1 for incident in told.values() if incident.document.get("state") != "merged")
+            console.print(incident_panel(incident))
+        count = sum(1 for incident in told.values() if incident.state is not IncidentState.MERGED)
         found = "no incident" if not count else f"{count} incident{'s' if count != 1 else ''}"
         if passed:
             found += f", {len(passed)} wait{'s' if len(passed) != 1 else ''} that passed"
@@ -233,12 +242,12 @@ def print_summary(
         pass  # nobody listens any more
 
 
-def _is_passed_wait(document: Mapping[str, Any]) -> bool:
+def _is_passed_wait(incident: IncidentDocument) -> bool:
     """Nobody was called for it, and it ended by itself."""
     return (
-        document.get("severity") == Severity.INFO.value
-        and document.get("bucket") == Bucket.COMMUNICATION_HANG.value
-        and document.get("state") == "resolved"
+        incident.severity is Severity.INFO
+        and incident.bucket is Bucket.COMMUNICATION_HANG
+        and incident.state is IncidentState.RESOLVED
     )
 
 
@@ -248,8 +257,8 @@ class _Guarded:
     def __init__(self, view: View) -> None:
         self._view: View | None = view
 
-    def incident(self, incident: Incident) -> None:
-        self._call("incident", incident.document)
+    def incident(self, incident: IncidentDocument) -> None:
+        self._call("incident", incident)
 
     def update(self, status: JobStatus) -> None:
         self._call("update", status)

@@ -9,20 +9,27 @@ import contextlib
 import errno
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from ...telemetry.incident import Document, canonical_line, read_line
+from ...telemetry.incident import canonical_line, read_line
+from ...telemetry.incident_document import IncidentDocument
+from ...telemetry.incident_reading import read_incident
+from ...telemetry.records import Incident
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes, Document | None]]:
-    """Yield (line number from 1, bytes, document or None where the line is no document). Raises OSError."""
+def read_incident_line(line: bytes) -> IncidentDocument:
+    """The revision of one line. Raises ValueError with one line of what is wrong."""
+    return read_incident(read_line(line))
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes, IncidentDocument | None]]:
+    """Yield (line number from 1, bytes, revision or None where the line is no incident). Raises OSError."""
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        document: Document | None = None
+        incident: IncidentDocument | None = None
         with contextlib.suppress(ValueError):
-            document = read_line(line)
-        yield number, line, document
+            incident = read_incident_line(line)
+        yield number, line, incident
 
 
 class IncidentLog:
@@ -36,10 +43,10 @@ class IncidentLog:
         self._pending: deque[bytes] = deque()
         self._torn = False  # the last line in the file has no end
         if path.exists():
-            for _, line, document in read_lines(path):
+            for _, line, known in read_lines(path):
                 self._torn = not line.endswith(b"\n")
-                if document is not None:
-                    self._taken.add((str(document["id"]), int(document["revision"])))
+                if known is not None:
+                    self._taken.add((known.id, known.revision))
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     @property
@@ -47,16 +54,16 @@ class IncidentLog:
         """Revisions that are not in the file."""
         return len(self._pending)
 
-    def append(self, document: Mapping[str, Any]) -> bool:
+    def append(self, incident: Incident) -> bool:
         """Write it unless this revision is in the file. Returns whether it was new.
 
         Raises OSError when the disk refuses; the revision is kept then, and the next call tries again.
         """
-        key = (str(document["id"]), int(document["revision"]))
+        key = (str(incident.document["id"]), int(incident.document["revision"]))
         if key in self._taken:
             return False
         self._taken.add(key)
-        self._pending.append(canonical_line(document))
+        self._pending.append(canonical_line(incident.document))
         self.flush()
         return True
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 #: The agent's reasons in words; others are readable as they are.
 AGENT_WORDS: dict[str, str] = {
@@ -50,6 +49,10 @@ NO_LOSS = frozenset(
 )
 
 
+#: Counts, and those of the agent and the peers by reason.
+CountedLosses = Mapping[str, int | float | Mapping[str, int]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
     """Counts of one run. Messages are those of the bus; drops of the agent go by reason."""
@@ -69,10 +72,11 @@ class Losses:
     #: Between the nodes of one job, by reason.
     peers: Mapping[str, int] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> CountedLosses:
         """What is not zero."""
         reasons = {"agent": self.agent, "peers": self.peers}
-        counts: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name not in reasons}
+        counts: dict[str, int | float | Mapping[str, int]]
+        counts = {name: getattr(self, name) for name in self.__slots__ if name not in reasons}
         for name, by_reason in reasons.items():
             counts[name] = {reason: count for reason, count in by_reason.items() if count}
         return {name: value for name, value in counts.items() if value}

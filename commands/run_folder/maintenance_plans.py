@@ -5,34 +5,39 @@ A plan counts from when it was told. The newest word on an id holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
 from pathlib import Path
-from typing import Any
 
 from ...telemetry.records import Finding, Identity
-from .jsonl_store import append_line, read_objects
+from .jsonl_store import append_line, whole_lines
+from .people_codec import MaintenancePlan, NoWord, read_plan_line, write_plan
 
 PLANS_FILE = "plans.jsonl"
 
 
-def finding_of_plan(said: Mapping[str, Any], cluster: str) -> Finding:
-    """As the cluster operator takes it. said: as ``whichrank plan`` writes it; ``over``: called off."""
-    plan = {name: value for name, value in said.items() if name not in ("over", "cluster")}
+def finding_of_plan(plan: MaintenancePlan, cluster: str) -> Finding:
+    """As the cluster operator takes it."""
+    body = {name: value for name, value in write_plan(plan).items() if name != "over"}
     return Finding(
         identity=Identity(cluster=cluster),
-        key=f"plan/people/{said['id']}",
-        cleared=bool(said.get("over")),
-        time_ns=int(float(said["told"]) * 1e9),
-        body={"plan": plan},
+        key=f"plan/people/{plan.id}",
+        cleared=bool(plan.is_over),
+        time_ns=int(plan.told_s * 1e9),
+        body={"plan": body},
     )
 
 
-def append_plan(folder: Path, said: Mapping[str, Any]) -> None:
+def append_plan(folder: Path, plan: MaintenancePlan) -> None:
     """One line more. Raises Unusable."""
-    append_line(folder / PLANS_FILE, said)
+    append_line(folder / PLANS_FILE, json.dumps(write_plan(plan), ensure_ascii=False))
 
 
-def read_plans(folder: Path, after: int = 0) -> tuple[list[dict[str, Any]], int]:
+def read_plans(folder: Path, after: int = 0) -> tuple[list[MaintenancePlan], int]:
     """Whole lines beyond byte ``after``, and how far that is. What is no plan is left out. Raises OSError."""
-    said, read = read_objects(folder / PLANS_FILE, after)
-    return [each for each in said if each.get("id") and isinstance(each.get("told"), int | float)], read
+    lines, read = whole_lines(folder / PLANS_FILE, after)
+    plans: list[MaintenancePlan] = []
+    for line in lines:
+        with contextlib.suppress(NoWord):
+            plans.append(read_plan_line(line))
+    return plans, read

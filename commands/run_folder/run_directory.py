@@ -6,24 +6,22 @@ Runs in the process of ``whichrank run`` and of ``whichrank replay``. Never dele
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from .run_description import RunDescription, read_description, write_description
 
 RUN_FILE = "run.json"
 INCIDENTS_FILE = "incidents.jsonl"
 CAPTURE_FOLDER = "capture"
 STATE_FILE = "state.sqlite"
 EVIDENCE_FOLDER = "evidence"
-RUN_SCHEMA = 1
 #: Ends of files that are run; what has none of them is a module's name or a program's.
 _SCRIPTS = (".py", ".sh", ".bash")
 
@@ -54,27 +52,26 @@ class RunDirectory:
     def incidents(self) -> Path:
         return self.path / INCIDENTS_FILE
 
-    def write_run(self, description: Mapping[str, Any]) -> None:
+    def write_run(self, description: RunDescription) -> None:
         """Write run.json in one piece. Raises OSError."""
         temporary = self.path / f".{RUN_FILE}.{os.getpid()}"
         try:
-            temporary.write_text(json.dumps({"schema": RUN_SCHEMA, **description}, indent=2) + "\n")
+            temporary.write_text(write_description(description))
             temporary.replace(self.path / RUN_FILE)
         finally:
             temporary.unlink(missing_ok=True)
 
-    def read_run(self) -> dict[str, Any]:
+    def read_run(self) -> RunDescription:
         """Read run.json. Raises Unusable."""
         path = self.path / RUN_FILE
         try:
-            description = json.loads(path.read_text())
+            return read_description(path.read_text())
         except FileNotFoundError:
             raise Unusable(f"{path}: not there; is {self.path} the folder of a run?") from None
         except (OSError, ValueError) as error:
             raise Unusable(f"{path}: cannot be read: {error}") from error
-        if not isinstance(description, dict):
-            raise Unusable(f"{path}: holds {type(description).__name__}, not an object")
-        return description
+        except TypeError as error:
+            raise Unusable(f"{path}: {error}") from error
 
 
 def make_job_id(script: str) -> str:

@@ -168,7 +168,8 @@ def _letters(client: Client) -> Iterator[DeadLetter]:
     return map(DeadLetter.of, read_whole(client, TOPIC_DLQ))
 
 
-def _plain(letter: DeadLetter) -> dict[str, object]:
+def _plain(letter: DeadLetter) -> dict[str, str | int]:
+    """As it is shown: a title each."""
     return {
         "letter": letter.name,
         "when": _when(letter),

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from ...processors.cluster.accounting import Account, told_accounts
-from ...processors.cluster.case import published_documents
+from ...processors.cluster.case_row import published_documents
 from ...processors.observability_export.processor_export import PipelineCounts, ProcessorExporter
 from ...processors.runner import EmbeddedRunner
 from ...processors.runner_service import Role, ServiceHealth
+from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.records import Record
 from ...transport.kafka_client import Client, KafkaTrouble, Producer, Sent
 
@@ -44,9 +44,9 @@ class ObservabilityFeed:
         """Each record before it is judged."""
         self._people.see(record.payload, record.stamp_ns)
 
-    def incident(self, document: Mapping[str, Any], stamp_ns: int) -> None:
+    def incident(self, incident: IncidentDocument, stamp_ns: int) -> None:
         """Each revision that is published."""
-        self._people.incident(document, stamp_ns, time.time_ns())
+        self._people.incident(incident, stamp_ns, time.time_ns())
 
     def turn(self, role: Role, runner: EmbeddedRunner, health: Callable[[], ServiceHealth]) -> None:
         """Publish what is due. Of incidents only the leader tells, from its state: what is open goes on being told."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...processors.cluster.operator import ClusterOperator
 from ...processors.entity.operator import EntityOperator
@@ -19,6 +19,8 @@ from ...processors.entity.rules import load_rules
 from ...processors.job.operator import JobOperator
 from ...processors.runner import EmbeddedRunner
 from ...processors.runner_service import FIRST_PAUSE_S, LONGEST_PAUSE_S, Service
+from ...telemetry.incident_document import IncidentDocument, word_of
+from ...telemetry.incident_reading import read_incident
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Incident, Record
 from ...telemetry.topics import TOPIC_BLOCKS, TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_METRICS
@@ -141,15 +143,15 @@ def _make_runner(
     def hand_out(record: Record) -> None:
         if not isinstance(record.payload, Incident):
             return
-        document = record.payload.document
+        incident = read_incident(record.payload.document)
         if known is None:
-            people.incident(document, record.stamp_ns)
+            people.incident(incident, record.stamp_ns)
         else:
             try:
-                known.append(document)
+                known.append(record.payload)
             except OSError as error:
                 say(f"{known.path}: {error.strerror}; incidents are kept until there is room")
-        say(_one_line(document))
+        say(_one_line(incident))
 
     search_seldom()
     runner = EmbeddedRunner(
@@ -192,16 +194,16 @@ def _is_open(record: Record) -> bool:
     return isinstance(record.payload, Incident) and record.payload.document.get("state") == IncidentState.OPEN.value
 
 
-def _one_line(document: Mapping[str, Any]) -> str:
+def _one_line(incident: IncidentDocument) -> str:
     """A revision for the service's own log."""
     suspects = ", ".join(
-        f"{suspect['scope']} {suspect['id']}" + (f" on {suspect['node']}" if suspect.get("node") else "")
-        for suspect in document.get("suspects") or ()
+        f"{word_of(suspect.scope)} {suspect.id}" + (f" on {suspect.node}" if suspect.node else "")
+        for suspect in incident.suspects
     )
-    job = document["job"]
+    words = " ".join(word_of(word) for word in (incident.severity, incident.kind, incident.change))
     return (
-        f"{document['severity']} {document['kind']} {document['change']}: {suspects or 'nobody'}, job "
-        f"{job.get('name') or job.get('id')}, incident {document['id']} revision {document['revision']}"
+        f"{words}: {suspects or 'nobody'}, job {incident.job.name or incident.job.id}, "
+        f"incident {incident.id} revision {incident.revision}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -35,15 +36,22 @@ def topics(options: TopicsOptions, *, dry_run: bool, as_json: bool) -> int:
     finally:
         admin.close()
     _print(rows, as_json=as_json)
-    return 0 if all(row["ok"] for row in rows) else 1
+    return 0 if all(row.ok for row in rows) else 1
 
 
-Row = dict[str, object]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """ok: it can be used. did: what was found or done, in words; says: what is wrong with it, a line each."""
+
+    topic: str
+    ok: bool = True
+    did: str = "is there"
+    partitions: int | None = None
+    says: str = ""
 
 
-def _see_to(plan: TopicPlan, admin: Admin, options: TopicsOptions, *, dry_run: bool) -> Row:
+def _see_to(plan: TopicPlan, admin: Admin, options: TopicsOptions, *, dry_run: bool) -> TopicState:
     found = admin.describe([plan.name]).get(plan.name)
-    row: Row = {"topic": plan.name, "ok": True, "did": "is there", "partitions": None, "says": ""}
     if found is None:
         wanted = facts_of(
             plan,
@@ -51,33 +59,35 @@ def _see_to(plan: TopicPlan, admin: Admin, options: TopicsOptions, *, dry_run: b
             replication=options.kafka_replication,
             max_message_bytes=int(options.kafka_max_message) + OVERHEAD_BYTES,
         )
-        row["partitions"] = wanted.partitions
+        made = TopicState(topic=plan.name, did="made", partitions=wanted.partitions)
         if dry_run:
-            return {**row, "ok": False, "did": "is missing"}
+            return replace(made, ok=False, did="is missing")
         try:
             admin.create(wanted)
         except KafkaTrouble as trouble:
-            return {**row, "ok": False, "did": "cannot be made", "says": str(trouble)}
-        return {**row, "did": "made"}
+            return replace(made, ok=False, did="cannot be made", says=str(trouble))
+        return made
     refused, differs = wrong_with(plan, found)
-    row["partitions"] = found.partitions
     if not found.configuration:
         differs = [*differs, "its settings may not be seen by this user: taken as they are"]
-    return {
-        **row,
-        "ok": not refused,
-        "did": "cannot be used" if refused else "is there",
-        "says": "\n".join([*refused, *differs]),
-    }
+    return TopicState(
+        topic=plan.name,
+        ok=not refused,
+        did="cannot be used" if refused else "is there",
+        partitions=found.partitions,
+        says="\n".join([*refused, *differs]),
+    )
 
 
-def _print(rows: list[Row], *, as_json: bool) -> None:
+def _print(rows: list[TopicState], *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps({"ok": all(row["ok"] for row in rows), "topics": rows}) + "\n")
+        sys.stdout.write(
+            json.dumps({"ok": all(row.ok for row in rows), "topics": [asdict(row) for row in rows]}) + "\n"
+        )
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("topic", "partitions", "", "note"):
         table.add_column(heading, justify="right" if heading == "partitions" else "left", overflow="fold")
     for row in rows:
-        table.add_row(str(row["topic"]), str(row["partitions"] or ""), str(row["did"]), str(row["says"]))
+        table.add_row(row.topic, str(row.partitions or ""), row.did, row.says)
     Console(width=None if sys.stdout.isatty() else 160, soft_wrap=False).print(table)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import typer
 
 from .settings import SettingsError, load_settings
-from .settings_sources import Settings
+from .settings_sources import Flags, Settings
 
 S = TypeVar("S", bound=Settings)
 
@@ -21,7 +21,7 @@ PRINT_CONFIG = typer.Option("--print-config", help="print the settings and stop"
 
 
 def settings_or_exit(
-    kind: type[S], given: dict[str, Any], config: Path | None, pairs: list[str] | None
+    kind: type[S], given: Flags, config: Path | None, pairs: list[str] | None
 ) -> tuple[S, dict[str, str]]:
     """The settings of a command; what is wrong with them is told, and the program ends."""
     try:

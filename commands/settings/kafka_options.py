@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from pydantic import ByteSize, Field, SecretStr, model_validator
 
@@ -36,30 +35,31 @@ class KafkaOptions(Settings):
             self.kafka_settings()
         return self
 
-    def kafka_settings(self, **more: Any) -> KafkaSettings:
-        """more: what no user sets. Raises ValueError with what is wrong and what to do."""
+    def kafka_settings(self, *, client_id: str = "whichrank", delivery_timeout_s: float = 30.0) -> KafkaSettings:
+        """What no user sets is given here. Raises ValueError with what is wrong and what to do."""
         password = self.kafka_password.get_secret_value()
         if self.kafka_password_file is not None:
             try:
                 password = self.kafka_password_file.read_text().strip()
             except OSError as error:
                 raise ValueError(f"kafka_password_file {error.filename}: {error.strerror}") from error
-        values: dict[str, Any] = {
-            "brokers": self.kafka,
-            "client": self.kafka_client,
-            "tls": self.kafka_tls,
-            "tls_ca": self.kafka_tls_ca,
-            "tls_certificate": self.kafka_tls_certificate,
-            "tls_key": self.kafka_tls_key,
-            "tls_check_host": self.kafka_tls_check_host,
-            "sasl": self.kafka_sasl,
-            "user": self.kafka_user,
-            "password": password,
-            "api_version": self.kafka_api_version,
-            "topic_prefix": self.kafka_topic_prefix,
-            "max_message_bytes": int(self.kafka_max_message),
-        }
-        return KafkaSettings(**{**values, **more})
+        return KafkaSettings(
+            brokers=self.kafka,
+            client=self.kafka_client,
+            client_id=client_id,
+            tls=self.kafka_tls,
+            tls_ca=self.kafka_tls_ca,
+            tls_certificate=self.kafka_tls_certificate,
+            tls_key=self.kafka_tls_key,
+            tls_check_host=self.kafka_tls_check_host,
+            sasl=self.kafka_sasl,
+            user=self.kafka_user,
+            password=password,
+            api_version=self.kafka_api_version,
+            topic_prefix=self.kafka_topic_prefix,
+            max_message_bytes=int(self.kafka_max_message),
+            delivery_timeout_s=delivery_timeout_s,
+        )
 
 
 def words_of(text: str) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
@@ -23,7 +23,7 @@ from .annotate_options import AnnotateOptions
 from .kafka_options import KafkaOptions, default_data, words_of
 from .notify_options import NotifyOptions
 from .respond_options import RespondOptions
-from .settings_sources import Settings, SettingsError, print_settings, read_settings
+from .settings_sources import Flags, Settings, SettingsError, print_settings, read_settings
 
 __all__ = [
     "AgentOptions",
@@ -248,7 +248,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def load_settings(
-    kind: type[S], flags: Mapping[str, Any], config: Path | None = None, pairs: Sequence[str] = ()
+    kind: type[S], flags: Flags, config: Path | None = None, pairs: Sequence[str] = ()
 ) -> tuple[S, dict[str, str]]:
     """See ``read_settings``."""
     known = dict.fromkeys(key for each in ALL_SETTINGS for key in each.model_fields)

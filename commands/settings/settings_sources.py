@@ -56,6 +56,8 @@ class Settings(BaseSettings):
 
 
 S = TypeVar("S", bound=Settings)
+#: What the command line gives, by the setting of that name.
+Flags = Mapping[str, str | int | float | bool | Path | None]
 
 
 def settings_path(config: Path | None) -> Path | None:
@@ -65,7 +67,7 @@ def settings_path(config: Path | None) -> Path | None:
 
 
 def read_settings(
-    kind: type[S], known: Collection[str], flags: Mapping[str, Any], config: Path | None, pairs: Sequence[str] = ()
+    kind: type[S], known: Collection[str], flags: Flags, config: Path | None, pairs: Sequence[str] = ()
 ) -> tuple[S, dict[str, str]]:
     """Merge all sources into settings of a kind. ``flags`` holds only what was given on the command line.
 
@@ -74,7 +76,11 @@ def read_settings(
     """
     flags = {**_split_pairs(pairs, kind.model_fields), **flags}
     path = settings_path(config)
-    text, values = _read_file(path) if path is not None else ("", {})
+    text = _read_file(path) if path is not None else ""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from error
     problems = [_unknown(f"{path}:{_line_of(text, key)}", key, known) for key in values if key not in known]
     if problems:
         raise SettingsError("\n".join(problems))
@@ -135,13 +141,13 @@ def _split_pairs(pairs: Sequence[str], known: Collection[str]) -> dict[str, str]
     return values
 
 
-def _read_file(path: Path) -> tuple[str, dict[str, Any]]:
+def _read_file(path: Path) -> str:
+    """Raises SettingsError."""
     try:
-        text = path.read_text()
-        return text, tomllib.loads(text)
+        return path.read_text()
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from error
 
 

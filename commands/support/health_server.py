@@ -65,8 +65,8 @@ class ServiceFigures(Collector):
             yield CounterMetricFamily(f"whichrank_process_{name}", text, value=count)
 
 
-#: A page of health: whether all is well, and what is said of it.
-Page = Callable[[], tuple[bool, Mapping[str, object]]]
+#: A page of health: whether all is well, and what is said of it, as JSON.
+Page = Callable[[], tuple[bool, str]]
 
 
 class PageServer:
@@ -84,7 +84,7 @@ class PageServer:
                     self._answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
                 elif self.path in pages:
                     good, body = pages[self.path]()
-                    self._answer(200 if good else 503, "application/json", json.dumps(body).encode() + b"\n")
+                    self._answer(200 if good else 503, "application/json", body.encode() + b"\n")
                 else:
                     self._answer(404, "text/plain", f"{known} are here\n".encode())
 
@@ -116,10 +116,10 @@ class HealthServer(PageServer):
     def __init__(self, host: str, port: int, health: Callable[[], ServiceHealth]) -> None:
         """Raises OSError when the address cannot be had."""
 
-        def page(is_good: Callable[[ServiceHealth], bool]) -> tuple[bool, Mapping[str, object]]:
+        def page(is_good: Callable[[ServiceHealth], bool]) -> tuple[bool, str]:
             now = health()
             good = is_good(now)
-            return good, {
+            told = {
                 "ok": good,
                 "role": now.role.value,
                 "caught_up": now.caught_up,
@@ -127,6 +127,7 @@ class HealthServer(PageServer):
                 "kafka": now.trouble or "ok",
                 "idle_s": round(now.idle_s, 3),
             }
+            return good, json.dumps(told)
 
         pages: dict[str, Page] = {"/healthz": lambda: page(is_alive), "/readyz": lambda: page(is_ready)}
         super().__init__(host, port, pages, ServiceFigures(health))

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 
@@ -26,13 +26,15 @@ def late_group(modules: Mapping[str, str], package: str) -> type[TyperGroup]:
     return LateGroup
 
 
-class _Commands(Mapping[str, Any]):
+class _Commands(Mapping[str, TyperCommand | TyperGroup]):
     """By name; imported when they are looked up, not when they are listed."""
 
-    def __init__(self, known: Mapping[str, Any], modules: Mapping[str, str], package: str) -> None:
+    def __init__(
+        self, known: Mapping[str, TyperCommand | TyperGroup], modules: Mapping[str, str], package: str
+    ) -> None:
         self._known, self._modules, self._package = dict(known), modules, package
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> TyperCommand | TyperGroup:
         if name not in self._known:
             self._known[name] = self._imported(name)
         return self._known[name]
@@ -53,9 +55,11 @@ class _Commands(Mapping[str, Any]):
     def __contains__(self, name: object) -> bool:
         return name in self._known or name in self._modules
 
-    def _imported(self, name: str) -> Any:
+    def _imported(self, name: str) -> TyperCommand | TyperGroup:
         """Raises KeyError for what is none of them."""
         app = typer.Typer(add_completion=False)
         import_module(self._modules[name], self._package).register(app)
         command = get_command(app)
-        return command.commands[name] if isinstance(command, TyperGroup) else command
+        found = command.commands[name] if isinstance(command, TyperGroup) else command
+        assert isinstance(found, TyperCommand | TyperGroup)
+        return found

@@ -23,7 +23,8 @@ from ...simulator.scoring.summary import (
 from .cost import RANKS, cost_lines, kept_cost
 from .false_pages import LOADS, kept_sound_days, sound_lines
 from .kept_runs import KeptRuns
-from .matrix import Matrix, Scored, kept_runs
+from .matrix import Matrix, kept_runs
+from .scored_run import Scored
 
 #: Numbers of the catalogue of faults.
 _OF_JOBS = frozenset(str(number) for number in range(1, 39))
@@ -126,12 +127,12 @@ def _between_jobs(runs: Sequence[Scored]) -> Iterator[ScoreLine]:
 
 def _conditions(runs: Sequence[Scored]) -> Iterator[ScoreLine]:
     """Under which the runs stood: anomalies beside the fault, sensors that were missing, grounds, pairs."""
-    struck = [run for run in runs if run.truth and any(fault["kinds"] for fault in run.truth)]
+    struck = [run for run in runs if run.truth and any(fault.kinds for fault in run.truth)]
     if not struck:
         yield not_run("harmless anomalies beside each fault", f">= {FEWEST_HARMLESS}")
         yield not_run("runs in which the telling sensor is missing", f">= {FEWEST_BLIND:.0%} of those that have one")
         return
-    harmless = [sum(not fault["kinds"] for fault in run.truth) for run in struck]
+    harmless = [sum(not fault.kinds for fault in run.truth) for run in struck]
     enough = sum(count >= FEWEST_HARMLESS for count in harmless)
     yield ScoreLine(
         name="harmless anomalies beside each fault",
@@ -140,8 +141,8 @@ def _conditions(runs: Sequence[Scored]) -> Iterator[ScoreLine]:
         share=f"{enough} of {len(struck)} runs",
         ok=enough == len(struck),
     )
-    telling = [run for run in struck if any(fault.get("told_by") for fault in run.truth if fault["kinds"])]
-    blind = sum(any(fault.get("blind") for fault in run.truth) for run in telling)
+    telling = [run for run in struck if any(fault.told_by for fault in run.truth if fault.kinds)]
+    blind = sum(any(fault.blind for fault in run.truth) for run in telling)
     share = blind / len(telling) if telling else 0.0
     yield ScoreLine(
         name="runs in which the telling sensor is missing",
@@ -159,7 +160,7 @@ def _conditions(runs: Sequence[Scored]) -> Iterator[ScoreLine]:
         yield ScoreLine(
             name=f"ground {ground.in_words()}", asked="", measured="0 runs", share=f"seeds < {HELD_OUT_SEED:,}"
         )
-    pairs = [run for run in struck if sum(bool(fault["kinds"]) for fault in run.truth) > 1]
+    pairs = [run for run in struck if sum(bool(fault.kinds) for fault in run.truth) > 1]
     yield ScoreLine(name="runs with two faults at once", asked="", measured=str(len(pairs)), share="")
 
 

@@ -47,7 +47,7 @@ SAME: Mapping[str, tuple[tuple[TimeUse, ...], tuple[B, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ComparedFigure:
     """name: of a bucket or a figure. asked, measured: in words. is_ok: whether it is within its limit."""
 
     name: str
@@ -56,16 +56,16 @@ class Row:
     is_ok: bool
 
 
-def compare(truth_ns: Mapping[TimeUse, int], wall_ns: int, found: RunAccount) -> list[Row]:
+def compare(truth_ns: Mapping[TimeUse, int], wall_ns: int, found: RunAccount) -> list[ComparedFigure]:
     """One run. truth_ns: the ledger's sums; wall_ns: from the job's begin to its end, as the ledger has them."""
     rows = [
-        Row(
+        ComparedFigure(
             name="the ledger's sum",
             asked="= wall time",
             measured=f"{sum(truth_ns.values()) - wall_ns} ns apart",
             is_ok=sum(truth_ns.values()) == wall_ns,
         ),
-        Row(
+        ComparedFigure(
             name="sum of the buckets",
             asked="= wall time",
             measured=f"{sum(found.ns.values()) - (found.end_ns - found.begin_ns)} ns apart",
@@ -75,7 +75,7 @@ def compare(truth_ns: Mapping[TimeUse, int], wall_ns: int, found: RunAccount) ->
     for name, (ours, theirs) in SAME.items():
         true_ns, said_ns = sum(truth_ns.get(b, 0) for b in ours), sum(found.ns[b] for b in theirs)
         rows.append(
-            Row(
+            ComparedFigure(
                 name=name,
                 asked=f"within {LIMIT:.1%} of wall time",
                 measured=f"{said_ns / 1e9:.1f} s of {true_ns / 1e9:.1f} s, {(said_ns - true_ns) / wall_ns:+.3%}",
@@ -84,12 +84,14 @@ def compare(truth_ns: Mapping[TimeUse, int], wall_ns: int, found: RunAccount) ->
         )
     unknown = found.unknown_share or 0.0
     rows.append(
-        Row(name="unknown", asked=f"< {UNKNOWN_LIMIT:.0%}", measured=f"{unknown:.3%}", is_ok=unknown < UNKNOWN_LIMIT)
+        ComparedFigure(
+            name="unknown", asked=f"< {UNKNOWN_LIMIT:.0%}", measured=f"{unknown:.3%}", is_ok=unknown < UNKNOWN_LIMIT
+        )
     )
     true_ettr = truth_ns.get(TimeUse.PRODUCTIVE, 0) / (wall_ns - truth_ns.get(TimeUse.QUEUED, 0))
     ettr = found.ettr or 0.0
     rows.append(
-        Row(
+        ComparedFigure(
             name="ETTR",
             asked="within 0.1 percentage points",
             measured=f"{ettr:.3%} of {true_ettr:.3%}, {ettr - true_ettr:+.3%}",
@@ -105,7 +107,7 @@ class LongRun:
     intervals: tuple[Interval, ...]
     start_unix_ns: int
     found: RunAccount
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedFigure, ...]
 
 
 def happenings(seed: int, end_s: float) -> tuple[ParameterChange, ...]:

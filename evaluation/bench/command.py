@@ -6,15 +6,17 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...simulator.scenarios.grounds import HELD_OUT_SEED
 from ...simulator.scenarios.scenarios import SCENARIOS
 from ...simulator.scoring.summary import ScoreLine, summarize
-from .kept_runs import KeptRuns, code_version, score_as_json
-from .matrix import Matrix, Scored, run_all
-from .report import EXIT_USAGE, exit_code, in_short, line_as_json, print_lines
+from .kept_documents import score_as_json
+from .kept_runs import KeptRuns, code_version
+from .matrix import Matrix, run_all
+from .report import EXIT_USAGE, exit_code, in_short, print_lines
+from .scored_run import Scored
 
 SCHEMA = 1
 
@@ -67,7 +69,7 @@ def bench(wanted: Wanted, *, as_json: bool = False) -> int:
     lines = matrix_lines(scored, own=detector is None)
     summary = f"{matrix.about()}: {in_short(lines)}"
     if as_json:
-        print(json.dumps(_as_json(scored, lines, summary, wanted), ensure_ascii=False))
+        print(_as_json(scored, lines, summary, wanted))
     else:
         print_lines(lines)
         print(f"grounds: {matrix.grounds()}")
@@ -105,18 +107,19 @@ def _of_the_bench(runs: Sequence[Scored], *, own: bool) -> list[ScoreLine]:
     return lines
 
 
-def _as_json(runs: Sequence[Scored], lines: Sequence[ScoreLine], summary: str, wanted: Wanted) -> dict[str, object]:
+def _as_json(runs: Sequence[Scored], lines: Sequence[ScoreLine], summary: str, wanted: Wanted) -> str:
     problems = [f"{run.asked.scenario}, seed {run.asked.seed}: {run.problem}" for run in runs if run.problem]
-    return {
+    told = {
         "schema": SCHEMA,
         "ranks": wanted.ranks,
         "detector": str(wanted.detector) if wanted.detector is not None else "whichrank",
-        "lines": [line_as_json(line) for line in lines],
+        "lines": [asdict(line) for line in lines],
         "runs": [score_as_json(run.score) for run in runs if run.score is not None],
         "simple": [score_as_json(run.simple) for run in runs if run.simple is not None],
         "problems": problems,
         "summary": summary,
     }
+    return json.dumps(told, ensure_ascii=False)
 
 
 def _part(words: str) -> tuple[int, int]:

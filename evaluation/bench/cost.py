@@ -6,6 +6,7 @@ one is counted, and only from the moment that jobs make steps.
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
 import resource
@@ -70,7 +71,7 @@ def measure_cost(ranks: int, kept: KeptRuns) -> Cost:
     if before is not None:
         return before
     cost = _measure(ranks)
-    kept.write(cost_name(ranks), asdict(cost))
+    kept.write(cost_name(ranks), json.dumps(asdict(cost)))
     words = f"{cost.cores:.2f} cores, {cost.memory_bytes / 2**30:.2f} GiB"
     print(f"  cost of {ranks:,} ranks: {words}", file=sys.stderr, flush=True)
     return cost
@@ -79,8 +80,8 @@ def measure_cost(ranks: int, kept: KeptRuns) -> Cost:
 def kept_cost(ranks: int, kept: KeptRuns) -> Cost | None:
     found = kept.read(cost_name(ranks))
     try:
-        return None if found is None else Cost(**found)
-    except TypeError:
+        return None if found is None else Cost(**json.loads(found))
+    except (TypeError, ValueError):
         return None
 
 
@@ -183,7 +184,7 @@ def _judge(told: Connection, ranks: int) -> None:
             if until_s > WARM_S:
                 cpu_s += time.process_time() - began_s
                 messages += len(values)
-        last = {str(document["id"]): document for document in judge.revisions}
+        last = judge.incidents
         judge.close()
     told.send(
         Cost(
@@ -192,7 +193,7 @@ def _judge(told: Connection, ranks: int) -> None:
             cpu_s=cpu_s,
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             messages=messages,
-            pages=sum(document["severity"] == "page" for document in last.values()),
+            pages=sum(incident.document["severity"] == "page" for incident in last.values()),
         )
     )
     told.close()

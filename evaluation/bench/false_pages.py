@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ...commands.run_folder.incident_log import read_incident_line
+from ...simulator.ground_truth import TimeUse
 from ...simulator.scenarios.grounds import HELD_OUT_SEED
 from ...simulator.scenarios.sound_days import REDUCED, REFERENCE, SoundDayMode, sound_world
-from ...simulator.scoring.run_score import score_run
 from ...simulator.scoring.statistics import poisson_upper, share_of
 from ...simulator.scoring.summary import ScoreLine, not_run
 from ...simulator.world import World
+from ...telemetry.incident_document import word_of
+from ...telemetry.vocabulary import Severity
+from .kept_documents import NotKept, read_sound, write_sound
 from .kept_runs import KeptRuns
+from .matrix import score_lines
 from .one_run import most_memory_bytes, run_apart
+from .scored_run import Sound
 
-SCHEMA = 1
 _DAY_S = 86_400.0
 _MOST_CHUNKS = 100_000
 
@@ -73,32 +77,6 @@ class Chunk:
         return sound_world(self.load.mode, self.load.ranks, self.seed, self.seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sound:
-    """What came of a chunk. steps: of all its ranks. said: kinds of all incidents, pages first."""
-
-    gpu_days: float
-    pages: int
-    rank_steps: int
-    wall_s: float
-    said: tuple[str, ...] = ()
-    problem: str = ""
-
-    @classmethod
-    def of_json(cls, kept: Mapping[str, Any]) -> Sound:
-        """Raises KeyError, TypeError or ValueError for something else."""
-        if kept["schema"] != SCHEMA:
-            raise ValueError("another schema")
-        return cls(
-            gpu_days=float(kept["gpu_days"]),
-            pages=int(kept["pages"]),
-            rank_steps=int(kept["rank_steps"]),
-            wall_s=float(kept["wall_s"]),
-            said=tuple(kept["said"]),
-            problem=str(kept["problem"]),
-        )
-
-
 def watch_sound_days(
     load: Load, kept: KeptRuns, *, gpu_days: float, seed: int = 0, jobs: int = 1, limit_s: float = 7200.0
 ) -> list[Sound]:
@@ -110,10 +88,9 @@ def watch_sound_days(
         before = _kept(kept, chunk)
         if before is not None:
             return before
-        content = _watch(chunk, limit_s)
-        if not content["transient"]:
-            kept.write(chunk.name, content)
-        sound = Sound.of_json(content)
+        sound = _watch(chunk, limit_s)
+        if not sound.is_late:
+            kept.write(chunk.name, write_sound(sound))
         words = sound.problem or f"{sound.pages} pages in {sound.gpu_days:.2f} GPU-days; {', '.join(sound.said)}"
         print(f"  {chunk.name}: {words} [{sound.wall_s:.0f} s]", file=sys.stderr, flush=True)
         return sound
@@ -175,32 +152,30 @@ def sound_lines(load: Load, found: Sequence[Sound]) -> list[ScoreLine]:
 def _kept(kept: KeptRuns, chunk: Chunk) -> Sound | None:
     content = kept.read(chunk.name)
     try:
-        return None if content is None else Sound.of_json(content)
-    except (KeyError, TypeError, ValueError):
+        return None if content is None else read_sound(content)
+    except NotKept:
         return None
 
 
-def _watch(chunk: Chunk, limit_s: float) -> dict[str, Any]:
+def _watch(chunk: Chunk, limit_s: float) -> Sound:
     measured = run_apart(chunk, limit_s=limit_s)
-    content: dict[str, Any] = {
-        "schema": SCHEMA,
-        "gpu_days": 0.0,
-        "pages": 0,
-        "rank_steps": 0,
-        "wall_s": measured.wall_s,
-        "said": [],
-        "problem": measured.problem,
-        "transient": measured.out_of_time,
-    }
-    if measured.problem:
-        return content
-    score = score_run(measured.truth, measured.revisions)
-    last = {str(document["id"]): document for document in measured.revisions}
-    paged = sorted(last.values(), key=lambda document: document["severity"] != "page")
-    steps = sum(int(span["bucket"] in ("productive", "rework")) for span in measured.truth["spans"])
-    return content | {
-        "gpu_days": score.gpu_days,
-        "pages": score.pages,
-        "rank_steps": steps * chunk.load.ranks,
-        "said": [f"{each['kind']} ({each['severity']})" for each in paged],
-    }
+    if measured.problem or measured.truth is None:
+        return Sound(
+            gpu_days=0.0,
+            pages=0,
+            rank_steps=0,
+            wall_s=measured.wall_s,
+            problem=measured.problem,
+            is_late=measured.out_of_time,
+        )
+    score = score_lines(measured, measured.revisions)
+    last = {incident.id: incident for incident in map(read_incident_line, measured.revisions)}
+    paged = sorted(last.values(), key=lambda incident: incident.severity is not Severity.PAGE)
+    steps = sum(int(span.bucket in (TimeUse.PRODUCTIVE, TimeUse.REWORK)) for span in measured.truth.spans)
+    return Sound(
+        gpu_days=score.gpu_days,
+        pages=score.pages,
+        rank_steps=steps * chunk.load.ranks,
+        wall_s=measured.wall_s,
+        said=tuple(f"{word_of(each.kind)} ({word_of(each.severity)})" for each in paged),
+    )

@@ -71,7 +71,7 @@ def run_together(runs: Sequence[Asked], *, limit_s: float) -> Iterator[tuple[Ask
             place, measured = ours.recv()
             asked = runs[place]
             left.remove(asked)
-            yield asked, measured if measured.truth else replace(measured, truth=truth_before(asked))
+            yield asked, measured if measured.truth is not None else replace(measured, truth=truth_before(asked))
     except EOFError:
         process.join(_END_S)
         problem = f"the process ended with {process.exitcode}"
@@ -114,12 +114,12 @@ def _in_a_copy(under_way: UnderWay, asked: Asked, setting: Setting, limit_s: flo
     try:
         if not ours.poll(limit_s):
             os.kill(copy, 9)
-            return Measured(truth={}, out_of_time=True, problem=f"not done after {limit_s:.0f} s")
+            return Measured(truth=None, out_of_time=True, problem=f"not done after {limit_s:.0f} s")
         result = ours.recv()
         assert isinstance(result, Measured)
         return result
     except EOFError:
-        return Measured(truth={}, problem="its process ended")
+        return Measured(truth=None, problem="its process ended")
     finally:
         ours.close()
         os.waitpid(copy, 0)
@@ -134,4 +134,4 @@ def _finish(under_way: UnderWay, asked: Asked, setting: Setting, parent: int) ->
                 os._exit(1)  # nobody waits for it any more
         return under_way.end()
     except MemoryError:
-        return Measured(truth={}, problem=f"needs more than {asked.most_memory_bytes >> 20} MiB of memory")
+        return Measured(truth=None, problem=f"needs more than {asked.most_memory_bytes >> 20} MiB of memory")

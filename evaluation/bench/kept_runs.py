@@ -8,15 +8,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
-import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
-from ...simulator.scoring.run_score import FaultScore, RunScore
 from .code_closure import code_closure
 
 _HERE = Path(__file__).resolve()
@@ -36,7 +30,6 @@ _MEASURES = (
 )
 #: Of this folder only these count: how runs are asked for, kept and printed decides nothing.
 _DECIDES_HERE = frozenset(_MEASURES[:3])
-_INFINITE = ("delay_s", "attributed_s", "steps", "usual_steps")
 
 
 def code_version(detector: Path | None = None) -> str:
@@ -57,7 +50,7 @@ def decisive_files() -> frozenset[Path]:
 
 
 class KeptRuns:
-    """``read`` and ``write`` what was measured, as JSON, by a name; None: nothing is kept anywhere."""
+    """``read`` and ``write`` what was measured, as text, by a name; None: nothing is kept anywhere."""
 
     def __init__(self, folder: Path | None, version: str) -> None:
         """Raises OSError where nothing can be written."""
@@ -65,54 +58,23 @@ class KeptRuns:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
-    def read(self, name: str) -> Mapping[str, Any] | None:
-        """None: not there, or not readable as what was once written."""
+    def read(self, name: str) -> bytes | None:
+        """JSON, as it was once written, if a full disk has not cut it off; None: not there."""
         if self.folder is None:
             return None
         try:
-            found = json.loads((self.folder / f"{name}.json").read_bytes())
-        except (OSError, ValueError):
+            return (self.folder / f"{name}.json").read_bytes()
+        except OSError:
             return None
-        return found if isinstance(found, dict) else None
 
     def names(self, pattern: str = "*") -> list[str]:
         return [] if self.folder is None else sorted(path.stem for path in self.folder.glob(f"{pattern}.json"))
 
-    def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Raises OSError."""
+    def write(self, name: str, content: str) -> None:
+        """content: JSON. Raises OSError."""
         if self.folder is None:
             return
         path = self.folder / f"{name}.json"
         part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps(finite(content), ensure_ascii=False))
+        part.write_text(content)
         part.replace(path)
-
-
-def finite(value: Any) -> Any:
-    """JSON has no infinity: what never came is null."""
-    if isinstance(value, Mapping):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def score_as_json(score: RunScore) -> Mapping[str, Any]:
-    return dict(finite(asdict(score)))
-
-
-def score_of_json(kept: Mapping[str, Any]) -> RunScore:
-    """What ``score_as_json`` gave. Raises KeyError, TypeError or ValueError for something else."""
-    known = {field.name for field in fields(RunScore)}
-    given = {key: value for key, value in kept.items() if key in known}
-    given["faults"] = tuple(_fault(fault) for fault in given["faults"])
-    given["wrong_nodes"] = tuple(given["wrong_nodes"])
-    given["told"] = tuple((float(probability), bool(right)) for probability, right in given["told"])
-    given["told_kinds"] = tuple(given.get("told_kinds") or ())
-    return RunScore(**given)
-
-
-def _fault(kept: Mapping[str, Any]) -> FaultScore:
-    known = {field.name for field in fields(FaultScore)}
-    given = {key: value for key, value in kept.items() if key in known}
-    return FaultScore(**given | {name: math.inf if given[name] is None else given[name] for name in _INFINITE})

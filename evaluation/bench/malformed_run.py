@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...simulator.faults.catalogue import CATALOGUE
 from ...simulator.program import Recipe
@@ -17,6 +16,8 @@ from ...simulator.scenarios.scenarios import Scenario
 from ...simulator.scoring.run_score import score_run
 from ...simulator.scoring.summary import ScoreLine
 from ...simulator.sent import SentMessage
+from ...telemetry.incident_document import IncidentDocument
+from ...telemetry.incident_reading import read_incident
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Block, Event
 from ...telemetry.topics import TOPIC_BLOCKS
@@ -75,24 +76,25 @@ def run() -> Malformed:
     for until_s, sent in world.run(END_S):
         judge.take(until_s, [wrong for message in sent for wrong in _spoiled(message)])
     judge.close()
-    score = score_run(world.settle().as_json(), judge.revisions)
+    score = score_run(world.settle().as_json(), [revision.document for revision in judge.revisions])
+    incidents = [read_incident(revision.document) for revision in judge.revisions]
     told = {
-        str(row["signal"]): str(row["shows"])
-        for document in judge.revisions
-        if document["bucket"] == Bucket.TELEMETRY.value
-        for row in document["evidence"]
+        row.signal: row.shows
+        for incident in incidents
+        if incident.bucket is Bucket.TELEMETRY
+        for row in incident.evidence
     }
     return Malformed(
         reported={what: told[signal] for what, signal in ASKED.items() if signal in told},
-        pages=sorted({str(document["job"]["id"]) for document in judge.revisions if _is_page(document)}),
+        pages=sorted({str(incident.job.id) for incident in incidents if _is_page(incident)}),
         is_found=all(fault.top_1 for fault in score.faults),
         broken=judge.runner.broken,
     )
 
 
-def _is_page(document: Mapping[str, Any]) -> bool:
-    is_out = document["state"] == IncidentState.OPEN.value and not document.get("hold")
-    return is_out and document["severity"] == Severity.PAGE.value
+def _is_page(incident: IncidentDocument) -> bool:
+    is_out = incident.state is IncidentState.OPEN and incident.hold is None
+    return is_out and incident.severity is Severity.PAGE
 
 
 def _spoiled(message: SentMessage) -> Iterator[SentMessage]:

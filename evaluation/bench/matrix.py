@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ...simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED, SEEN, TUNING, ground_of
 from ...simulator.scoring.run_score import RunScore, score_run
 from ...simulator.scoring.story import BadIncident
 from .foreign_detector import DetectorFailed, DetectorLate, detect
 from .forked_prefix import run_together, together
-from .kept_runs import KeptRuns, score_as_json, score_of_json
+from .kept_documents import NotKept, read_scored, write_scored
+from .kept_runs import KeptRuns
 from .one_run import Asked, Measured, run_apart
-
-SCHEMA = 1
-#: Of an incident, for who wants to know what was said.
-_SAID = ("id", "state", "severity", "job", "kind", "scope", "confidence", "merged_into", "times", "cause", "hold")
+from .scored_run import Scored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,43 +59,6 @@ class Matrix:
         return f"{len(self.names)} scenarios at {self.ranks} ranks, {seeds}, {kind}{part}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """A run, as it is kept. score: None where it could not be laid out. memory_bytes, wall_s: of its process.
-
-    truth: the faults, harmless ones too.
-    """
-
-    asked: Asked
-    score: RunScore | None
-    simple: RunScore | None
-    cpu_s: float = 0.0
-    wall_s: float = 0.0
-    rank_hours: float = 0.0
-    memory_bytes: int = 0
-    problem: str = ""
-    truth: Sequence[Mapping[str, Any]] = ()
-
-    @classmethod
-    def of_json(cls, asked: Asked, kept: Mapping[str, Any]) -> Scored:
-        """Raises KeyError, TypeError or ValueError for something else than a run."""
-        if kept["schema"] != SCHEMA or (kept["scenario"], kept["ranks"], kept["seed"]) != (
-            asked.scenario, asked.ranks, asked.seed,
-        ):  # fmt: skip
-            raise ValueError("another run")
-        return cls(
-            asked=asked,
-            score=None if kept["score"] is None else score_of_json(kept["score"]),
-            simple=None if kept["simple"] is None else score_of_json(kept["simple"]),
-            cpu_s=float(kept["cpu_s"]),
-            wall_s=float(kept["wall_s"]),
-            rank_hours=float(kept["rank_hours"]),
-            memory_bytes=int(kept["memory_bytes"]),
-            problem=str(kept["problem"]),
-            truth=tuple(kept["truth"]),
-        )
-
-
 def run_all(
     matrix: Iterable[Asked], kept: KeptRuns, *, jobs: int = 1, detector: Path | None = None, limit_s: float = 900.0
 ) -> list[Scored]:
@@ -109,8 +70,7 @@ def run_all(
     lock = threading.Lock()
     scored: dict[Asked, Scored] = {}
 
-    def note(each: Asked, content: Mapping[str, Any], again: str = "") -> None:
-        found = Scored.of_json(each, content)
+    def note(each: Asked, found: Scored, again: str = "") -> None:
         with lock:
             scored[each] = found
             said = found.problem or _in_words(found.score)
@@ -119,10 +79,10 @@ def run_all(
             print(f"  {len(scored)}/{len(asked)} {title}: {said} {took}", file=sys.stderr, flush=True)
 
     def run_group(group: Sequence[Asked]) -> None:
-        for each, content in _score_group(group, detector, limit_s):
-            if not content["transient"]:
-                kept.write(each.name, content)
-            note(each, content)
+        for each, found in _score_group(group, detector, limit_s):
+            if not found.is_late:
+                kept.write(each.name, write_scored(found))
+            note(each, found)
 
     for each in asked:
         if (before := _kept(kept, each)) is not None:
@@ -142,21 +102,18 @@ def run_all(
 
 def kept_runs(matrix: Matrix, kept: KeptRuns) -> list[Scored]:
     """Those of the matrix that were run before."""
-    found = ((asked, _kept(kept, asked)) for asked in matrix)
-    return [Scored.of_json(asked, content) for asked, content in found if content is not None]
+    return [found for asked in matrix if (found := _kept(kept, asked)) is not None]
 
 
-def _kept(kept: KeptRuns, asked: Asked) -> Mapping[str, Any] | None:
+def _kept(kept: KeptRuns, asked: Asked) -> Scored | None:
     content = kept.read(asked.name)
     try:
-        return content if content is not None and Scored.of_json(asked, content) else None
-    except (KeyError, TypeError, ValueError):
+        return None if content is None else read_scored(asked, content)
+    except NotKept:
         return None
 
 
-def _score_group(
-    group: Sequence[Asked], detector: Path | None, limit_s: float
-) -> Iterator[tuple[Asked, dict[str, Any]]]:
+def _score_group(group: Sequence[Asked], detector: Path | None, limit_s: float) -> Iterator[tuple[Asked, Scored]]:
     if len(group) == 1:
         yield group[0], score_one(group[0], detector, limit_s)
         return
@@ -164,11 +121,8 @@ def _score_group(
         yield asked, _scored(asked, measured)
 
 
-def score_one(asked: Asked, detector: Path | None, limit_s: float) -> dict[str, Any]:
-    """What is kept of a run. What goes wrong is a problem of this run, and counts; the others go on.
-
-    transient: it depends on how busy the machine was, so that another try may come out otherwise.
-    """
+def score_one(asked: Asked, detector: Path | None, limit_s: float) -> Scored:
+    """What is kept of a run. What goes wrong is a problem of this run, and counts; the others go on."""
     with tempfile.TemporaryDirectory(prefix="whichrank-bench-") as folder:
         run_folder = Path(folder) / "run"
         if detector is not None:
@@ -177,7 +131,7 @@ def score_one(asked: Asked, detector: Path | None, limit_s: float) -> dict[str, 
         try:
             measured = run_apart(asked, limit_s=limit_s)
         except ValueError as error:
-            return _content(asked, None, None, Measured(truth={}), problem=f"cannot be run: {error}")
+            return Scored(asked=asked, score=None, simple=None, problem=f"cannot be run: {error}")
         if detector is None or measured.problem:
             return _scored(asked, measured)
         judged = measured
@@ -190,44 +144,34 @@ def score_one(asked: Asked, detector: Path | None, limit_s: float) -> dict[str, 
         return _scored(asked, judged, simple_late=False)
 
 
-def _scored(asked: Asked, measured: Measured, *, simple_late: bool | None = None) -> dict[str, Any]:
+def _scored(asked: Asked, measured: Measured, *, simple_late: bool | None = None) -> Scored:
     """simple_late: whether the simple detector was not done, where that is not as of the other."""
     problem = measured.problem
     late = measured.out_of_time if simple_late is None else simple_late
     try:
-        score = score_run(measured.truth, measured.revisions, out_of_time=measured.out_of_time)
+        score = score_lines(measured, measured.revisions, out_of_time=measured.out_of_time)
     except BadIncident as error:
-        problem, score = str(error), score_run(measured.truth, [])
-    simple = score_run(measured.truth, measured.simple, out_of_time=late)
-    return _content(asked, score, simple, measured, problem=problem)
+        problem, score = str(error), score_lines(measured, [])
+    last = {json.loads(line).get("id"): line for line in measured.revisions}
+    return Scored(
+        asked=asked,
+        score=score,
+        simple=score_lines(measured, measured.simple, out_of_time=late),
+        cpu_s=measured.cpu_s,
+        wall_s=measured.wall_s,
+        rank_hours=measured.rank_hours,
+        memory_bytes=measured.memory_bytes,
+        problem=problem,
+        truth=() if measured.truth is None else tuple(measured.truth.faults),
+        said=tuple(last.values()),
+        is_late=measured.out_of_time,
+    )
 
 
-def _content(
-    asked: Asked, score: RunScore | None, simple: RunScore | None, measured: Measured, *, problem: str
-) -> dict[str, Any]:
-    last = {document.get("id"): document for document in measured.revisions}
-    return {
-        "schema": SCHEMA,
-        "scenario": asked.scenario,
-        "ranks": asked.ranks,
-        "seed": asked.seed,
-        "ground": ground_of(asked.scenario, asked.seed).name,
-        "score": None if score is None else score_as_json(score),
-        "simple": None if simple is None else score_as_json(simple),
-        "cpu_s": measured.cpu_s,
-        "wall_s": measured.wall_s,
-        "rank_hours": measured.rank_hours,
-        "memory_bytes": measured.memory_bytes,
-        "problem": problem,
-        "transient": measured.out_of_time,
-        "truth": measured.truth.get("faults", []),
-        "is_plain": asked.is_plain,
-        "said": [
-            {name: document[name] for name in _SAID if name in document}
-            | {"suspects": list(document.get("suspects", ()))[:3]}
-            for document in last.values()
-        ],
-    }
+def score_lines(measured: Measured, lines: Sequence[bytes], *, out_of_time: bool = False) -> RunScore:
+    """lines: revisions of incidents, JSON, as a detector wrote them. Raises BadIncident for what cannot be read."""
+    assert measured.truth is not None, "what is measured has a truth"
+    return score_run(measured.truth.as_json(), list(map(json.loads, lines)), out_of_time=out_of_time)
 
 
 def _in_words(score: RunScore | None) -> str:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from ...commands.run_folder.run_description import RunDescription
 from ...commands.run_folder.run_directory import RunDirectory
 from ...commands.support.gc_tuning import search_seldom
+from ...simulator.ground_truth import GroundTruth
 from ...simulator.scenarios.grounds import ground_of
 from ...simulator.scenarios.scenarios import SCENARIOS, Setting
 from ...simulator.world import World
+from ...telemetry.incident import canonical_line
 from ..simulate.judge import CaptureBus, Judge
 from .simple_detector import SimpleDetector
 
@@ -92,14 +95,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """truth: ``truth.json``. cpu_s: of the operators; wall_s: of everything. problem: why there is nothing; one line.
-
-    memory_bytes: the most that the process has held.
+    """truth: None where it is not known yet. revisions, simple: what the operators and the simple detector concluded,
+    JSON of an incident each, as a foreign detector writes it. cpu_s: of the operators; wall_s: of everything.
+    problem: why there is nothing; one line. memory_bytes: the most that the process has held.
     """
 
-    truth: Mapping[str, Any]
-    revisions: Sequence[Mapping[str, Any]] = ()
-    simple: Sequence[Mapping[str, Any]] = ()
+    truth: GroundTruth | None
+    revisions: Sequence[bytes] = ()
+    simple: Sequence[bytes] = ()
     cpu_s: float = 0.0
     wall_s: float = 0.0
     rank_hours: float = 0.0
@@ -112,9 +115,9 @@ def most_memory_bytes(ranks: int) -> int:
     return _MEMORY_BYTES + ranks * _MEMORY_BYTES_PER_RANK
 
 
-def truth_before(asked: Run) -> Mapping[str, Any]:
+def truth_before(asked: Run) -> GroundTruth:
     """What will be true of the run, without having run it. Raises ValueError for what cannot be laid out."""
-    return asked.build().ledger.as_json()
+    return asked.build().ledger
 
 
 def run(asked: Run) -> Measured:
@@ -156,11 +159,17 @@ class UnderWay:
         if self._keep is not None:
             # Neither the scenario nor the seed: whoever knows them knows the truth.
             started_s = world.start_unix_ns / 1e9
-            description = {"command": ["whichrank", "bench"], "listens": True, "simulated": True}
-            RunDirectory(self._keep).write_run({**description, "started": started_s, "ended": started_s + seconds})
+            description = RunDescription(
+                command=("whichrank", "bench"),
+                started=started_s,
+                ended=started_s + seconds,
+                listens=True,
+                simulated=True,
+            )
+            RunDirectory(self._keep).write_run(description)
         return Measured(
-            truth=world.settle().as_json(),
-            revisions=judge.revisions,
+            truth=world.settle(),
+            revisions=[canonical_line(revision.document) for revision in judge.revisions],
             simple=self._simple.revisions if self._simple is not None else (),
             cpu_s=self._cpu_s,
             wall_s=self._wall_s,

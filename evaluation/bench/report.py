@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -37,12 +35,3 @@ def exit_code(lines: Sequence[ScoreLine], *, whole: bool = False) -> int:
     """whole: everything has to have been run; a single bench may leave lines to others."""
     bad = ("SHORT", "not run") if whole else ("SHORT",)
     return EXIT_SHORT if any(line.verdict in bad for line in lines) else 0
-
-
-def line_as_json(line: ScoreLine) -> Mapping[str, Any]:
-    return asdict(line)
-
-
-def line_of_json(kept: Mapping[str, Any]) -> ScoreLine:
-    """Raises KeyError or TypeError for something else than a line."""
-    return ScoreLine(**{name: kept[name] for name in ("name", "asked", "measured", "share", "ok", "is_run")})

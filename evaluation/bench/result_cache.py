@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...simulator.scoring.summary import ScoreLine
+from .kept_documents import NotKept, read_lines_of_table, write_lines
 from .kept_runs import KeptRuns
-from .report import line_as_json, line_of_json
 
 
 def kept_lines(kept: KeptRuns, name: str) -> list[ScoreLine]:
     """Empty: they were not measured by this code."""
     found = kept.read(f"lines-{name}")
     try:
-        return [] if found is None else [line_of_json(line) for line in found["lines"]]
-    except (KeyError, TypeError):
+        return [] if found is None else read_lines_of_table(found)
+    except NotKept:
         return []
 
 
@@ -23,5 +23,5 @@ def measured_lines(kept: KeptRuns, name: str, measure: Callable[[], Sequence[Sco
     lines = kept_lines(kept, name)
     if not lines:
         lines = list(measure())
-        kept.write(f"lines-{name}", {"lines": [line_as_json(line) for line in lines]})
+        kept.write(f"lines-{name}", write_lines(lines))
     return lines

@@ -5,9 +5,9 @@ Reads the same records as the operators, and shares no code with them. One incid
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -43,7 +43,8 @@ class SimpleDetector:
     def __init__(self, *, start_unix_ns: int) -> None:
         self._start_s = start_unix_ns / 1e9
         self._attempts: dict[tuple[str, str], _Attempt] = {}
-        self.revisions: list[dict[str, Any]] = []
+        #: JSON of an incident each, with what the scorer asks for.
+        self.revisions: list[bytes] = []
 
     def take(self, until_s: float, sent: Sequence[SentMessage]) -> None:
         for message in sent:
@@ -113,19 +114,18 @@ class SimpleDetector:
         attempt.said = True
         who = attempt.identity
         suspect = {"scope": "rank", "id": str(rank), "rank": rank, "node": node, "gpu": None, "probability": 1.0}
-        self.revisions.append(
-            {
-                "id": f"{who.job}/{who.attempt}",
-                "revision": 1,
-                "change": "opened",
-                "state": "open",
-                "severity": "page",
-                "job": {"id": who.job, "attempt": who.attempt},
-                "bucket": bucket,
-                "kind": kind,
-                "scope": "rank",
-                "suspects": [suspect],
-                "times": {"detected": self._start_s + at_s},
-                "confidence": 1.0,
-            }
-        )
+        told = {
+            "id": f"{who.job}/{who.attempt}",
+            "revision": 1,
+            "change": "opened",
+            "state": "open",
+            "severity": "page",
+            "job": {"id": who.job, "attempt": who.attempt},
+            "bucket": bucket,
+            "kind": kind,
+            "scope": "rank",
+            "suspects": [suspect],
+            "times": {"detected": self._start_s + at_s},
+            "confidence": 1.0,
+        }
+        self.revisions.append(json.dumps(told).encode())

@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ByteSize, SecretStr
 from pydantic.fields import FieldInfo
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from ...commands.main import app
@@ -186,9 +187,9 @@ def _place(factory: Any) -> str:
 
 
 @cache
-def program() -> Mapping[str, Any]:
+def program() -> Mapping[str, TyperCommand | TyperGroup]:
     """Every command of whichrank by its words, groups that do something by themselves included."""
-    found: dict[str, Any] = {}
+    found: dict[str, TyperCommand | TyperGroup] = {}
 
     def walk(command: Any, words_so_far: tuple[str, ...]) -> None:
         below = getattr(command, "commands", {})

@@ -10,6 +10,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from ...telemetry.incident_events import SpanPlace, incident_span
+from ...telemetry.incident_writing import write_incident
 from ...telemetry.records import Group
 from ...telemetry.spans import PHASE_SPANS, TraceScope, collective_spans, phase_spans, step_spans
 from ...telemetry.tables import COLLECTIVES, STEPS
@@ -77,4 +78,4 @@ def _collective() -> Sequence[bytes]:
 
 
 def _incident() -> Sequence[bytes]:
-    return [incident_span(whole_incident(), SpanPlace(trace_id=bytes(16), span_id=1))]
+    return [incident_span(write_incident(whole_incident()), SpanPlace(trace_id=bytes(16), span_id=1))]

@@ -11,14 +11,15 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from ...commands.notify.health import NotifyFigures, NotifyHealth, ReceiverHealth
-from ...commands.respond.health import RespondFigures, RespondHealth
+from ...commands.notify.notify_health import NotifyFigures, NotifyHealth, ReceiverHealth
+from ...commands.respond.respond_health import RespondFigures, RespondHealth
 from ...commands.support.health_server import ServiceFigures
 from ...grafana.elements.metric_names import prometheus_name
 from ...processors.runner_service import Role, ServiceHealth
 from ...telemetry import attributes as names
 from ...telemetry.evidence_pieces import EvidencePiece, encode_evidence
 from ...telemetry.incident_events import incident_event
+from ...telemetry.incident_writing import write_incident
 from ...telemetry.metric_encode import METRICS
 from ...telemetry.node_metrics import node_metrics
 from ...telemetry.records import Event, Identity
@@ -208,7 +209,11 @@ def _event_content(name: EventName) -> str:
     if name in TABLES:
         return "columns " + codes(TABLES[name].names or ())
     if name in (EventName.INCIDENT, EventName.RESPONSE):
-        made = incident_event(whole_incident()) if name is EventName.INCIDENT else response_event(whole_response())
+        made = (
+            incident_event(write_incident(whole_incident()))
+            if name is EventName.INCIDENT
+            else response_event(whole_response().written())
+        )
         (record,) = ScopeLogs.FromString(made).log_records
         return _span_attributes(attributes_of(record.attributes))
     if name is EventName.EVIDENCE:

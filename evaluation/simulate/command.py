@@ -6,20 +6,21 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from ...commands.incident_text.incident_panel import incident_panel
 from ...commands.run_folder.incident_log import IncidentLog
+from ...commands.run_folder.run_description import RunDescription
 from ...commands.run_folder.run_directory import INCIDENTS_FILE, RUN_FILE, RunDirectory
 from ...simulator.clock import START_UNIX_NS
-from ...simulator.ground_truth import GroundTruth
+from ...simulator.ground_truth import GroundTruth, Truth
 from ...simulator.scenarios.scenarios import SCENARIOS
 from ...simulator.world import World
+from ...telemetry.incident_reading import read_incident
 from ...transport.kafka_client import KafkaTrouble
 from ...transport.kafka_settings import KafkaSettings
 from .judge import CaptureBus, Judge
@@ -93,15 +94,15 @@ def _judge(world: World, seconds: float, out: Path | None, *, as_json: bool) -> 
     if directory is not None:
         _write(directory, judge, ledger, world, seconds)
     if as_json:
-        told = _as_json(world, ledger, seconds) | {
-            "incidents": list(judge.incidents.values()),
+        told = asdict(_simulated(world, ledger, seconds)) | {
+            "incidents": [incident.document for incident in judge.incidents.values()],
             "out": str(out) if out is not None else None,
         }
         print(json.dumps(told, ensure_ascii=False))
         return 0
     console = Console()
-    for document in judge.incidents.values():
-        console.print(incident_panel(dict(document)))
+    for incident in judge.incidents.values():
+        console.print(incident_panel(read_incident(incident.document)))
     console.print(_truth_table(ledger))
     count = len(judge.incidents)
     console.print(
@@ -119,7 +120,7 @@ def _send(world: World, sink: KafkaSink, seconds: float, *, as_json: bool) -> in
     left = sink.close()
     ledger = world.settle()
     if as_json:
-        told = _as_json(world, ledger, seconds) | {"messages": sink.messages, "unconfirmed": left}
+        told = asdict(_simulated(world, ledger, seconds)) | {"messages": sink.messages, "unconfirmed": left}
         print(json.dumps(told, ensure_ascii=False))
     else:
         Console().print(_truth_table(ledger))
@@ -130,32 +131,44 @@ def _send(world: World, sink: KafkaSink, seconds: float, *, as_json: bool) -> in
 def _write(directory: RunDirectory, judge: Judge, ledger: GroundTruth, world: World, seconds: float) -> None:
     """As ``whichrank run`` leaves it; the truth in a file of its own. Raises OSError."""
     log = IncidentLog(directory.path / INCIDENTS_FILE)
-    for document in judge.revisions:
-        log.append(document)
+    for revision in judge.revisions:
+        log.append(revision)
     log.close()
     started = world.start_unix_ns / 1e9
     directory.write_run(
-        {
-            "command": ["whichrank", "simulate", "--scenario", ledger.scenario, "--seed", str(ledger.seed)],
-            "started": started,
-            "ended": started + seconds,
-            "listens": True,
-            "simulated": True,
-        }
+        RunDescription(
+            command=("whichrank", "simulate", "--scenario", ledger.scenario, "--seed", str(ledger.seed)),
+            started=started,
+            ended=started + seconds,
+            listens=True,
+            simulated=True,
+        )
     )
     (directory.path / TRUTH_FILE).write_text(json.dumps(ledger.as_json(), indent=1) + "\n")
 
 
-def _as_json(world: World, ledger: GroundTruth, seconds: float) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "scenario": ledger.scenario,
-        "seed": ledger.seed,
-        "ranks": sum(job.spec.mesh.world_size for job in world.jobs),
-        "seconds": seconds,
-        "faults": [asdict(fault) for fault in ledger.faults],
-        "sums_s": {job.spec.name: _sums_s(ledger, job.spec.name) for job in world.jobs},
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What --json tells of each simulation. sums_s: by job and bucket of the ledger."""
+
+    schema: int = SCHEMA
+    scenario: str
+    seed: int
+    ranks: int
+    seconds: float
+    faults: tuple[Truth, ...]
+    sums_s: Mapping[str, Mapping[str, float]]
+
+
+def _simulated(world: World, ledger: GroundTruth, seconds: float) -> Simulated:
+    return Simulated(
+        scenario=ledger.scenario,
+        seed=ledger.seed,
+        ranks=sum(job.spec.mesh.world_size for job in world.jobs),
+        seconds=seconds,
+        faults=tuple(ledger.faults),
+        sums_s={job.spec.name: _sums_s(ledger, job.spec.name) for job in world.jobs},
+    )
 
 
 def _sums_s(ledger: GroundTruth, job: str) -> Mapping[str, float]:

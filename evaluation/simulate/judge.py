@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...commands.embedded.embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 from ...diagnosis.goodput.interval import Interval, interval_of
@@ -43,7 +43,7 @@ class Judge:
     ) -> None:
         self._start_ns = start_unix_ns
         self._bus = bus or MemoryBus(ns=start_unix_ns)
-        self.revisions: list[Mapping[str, Any]] = []
+        self.revisions: list[Incident] = []
         self.intervals: list[Interval] = []
         self.runner = EmbeddedRunner(
             self._bus,
@@ -65,9 +65,9 @@ class Judge:
         self.runner.drain()
 
     @property
-    def incidents(self) -> dict[str, Mapping[str, Any]]:
+    def incidents(self) -> dict[str, Incident]:
         """Last revision of each."""
-        return {str(document["id"]): document for document in self.revisions}
+        return {str(revision.document["id"]): revision for revision in self.revisions}
 
     def close(self) -> None:
         self.runner.close()
@@ -75,7 +75,7 @@ class Judge:
 
     def _deliver(self, record: Record) -> None:
         if isinstance(record.payload, Incident):
-            self.revisions.append(record.payload.document)
+            self.revisions.append(record.payload)
         elif isinstance(record.payload, Finding) and (interval := interval_of(record.payload)) is not None:
             self.intervals.append(interval)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from ...diagnosis.goodput.interval import Interval, as_body, of_body
+from ...telemetry.incident_document import IncidentDocument, word_of
 from ...telemetry.records import Finding
 from ..operator import Table
 
@@ -30,7 +30,7 @@ class Account:
     """One job's. ns: wall time by bucket, over its worlds; gpu_ns the same times GPUs; charged: GPU-ns by finding.
 
     seen: by world, how many intervals there were; begin_ns, end_ns: of the first and the newest. missing: intervals
-    that never came.
+    that never came. kept: by finding, intervals that may still be revised; whose they are stands in the finding alone.
     """
 
     run: str = ""
@@ -41,14 +41,22 @@ class Account:
     charged: dict[str, int] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)
     missing: int = 0
-    kept: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kept: dict[str, Interval] = field(default_factory=dict)
 
     @classmethod
     def unpack(cls, row: bytes | None) -> Account:
-        return cls(**json.loads(row)) if row else cls()
+        """Of a row of the table, else one without anything. Raises ValueError for an interval that is none."""
+        if not row:
+            return cls()
+        fields = json.loads(row)
+        kept = {key: of_body(body, run="", job="", attempt="") for key, body in fields.pop("kept", {}).items()}
+        return cls(**fields, kept=kept)
 
     def pack(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        """Its row."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields["kept"] = {key: as_body(interval) for key, interval in self.kept.items()}
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     def take(self, finding: Finding) -> set[str]:
         """An interval, new or again. The causes whose charge it changes. Raises ValueError for what is none."""
@@ -59,7 +67,7 @@ class Account:
             return set()  # told again, of what may not change any more
         changed: set[str] = set()
         if before is not None:
-            changed |= self._add(of_body(before, run=who.run, job=who.job, attempt=who.attempt), -1)
+            changed |= self._add(before, -1)
         else:
             self.missing += interval.number - self.seen.get(world, 0)
             self.seen[world] = interval.number + 1
@@ -67,7 +75,7 @@ class Account:
         self.run = self.run or who.run
         self.begin_ns = min(self.begin_ns or interval.begin_ns, interval.begin_ns)
         self.end_ns = max(self.end_ns, interval.end_ns)
-        self.kept[finding.key] = as_body(interval)
+        self.kept[finding.key] = interval
         self._forget(interval)
         return changed
 
@@ -89,9 +97,9 @@ class Account:
 
     def _forget(self, newest: Interval) -> None:
         """Intervals that are final by now."""
-        mine = [key for key, body in self.kept.items() if body["world"] == newest.world]
+        mine = [key for key, interval in self.kept.items() if interval.world == newest.world]
         for key in mine[: max(0, len(mine) - KEPT_INTERVALS)]:
-            if self.kept[key]["last_step"] < newest.saved_step:
+            if self.kept[key].last_step < newest.saved_step:
                 del self.kept[key]
 
 
@@ -118,7 +126,7 @@ class Accounts:
     def are_there(self) -> bool:
         return next(self._accounts.rows(), None) is not None
 
-    def fold_job(self, job: str, documents: Iterable[Mapping[str, Any]]) -> None:
+    def fold_job(self, job: str, documents: Iterable[IncidentDocument]) -> None:
         """A job's account becomes sums. documents: its incidents."""
         row = self._accounts.get(job)
         for name, gpu_ns in sums_of(Account.unpack(row), documents).items():
@@ -126,7 +134,7 @@ class Accounts:
         if row is not None:
             self._accounts.delete(job)
 
-    def totals(self, documents: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, int]:
+    def totals(self, documents: Mapping[str, Iterable[IncidentDocument]]) -> dict[str, int]:
         """GPU-nanoseconds by DIMENSION/NAME of all jobs that there were. documents: incidents by job."""
         totals = {name: int(row) for name, row in self._sums.rows()}
         # A job that leads a joint incident may have told nothing of its own seconds.
@@ -137,21 +145,21 @@ class Accounts:
         return totals
 
 
-def sums_of(account: Account, documents: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def sums_of(account: Account, documents: Iterable[IncidentDocument]) -> dict[str, int]:
     """By bucket; by kind, node and tenant what incidents have cost. documents: the job's incidents.
 
     What several jobs have lost to one cause is counted where its leader is, with the leader's kind, node and tenant.
     """
     sums = {f"{BUCKET}/{name}": gpu_ns for name, gpu_ns in account.gpu_ns.items()}
     for document in documents:
-        cost = (document.get("cost") or {}).get("gpu_seconds")
-        if not cost or document.get("merged_into") or "charged_to" in document["cost"]:
+        cost = document.cost
+        if cost is None or not cost.gpu_seconds or document.merged_into or cost.charged_to:
             continue
-        suspect: Mapping[str, Any] = next(iter(document.get("suspects") or ()), {})
-        job = document.get("job") or {}
-        for dimension, name in ((KIND, document.get("kind")), (NODE, suspect.get("node")), (TENANT, job.get("owner"))):
+        node = document.suspects[0].node if document.suspects else None
+        dimensions = ((KIND, word_of(document.kind)), (NODE, node), (TENANT, document.job.owner))
+        for dimension, name in dimensions:
             place = f"{dimension}/{name or 'unknown'}"
-            sums[place] = sums.get(place, 0) + round(float(cost) * _NS)
+            sums[place] = sums.get(place, 0) + round(cost.gpu_seconds * _NS)
     return sums
 
 

@@ -1,18 +1,18 @@
 """A hang without any fault of its node is of the program: told by elimination, once every fault would have been told.
 
 Only where all that could be at fault is looked at, where nothing of the node's own is the matter, and where it is known
-at which line of the user's code the suspect stands. Pure functions over the bodies of findings.
+at which line of the user's code the suspect stands. Pure functions over findings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
+from ...telemetry.incident_document import EvidenceRow, SuspectEntry
 from ...telemetry.vocabulary import Action, Kind
 from ..condition_document import ConditionReport
-from .causes import Body, kind_of, onset_of
+from ..told_finding import ToldFinding
 
 CONDITION = "no_node_fault"
 #: Kinds in which a rank that is alive does not come to where the others wait, by its own doing or its node's.
@@ -35,8 +35,8 @@ _WORDS = {
 
 
 def by_elimination(
-    primary: Body,
-    suspects: Sequence[Mapping[str, Any]],
+    primary: ToldFinding,
+    suspects: Sequence[SuspectEntry],
     conditions: Iterable[ConditionReport],
     watched: Mapping[str, Sequence[str]],
 ) -> ConditionReport | None:
@@ -44,15 +44,15 @@ def by_elimination(
 
     suspects: of the incident, with the place of their stack. watched: by node, the names of the collectors that see.
     """
-    if kind_of(primary) not in MAYBE_OF_PROGRAM or not suspects:
+    if primary.kind not in MAYBE_OF_PROGRAM or not suspects:
         return None
-    nodes = {str(suspect.get("node") or "") for suspect in suspects}
+    nodes = {suspect.node or "" for suspect in suspects}
     places = [_place(suspect) for suspect in suspects]
     if "" in nodes or None in places:
         return None
     if not all(set(watched.get(node, ())) >= NEEDED for node in nodes):
         return None
-    onset = onset_of(primary)
+    onset = primary.onset_s
     if any(_may_matter(condition, nodes, onset) for condition in conditions):
         return None
     node, place = ", ".join(sorted(nodes)), str(places[0])
@@ -71,22 +71,23 @@ def by_elimination(
     )
 
 
-def evidence_of(cause: ConditionReport) -> dict[str, Any]:
-    return {
-        "signal": f"{cause.source}.{cause.name}",
-        "source": cause.entity,
-        "time": cause.since + SETTLES_S,
-        "value": cause.value,
-        "shows": cause.text,
-        "condition": cause.name,
-    }
+def evidence_of(cause: ConditionReport) -> EvidenceRow:
+    """What shows it."""
+    return EvidenceRow(
+        signal=f"{cause.source}.{cause.name}",
+        source=cause.entity,
+        time_s=cause.since + SETTLES_S,
+        value=cause.value,
+        shows=cause.text,
+        condition=cause.name,
+    )
 
 
-def _place(suspect: Mapping[str, Any]) -> str | None:
-    where = suspect.get("where") or {}
-    if not where.get("file") or where.get("line") is None:
+def _place(suspect: SuspectEntry) -> str | None:
+    where = suspect.where
+    if where is None or not where.file or where.line is None:
         return None
-    return f"{PurePosixPath(str(where['file'])).name}:{where['line']}"
+    return f"{PurePosixPath(where.file).name}:{where.line}"
 
 
 def _may_matter(condition: ConditionReport, nodes: Iterable[str], onset: float) -> bool:

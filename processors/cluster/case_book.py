@@ -7,11 +7,12 @@ are used only while they are what the row says.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
+from ...telemetry.incident_document import IncidentDocument
 from ..operator import Context
-from .case import Case, published_documents
+from .case import Case
+from .case_row import pack_case, published_documents, unpack_case
 
 #: Incidents kept per job; beyond that the oldest that ended are forgotten.
 MAX_CASES_PER_JOB = 24
@@ -45,14 +46,14 @@ class CaseBook:
             return None
         held = self._held.get(incident)
         if held is None or held[0] != packed:  # it is not what the row says after the runner rolled back
-            held = self._held[incident] = packed, Case.unpack(packed)
+            held = self._held[incident] = packed, unpack_case(packed)
         return held[1]
 
     def knows(self, job: str) -> bool:
         """Whether the job ever had an incident that is still kept."""
         return self._jobs.get(job) is not None
 
-    def documents(self, job: str) -> list[Mapping[str, Any]]:
+    def documents(self, job: str) -> list[IncidentDocument]:
         """Last revisions of a job's incidents."""
         rows = [(incident, self._cases.get(incident)) for incident in self._ids(job)]
         return list(published_documents((incident, row) for incident, row in rows if row is not None))
@@ -67,7 +68,7 @@ class CaseBook:
             self._held.pop(case.id, None)
         written = [case for case in cases if case.id in touched]
         for case in written:
-            packed = case.pack()
+            packed = pack_case(case)
             self._cases.put(case.id, packed)
             self._held[case.id] = packed, case
         listed = json.dumps([case.id for case in cases]).encode()

@@ -1,4 +1,4 @@
-"""Which findings tell of one cause. Plain functions over finding bodies; no state.
+"""Which findings tell of one cause. Plain functions over findings; no state.
 
 One cause shows itself several times: a rank that hangs is later killed, the ranks that waited for it abort, steps look
 slow afterwards. People must get one page for all of it, on the earliest initiating cause.
@@ -7,17 +7,16 @@ slow afterwards. People must get one page for all of it, on the earliest initiat
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Any
 
 from ...telemetry.evidence_facts import How
+from ...telemetry.incident_document import SuspectEntry
 from ...telemetry.kind_sets import CONCLUDED_FROM_WAITS, NUMERIC_KINDS, SPEED_KINDS, STOPPING_KINDS
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import Bucket, Kind
-from ..older_sentences import fact_of_row
-
-Body = Mapping[str, Any]
+from ..older_sentences import fact_of_evidence
+from ..told_finding import ToldFinding
 
 #: Onsets of different ranks closer than this are not an order: nodes' clocks differ.
 CLOCK_DOUBT_S = 0.1
@@ -39,37 +38,37 @@ class Relation(Enum):
     CORRECTION = 4
 
 
-def relate(primary: Body, new: Body, resolved_at: float | None, *, always: bool = False) -> Relation:
+def relate(primary: ToldFinding, new: ToldFinding, resolved_at: float | None, *, always: bool = False) -> Relation:
     """What ``new`` is to an incident of the same attempt whose cause is ``primary``.
 
     always: all its causes were so as long as the job is seen.
     resolved_at: Unix seconds at which that incident ended, None while it is open.
     """
-    kinds = kind_of(primary), kind_of(new)
+    kinds = primary.kind, new.kind
     if kinds == (Kind.PLANNED_STOP, Kind.PLANNED_STOP):
         return Relation.SAME_CAUSE  # an attempt is stopped once, in however many steps that shows
-    if Bucket.TELEMETRY in (primary.get("bucket"), new.get("bucket")) or kinds[1] is Kind.PLANNED_STOP:
+    if Bucket.TELEMETRY in (primary.bucket, new.bucket) or kinds[1] is Kind.PLANNED_STOP:
         return Relation.UNRELATED
-    onset = onset_of(new)
+    onset = new.onset_s
     if resolved_at is not None and onset > resolved_at:
         return Relation.UNRELATED
-    is_refuted = resolved_at is not None and kinds[0] is Kind.NODE_LOST and detected_of(new) >= resolved_at
+    is_refuted = resolved_at is not None and kinds[0] is Kind.NODE_LOST and new.detected_s >= resolved_at
     if is_refuted and kinds[1] in STOPPING_KINDS:
         return Relation.CORRECTION  # the node is back, and its ranks stand all the same: only its agent was away
-    outlasts = resolved_at is not None and kinds[0] is Kind.COLLECTIVE_STALLED and detected_of(new) >= resolved_at
+    outlasts = resolved_at is not None and kinds[0] is Kind.COLLECTIVE_STALLED and new.detected_s >= resolved_at
     if outlasts and kinds[1] in SPEED_KINDS:
         return Relation.CORRECTION  # what stood for seconds went on, and is as slow in each step since
     if kinds[0] is Kind.PLANNED_STOP:
-        follows = onset >= onset_of(primary) - PLANNED_SLACK_S
+        follows = onset >= primary.onset_s - PLANNED_SLACK_S
         return Relation.CONSEQUENCE if follows and kinds[1] in STOPPING_KINDS | SPEED_KINDS else Relation.UNRELATED
-    if suspect_ranks(primary) & suspect_ranks(new):
+    if suspect_ranks(primary.suspects) & suspect_ranks(new.suspects):
         return Relation.SAME_CAUSE
     if kinds[0] in STOPPING_KINDS:
         return _relate_to_blocking(primary, new, kinds[1])
     if kinds[0] in SPEED_KINDS and kinds[1] in SPEED_KINDS:
-        nobody = not suspect_ranks(primary) or not suspect_ranks(new)
+        nobody = not suspect_ranks(primary.suspects) or not suspect_ranks(new.suspects)
         # What was always so does not explain that something changed.
-        alike = always == bool(new.get("always"))
+        alike = always == new.always
         return Relation.SAME_CAUSE if nobody and alike else Relation.UNRELATED
     if kinds[0] in NUMERIC_KINDS:
         numbers = kinds[1] in NUMERIC_KINDS or (kinds[1] is Kind.RANK_RAISED and _speaks_of_numbers(new))
@@ -77,70 +76,56 @@ def relate(primary: Body, new: Body, resolved_at: float | None, *, always: bool 
     return Relation.UNRELATED
 
 
-def _relate_to_blocking(primary: Body, new: Body, kind: Kind) -> Relation:
+def _relate_to_blocking(primary: ToldFinding, new: ToldFinding, kind: Kind) -> Relation:
     if kind in SPEED_KINDS:
         return Relation.CONSEQUENCE
     if kind not in STOPPING_KINDS:
         return Relation.UNRELATED
     seen_directly = kind not in CONCLUDED_FROM_WAITS and kind is not Kind.DEADLOCK
     if seen_directly:
-        if kind_of(primary) in CONCLUDED_FROM_WAITS and onset_of(new) < detected_of(primary):
+        if primary.kind in CONCLUDED_FROM_WAITS and new.onset_s < primary.detected_s:
             return Relation.ORIGIN
-        if onset_of(new) < onset_of(primary) - CLOCK_DOUBT_S:
+        if new.onset_s < primary.onset_s - CLOCK_DOUBT_S:
             return Relation.ORIGIN
     return Relation.CONSEQUENCE
 
 
-def leading(bodies: Sequence[Body]) -> int:
-    """Index of the body that names the cause best, among bodies of the same cause in order of arrival.
+def leading(findings: Sequence[ToldFinding]) -> int:
+    """Index of the one that names the cause best, among findings of the same cause in order of arrival.
 
     A blocking kind before a slow one; then a kind that was seen directly, if it was there before we concluded the
     waiting; then one that names somebody; then the earliest onset; then the first to arrive.
     """
-    first_detected = min(map(detected_of, bodies))
+    first_detected = min(finding.detected_s for finding in findings)
 
     def order(index: int) -> tuple[bool, bool, bool, float, int]:
-        body = bodies[index]
-        kind = kind_of(body)
-        came_later = kind not in CONCLUDED_FROM_WAITS and onset_of(body) >= first_detected and index > 0
+        finding = findings[index]
+        kind, onset = finding.kind, finding.onset_s
+        came_later = kind not in CONCLUDED_FROM_WAITS and onset >= first_detected and index > 0
         return (
             kind in SPEED_KINDS,
             came_later or kind in CONCLUDED_FROM_WAITS,
-            not suspect_ranks(body),
-            onset_of(body),
+            not suspect_ranks(finding.suspects),
+            onset,
             index,
         )
 
-    blocking = [index for index in range(len(bodies)) if kind_of(bodies[index]) not in SPEED_KINDS]
-    return min(blocking or range(len(bodies)), key=order)
+    blocking = [index for index, finding in enumerate(findings) if finding.kind not in SPEED_KINDS]
+    return min(blocking or range(len(findings)), key=order)
 
 
-def kind_of(body: Body) -> Kind:
-    return Kind(body["kind"])
-
-
-def onset_of(body: Body) -> float:
-    """Unix seconds; what has no onset began when it was seen."""
-    onset = (body.get("times") or {}).get("onset")
-    return float(onset) if onset is not None else detected_of(body)
-
-
-def detected_of(body: Body) -> float:
-    return float((body.get("times") or {}).get("detected") or 0.0)
-
-
-def suspect_ranks(body: Body) -> frozenset[int]:
-    """A suspected node stands for its ranks."""
+def suspect_ranks(suspects: Iterable[SuspectEntry]) -> frozenset[int]:
+    """A suspected node stands for its ranks. Raises ValueError for what are no ranges."""
     ranks: set[int] = set()
-    for suspect in body.get("suspects") or ():
-        if suspect.get("rank") is not None:
-            ranks.add(int(suspect["rank"]))
-        elif suspect.get("ranks"):
-            ranks.update(parse_ranks(str(suspect["ranks"])))
+    for suspect in suspects:
+        if suspect.rank is not None:
+            ranks.add(suspect.rank)
+        elif suspect.ranks:
+            ranks.update(parse_ranks(suspect.ranks))
     return frozenset(ranks)
 
 
-def _speaks_of_numbers(body: Body) -> bool:
+def _speaks_of_numbers(finding: ToldFinding) -> bool:
     """Whether what it raised does."""
-    facts = (fact_of_row(row) for row in body.get("evidence") or ())
+    facts = map(fact_of_evidence, finding.evidence)
     return any(fact.how is How.RAISED and _SPEAKS_OF_NUMBERS.search(fact.said) for fact in facts if fact is not None)

@@ -14,7 +14,6 @@ from ...telemetry.records import Finding
 from ..condition_document import ConditionReport, read_condition, write_condition
 from ..operator import Context, Table
 from .case import Case
-from .causes import onset_of
 
 #: Tables.
 _CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED = "conditions", "concerned", "suspected", "watched"
@@ -54,7 +53,7 @@ class ConditionRegister:
 
     def watched(self, case: Case) -> dict[str, list[str]]:
         """By node of a suspect, what is seen of it."""
-        nodes = {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}
+        nodes = {suspect.node for suspect in case.primary.suspects if suspect.node}
         return {node: json.loads(self._watched.get(node) or b"[]") for node in sorted(nodes)}
 
     def take(self, finding: Finding, now_ns: int) -> ConditionReport:
@@ -81,17 +80,17 @@ class ConditionRegister:
 
     def about(self, case: Case) -> list[ConditionReport]:
         """Of the suspects' nodes, and of entities that concern the job; those nearest to the onset, oldest first."""
-        onset = onset_of(case.primary)
-        entities = {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}
+        onset = case.primary.onset_s
+        entities = {suspect.node for suspect in case.primary.suspects if suspect.node}
         entities |= set(json.loads(self._jobs.get(case.job) or b"[]"))
-        nodes = {suspect.get("node") for suspect in case.primary.get("suspects") or ()}
+        nodes = {suspect.node for suspect in case.primary.suspects}
         found = [condition for entity in sorted(entities) for condition in self._of(entity).values()]
         # In a large job something is always the matter somewhere: the suspects' own nodes go first.
         found.sort(key=lambda c: (c.entity not in nodes, c.severity == "info", _distance_s(c, onset), c.name))
         return sorted(found[:MAX_PER_CASE], key=_order)
 
     def note_suspects(self, case: Case) -> None:
-        for node in {str(suspect["node"]) for suspect in case.primary.get("suspects") or () if suspect.get("node")}:
+        for node in {suspect.node for suspect in case.primary.suspects if suspect.node}:
             jobs: list[str] = json.loads(self._suspected.get(node) or b"[]")
             if case.job not in jobs:
                 self._suspected.put(node, json.dumps([*jobs, case.job][-MAX_JOBS_PER_NODE:]).encode())

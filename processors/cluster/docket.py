@@ -5,19 +5,24 @@ A docket lives while one record is taken. What jobs share is decided at the ``De
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
+from dataclasses import replace
 
 from ...telemetry.incident import complete_document, incident_id
+from ...telemetry.incident_document import IncidentDocument, IncidentHold
+from ...telemetry.incident_reading import read_incident, read_label
+from ...telemetry.incident_writing import write_incident
 from ...telemetry.records import Event, Finding, Incident, Record
 from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import Change, Kind
 from ..condition_document import ConditionReport
 from ..operator import Context
+from ..told_finding import ToldFinding, read_told
 from .application import MAYBE_OF_PROGRAM, SETTLES_S
 from .case import Case, Contribution, change_of, compose_alone, has_grown, is_blocking_incident
 from .case_book import CaseBook
-from .causes import Relation, kind_of, relate, suspect_ranks
+from .case_row import case_of_document
+from .causes import Relation, relate, suspect_ranks
 from .condition_register import ConditionRegister
 from .evidence_requests import wanted_evidence
 from .failures import FAILURES, FailureRegister
@@ -82,15 +87,16 @@ class Docket:
             return
         if "kind" not in finding.body or "bucket" not in finding.body:
             return  # not a conclusion about an incident
+        told = read_told(finding.body)
         cases = self._book.of_job(finding.identity.job)
-        owner = next((case for case in cases if self._holds(case, finding)), None)
+        owner = next((case for case in cases if self._holds(case, finding, told)), None)
         if owner is not None:
-            self._hear(owner, finding)
-        elif not finding.cleared and kind_of(finding.body) not in self._disabled:
-            owner = self._place(finding, cases)
+            self._hear(owner, finding, told)
+        elif not finding.cleared and told.kind not in self._disabled:
+            owner = self._place(finding, told, cases)
         if owner is not None:
             self._merge(owner, cases)
-        self._follow_the_job(finding, cases)
+        self._follow_the_job(finding, told, cases)
         for case in cases:
             if case.id in self._touched:
                 case.conditions = self._conditions.about(case)
@@ -155,7 +161,7 @@ class Docket:
     def _costs_of_led(self, case: Case) -> dict[str, int]:
         """GPU-nanoseconds by attempt of the incidents that it leads."""
         found: dict[str, int] = {}
-        for incident in case.joint.get("members", ()) if case.joint is not None else ():
+        for incident in case.joint.members if case.joint is not None else ():
             led = self._book.get(incident) if incident != case.id else None
             if led is None or (led.merged_into or led.charged_to or case.id) != case.id:
                 continue
@@ -201,8 +207,11 @@ class Docket:
 
     def _take_label(self, finding: Finding) -> None:
         """A person's word: it stands in the incident, and in the history of whom it blames."""
-        label = dict(finding.body["label"])
-        incident = str(label.pop("incident", ""))
+        said = dict(finding.body["label"])
+        incident = str(said.pop("incident", ""))
+        label = read_label(said)
+        if label is None:
+            return
         self._desk.take_label(incident, label, self._now_s)
         self._set_shared_timer()
         trouble = self._memory.troubles.get(incident)
@@ -222,12 +231,13 @@ class Docket:
             cases = self._book.of_job(trouble.job) if trouble is not None else []
             for case in cases:
                 if case.id == incident:
-                    let_go += [id_ for id_ in (case.joint or {}).get("members", ()) if case.id in decisions.joint]
+                    if case.joint is not None and case.id in decisions.joint:
+                        let_go += case.joint.members
                     _follow(case, decisions)
                     self._publish(case, None)
             if trouble is not None:
                 self._save(trouble.job, cases)
-        led = {id_ for joint in decisions.joint.values() if joint is not None for id_ in joint["members"]}
+        led = {id_ for joint in decisions.joint.values() if joint is not None for id_ in joint.members}
         for incident in sorted(set(let_go) - led - set(decisions.charged)):
             self._charge_to_nobody_else(incident)
         self._tell_doubts()
@@ -249,15 +259,15 @@ class Docket:
         if self._memory.due_ns:
             self._ctx.set_timer(SHARED, self._memory.due_ns)
 
-    def _note(self, case: Case, alone: Mapping[str, Any]) -> None:
+    def _note(self, case: Case, alone: IncidentDocument) -> None:
         """What the incident's own job says of it, to where all jobs are looked at."""
         resolved = case.resolved_at
         if case.is_gone:
             resolved = resolved if resolved is not None else self._now_s
         trouble = trouble_of(alone, case.primary, self._now_s, resolved)
-        until, because = self._desk.note(trouble, self._now_s, is_new=not case.document)
+        until, because = self._desk.note(trouble, self._now_s, is_new=case.document is None)
         if until:
-            case.hold = {"until": until, "because": because}
+            case.hold = IncidentHold(until_s=until, because=because)
         self._set_shared_timer()
 
     def settle(self, incident: str) -> None:
@@ -285,33 +295,33 @@ class Docket:
         known = {rank.job for rank in (*condition.ranks, *condition.others)}
         return sorted(known | self._conditions.suspected_at(condition.entity))
 
-    def adopt(self, document: Mapping[str, Any]) -> None:
+    def adopt(self, published: Incident) -> None:
         """Take an incident as it was published, unless it is known here."""
-        case = Case.of_document(document)
+        case = case_of_document(published.document)
         cases = self._book.of_job(case.job)
         if all(known.id != case.id for known in cases):
             cases.append(case)
             self._touched.add(case.id)
-            self._failures.note(case.line, case.document)
+            self._failures.note(case.line, case.told)
             self._save(case.job, cases)
 
-    def _holds(self, case: Case, finding: Finding) -> bool:
-        if not self._is_of_attempt(case, finding) or case.is_gone:
+    def _holds(self, case: Case, finding: Finding, told: ToldFinding) -> bool:
+        if not self._is_of_attempt(case, finding, told) or case.is_gone:
             return False
-        if case.adopted and case.id == incident_id(case.job, case.attempt, kind_of(finding.body), finding.key):
+        if case.adopted and case.id == incident_id(case.job, case.attempt, told.kind, finding.key):
             case.recognise(finding.key)
             self._touched.add(case.id)
         return case.find(finding.key) is not None
 
-    def _is_of_attempt(self, case: Case, finding: Finding) -> bool:
+    def _is_of_attempt(self, case: Case, finding: Finding, told: ToldFinding) -> bool:
         """A job is stopped as a whole, whatever attempts of several worlds it consists of."""
         if case.attempt == finding.identity.attempt:
             return True
-        if kind_of(finding.body) is not Kind.PLANNED_STOP or kind_of(case.primary) is not Kind.PLANNED_STOP:
+        if told.kind is not Kind.PLANNED_STOP or case.primary.kind is not Kind.PLANNED_STOP:
             return False
         return case.resolved_at is None
 
-    def _hear(self, case: Case, finding: Finding) -> None:
+    def _hear(self, case: Case, finding: Finding, told: ToldFinding) -> None:
         """A finding that belongs to the case already has something new to say, or has ended."""
         known = case.find(finding.key)
         assert known is not None
@@ -320,18 +330,18 @@ class Docket:
             case.ended = None
         known.cleared = finding.cleared
         known.time = finding.time_ns / 1e9
-        if not finding.cleared or finding.body.get("evidence"):
-            known.body = dict(finding.body)
+        if not finding.cleared or told.evidence:
+            known.body = told
 
-    def _place(self, finding: Finding, cases: list[Case]) -> Case:
+    def _place(self, finding: Finding, told: ToldFinding, cases: list[Case]) -> Case:
         """A finding not heard before joins the incident that explains it, or opens one."""
         contribution = Contribution(
-            key=finding.key, cleared=False, consequence=False, time=finding.time_ns / 1e9, body=dict(finding.body)
+            key=finding.key, cleared=False, consequence=False, time=finding.time_ns / 1e9, body=told
         )
         for case in cases:
-            if not self._is_of_attempt(case, finding) or case.is_gone:
+            if not self._is_of_attempt(case, finding, told) or case.is_gone:
                 continue
-            relation = relate(case.primary, finding.body, case.resolved_at, always=_was_always_so(case))
+            relation = relate(case.primary, told, case.resolved_at, always=_was_always_so(case))
             if relation is Relation.UNRELATED:
                 continue
             # What turns up about the past of an incident that has ended does not open it again, unless it was mistaken.
@@ -343,15 +353,15 @@ class Docket:
             case.add(contribution)
             self._touched.add(case.id)
             return case
-        identity = finding.identity
+        identity, ranks = finding.identity, suspect_ranks(told.suspects)
         case = Case(
-            id=incident_id(identity.job, identity.attempt, kind_of(finding.body), finding.key),
+            id=incident_id(identity.job, identity.attempt, told.kind, finding.key),
             cluster=identity.cluster,
             run=identity.run,
             job=identity.job,
             attempt=identity.attempt,
             contributions=[contribution],
-            earlier_incidents=sum(1 for c in cases if suspect_ranks(c.primary) & suspect_ranks(finding.body)),
+            earlier_incidents=sum(1 for c in cases if suspect_ranks(c.primary.suspects) & ranks),
         )
         cases.append(case)
         self._touched.add(case.id)
@@ -373,10 +383,10 @@ class Docket:
             self._touched |= {first.id, second.id}
             return
 
-    def _follow_the_job(self, finding: Finding, cases: list[Case]) -> None:
+    def _follow_the_job(self, finding: Finding, told: ToldFinding, cases: list[Case]) -> None:
         """What a finding says of the job holds for all incidents of the job."""
-        now = (finding.body.get("job") or {}).get("now")
-        planned = finding.body["kind"] == Kind.PLANNED_STOP.value and not finding.cleared
+        now = told.job.now
+        planned = told.kind is Kind.PLANNED_STOP and not finding.cleared
         for case in cases:
             if case.is_gone:
                 continue
@@ -395,16 +405,16 @@ class Docket:
         case.shared_ns = self._costs_of_led(case)
         alone = compose_alone(case, self._failures.of(case.line))
         self._note(case, alone)
-        document = complete_document(overlay(case, alone))
-        change = change_of(case, document)
+        incident = overlay(case, alone)
+        change = change_of(case, incident)
         if change is None:
             return
-        document["revision"] = int(case.document.get("revision", 0)) + 1
-        document["change"] = change.value
-        case.document = document
+        incident = replace(incident, revision=case.told.revision + 1, change=change)
+        document = complete_document(write_incident(incident))
+        case.document = read_incident(document)  # with its numbers as they were told
         self._failures.note(case.line, alone)
-        self._emit(TOPIC_INCIDENTS, case.id, Incident(document=case.document))
-        if kind_of(case.primary) in MAYBE_OF_PROGRAM and not case.settles_ns:
+        self._emit(TOPIC_INCIDENTS, case.id, Incident(document=document))
+        if case.primary.kind in MAYBE_OF_PROGRAM and not case.settles_ns:
             case.settles_ns = self._stamp_ns + int(SETTLES_S * 1e9)
             self._ctx.set_timer(f"{SETTLED}{case.id}", case.settles_ns)
         if finding is not None and change in (Change.OPENED, Change.UPDATED, Change.REOPENED):
@@ -421,7 +431,7 @@ class Docket:
 
 def _was_always_so(case: Case) -> bool:
     """Whether all that is known to have caused it was so as long as the job is seen."""
-    return all(bool(contribution.body.get("always")) for contribution in case.causes)
+    return all(contribution.body.always for contribution in case.causes)
 
 
 def _follow(case: Case, decisions: Decisions) -> None:
@@ -430,7 +440,7 @@ def _follow(case: Case, decisions: Decisions) -> None:
     if id_ in decisions.joint:
         case.joint = decisions.joint[id_]
     if id_ in decisions.over and case.joint is not None:
-        case.joint = {**case.joint, "resolved": decisions.over[id_]}
+        case.joint = replace(case.joint, resolved=decisions.over[id_])
     if id_ in decisions.into:
         leader = decisions.into[id_]
         case.merged_into, case.has_joined = leader or None, bool(leader)

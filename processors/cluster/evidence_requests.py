@@ -6,13 +6,12 @@ Each wish is asked once. Its id is the one that JobOperator gives to the same wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from ...telemetry.incident_document import IncidentDocument, SuspectEntry
 from ...telemetry.records import Event, Finding, Identity
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import EventName, Kind
 from .case import Case, is_blocking_incident
-from .causes import kind_of
 
 #: Kinds whose suspect has said where it was, or cannot be asked any more.
 NOTHING_TO_ASK = frozenset({Kind.RANK_DIED, Kind.RANK_RAISED, Kind.RANK_NEVER_JOINED, Kind.PLANNED_STOP})
@@ -47,31 +46,31 @@ def wanted_evidence(case: Case, finding: Finding, *, asks_for_files: bool) -> li
     ]
 
 
-def _wishes(case: Case, *, asks_for_files: bool) -> Iterator[tuple[Mapping[str, Any], str]]:
-    kind = kind_of(case.primary)
-    suspects = [suspect for suspect in case.document["suspects"] if suspect.get("rank") is not None]
+def _wishes(case: Case, *, asks_for_files: bool) -> Iterator[tuple[SuspectEntry, str]]:
+    kind, told = case.primary.kind, case.told
+    suspects = [suspect for suspect in told.suspects if suspect.rank is not None]
     if kind not in NOTHING_TO_ASK:
         for suspect in suspects:
-            if (suspect.get("where") or {}).get("line") is None:
+            if suspect.line is None:
                 yield suspect, "stack"
     if not asks_for_files:
         return
     actions = FILES_TO_ASK.get(kind, ())
-    asked = suspects or (_witnesses(case.document) if _FLIGHT_RECORDER in actions else [])
+    asked = suspects or (_witnesses(told) if _FLIGHT_RECORDER in actions else [])
     for suspect in asked[:MOST_ASKED_FOR_FILES]:
         for action in actions:
             yield suspect, action
     if is_blocking_incident(case):
-        nodes: dict[str, Mapping[str, Any]] = {}
-        for suspect in [*case.document["suspects"], *(asked if not suspects else ())]:
-            nodes.setdefault(str(suspect.get("node") or ""), suspect)
+        nodes: dict[str, SuspectEntry] = {}
+        for suspect in [*told.suspects, *(asked if not suspects else ())]:
+            nodes.setdefault(suspect.node or "", suspect)
         for suspect in list(nodes.values())[:MOST_ASKED_FOR_FILES]:
             yield suspect, _KERNEL_LOG
 
 
-def _request(case: Case, finding: Finding, suspect: Mapping[str, Any], action: str) -> Event | None:
-    rank = -1 if suspect.get("rank") is None else int(suspect["rank"])
-    node = str(suspect.get("node") or finding.identity.node)
+def _request(case: Case, finding: Finding, suspect: SuspectEntry, action: str) -> Event | None:
+    rank = -1 if suspect.rank is None else suspect.rank
+    node = suspect.node or finding.identity.node
     whose = node if action == _KERNEL_LOG and node else rank
     request = f"{case.primary_key}/{action}/{whose}"
     if request in case.requested:
@@ -82,10 +81,10 @@ def _request(case: Case, finding: Finding, suspect: Mapping[str, Any], action: s
     return Event(name=EventName.EVIDENCE_REQUEST, identity=identity, time_ns=finding.time_ns, attributes=attributes)
 
 
-def _witnesses(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _witnesses(told: IncidentDocument) -> list[SuspectEntry]:
     """Ranks that wait, as suspects would be named; nobody says on which node they are."""
     try:
-        ranks = parse_ranks(str((document.get("victims") or {}).get("ranks") or ""))
+        ranks = parse_ranks(told.victims.ranks or "")
     except ValueError:  # a document of another release
         return []
-    return [{"rank": rank} for rank in ranks[:MOST_ASKED_FOR_FILES]]
+    return [SuspectEntry(rank=rank) for rank in ranks[:MOST_ASKED_FOR_FILES]]

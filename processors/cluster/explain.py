@@ -2,24 +2,25 @@
 
 A condition explains an incident if it is of a kind that does such things, concerns a suspect (his device, his process,
 or his whole node), and began when the trouble did: not long before, when the rank went on after it, and not after. What
-looks alike and fails one of these is ruled out by name. Pure functions over the bodies of findings.
+looks alike and fails one of these is ruled out by name. Pure functions over findings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from ...diagnosis.kernel_log.xid import XID
 from ...telemetry.evidence_facts import EvidenceFact
+from ...telemetry.incident_document import EvidenceRow, IncidentCause, IncidentDocument, RuledOutEntry, SuspectEntry
 from ...telemetry.kind_sets import SPEED_KINDS
 from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from ..condition_document import ConditionReport
 from ..entity.rules import load_rules
-from ..older_sentences import fact_of_row
-from .causes import Body, kind_of, onset_of
+from ..older_sentences import fact_of_evidence
+from ..told_finding import ToldFinding
+from .merging import by_time
 
 #: Clocks and looks of one node agree so far.
 SLACK_S = 1.0
@@ -44,8 +45,8 @@ class Explanation:
     """What conditions add to an incident. cause: the one that explains it, None where none does."""
 
     cause: ConditionReport | None = None
-    evidence: Sequence[Mapping[str, Any]] = ()
-    ruled_out: Sequence[Mapping[str, Any]] = ()
+    evidence: Sequence[EvidenceRow] = ()
+    ruled_out: Sequence[RuledOutEntry] = ()
     gpus: Mapping[int, str] = field(default_factory=dict)  # rank -> its GPU
     #: Whether several nodes tell the cause of themselves: what they share has done it, and none of them.
     is_of_many: bool = False
@@ -56,33 +57,32 @@ class Explanation:
         return None if self.cause is None or self.is_of_many else self.cause.action
 
 
-def explain(primary: Body, job: str, conditions: Iterable[ConditionReport]) -> Explanation:
+def explain(primary: ToldFinding, job: str, conditions: Iterable[ConditionReport]) -> Explanation:
     """``conditions``: those of the suspects' nodes, and those that concern the job."""
-    kind, onset, ends = kind_of(primary), onset_of(primary), _ends(primary)
-    grew = str(primary.get("grew") or "")
-    suspects = [s for s in primary.get("suspects") or () if s.get("node") or s.get("rank") is not None]
+    kind, onset, ends = primary.kind, primary.onset_s, _ends(primary)
+    suspects = [s for s in primary.suspects if s.node or s.rank is not None]
     if kind in SPEED_KINDS:
         suspects += _its_ranks(suspects)
     candidates: list[ConditionReport] = []
-    ruled_out: list[Mapping[str, Any]] = []
+    ruled_out: list[RuledOutEntry] = []
     for condition in sorted(conditions, key=lambda c: (c.since, c.name, c.device)):
         why_not = _why_not(condition, kind, onset, suspects, job)
         if why_not is None:
             why_not = _unlike(condition, ends)
-        if why_not is None and primary.get("bucket") == Bucket.CAPACITY.value and condition.name in _NO_ANSWER:
+        if why_not is None and primary.bucket == Bucket.CAPACITY and condition.name in _NO_ANSWER:
             why_not = "whoever is told that there is no room has had an answer"
         if why_not is None and kind is Kind.SLOW_TOGETHER:
-            why_not = _not_what_grew(condition, grew)
+            why_not = _not_what_grew(condition, primary.grew)
         if why_not is None:
             candidates.append(condition)
         elif why_not:
             ruled_out.append(
-                {
-                    "who": _device_words(condition),
-                    "looks_guilty": condition.text,
-                    "because": why_not,
-                    "condition": condition.name,
-                }
+                RuledOutEntry(
+                    who=_device_words(condition),
+                    looks_guilty=condition.text,
+                    because=why_not,
+                    condition=condition.name,
+                )
             )
     # That the kernel ended this very process comes first, what only reports what the program did last.
     candidates.sort(
@@ -104,13 +104,13 @@ def explain(primary: Body, job: str, conditions: Iterable[ConditionReport]) -> E
         cause=cause,
         is_of_many=cause is not None and not suspects and _is_of_many(cause, candidates),
         evidence=[_evidence(condition, onset) for condition in candidates],
-        ruled_out=[row for row in ruled_out if (row["who"], row["condition"]) not in shown][:MAX_RULED_OUT],
+        ruled_out=[row for row in ruled_out if (row.who, row.condition) not in shown][:MAX_RULED_OUT],
         gpus=_gpus(candidates, job),
     )
 
 
 def _why_not(
-    condition: ConditionReport, kind: Kind, onset: float, suspects: Sequence[Mapping[str, Any]], job: str
+    condition: ConditionReport, kind: Kind, onset: float, suspects: Sequence[SuspectEntry], job: str
 ) -> str | None:
     """None: it explains the incident. "": it has nothing to do with it. Else why it is not the cause."""
     if condition.planned and abs(condition.since - onset) >= NEAR_S:
@@ -153,13 +153,13 @@ def _why_not(
     return None
 
 
-def _its_ranks(suspects: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _its_ranks(suspects: Iterable[SuspectEntry]) -> list[SuspectEntry]:
     """Of a node that is suspected as a whole: what slows its devices slows it."""
     return [
-        {"rank": rank, "node": suspect["node"]}
+        SuspectEntry(rank=rank, node=suspect.node)
         for suspect in suspects
-        if suspect.get("rank") is None
-        for rank in parse_ranks(str(suspect.get("ranks") or ""))
+        if suspect.rank is None
+        for rank in parse_ranks(suspect.ranks or "")
     ]
 
 
@@ -169,16 +169,16 @@ def _is_of_many(cause: ConditionReport, candidates: Iterable[ConditionReport]) -
     return len(alike) > 1 and cause.scope in _OF_ONE_NODE and cause.domain != "application"
 
 
-def _ends(primary: Body) -> list[EvidenceFact]:
+def _ends(primary: ToldFinding) -> list[EvidenceFact]:
     """How the suspect ended: what it raised, by which signal; empty where it has not, or that is not known."""
-    kind = kind_of(primary)
+    kind = primary.kind
     if kind not in (Kind.RANK_RAISED, Kind.RANK_DIED):
         return []
-    rows = [row for row in primary.get("evidence") or () if row.get("signal") in (_RAISED, _ENDED)]
+    rows = [row for row in primary.evidence if row.signal in (_RAISED, _ENDED)]
     # Whoever raised ends with an exit code as well, which may be of any cause.
     telling = _ENDED if kind is Kind.RANK_DIED else _RAISED
-    rows = [row for row in rows if row["signal"] == telling] or rows
-    return [fact for row in rows if (fact := fact_of_row(row)) is not None]
+    rows = [row for row in rows if row.signal == telling] or rows
+    return [fact for row in rows if (fact := fact_of_evidence(row)) is not None]
 
 
 def _unlike(condition: ConditionReport, ends: Sequence[EvidenceFact]) -> str | None:
@@ -203,20 +203,20 @@ def _near(condition: ConditionReport, onset: float) -> bool:
     return abs(condition.since - onset) < NEAR_S or condition.until is None
 
 
-def _same_node(condition: ConditionReport, suspects: Sequence[Mapping[str, Any]]) -> bool:
-    return any(suspect.get("node") == condition.entity for suspect in suspects)
+def _same_node(condition: ConditionReport, suspects: Sequence[SuspectEntry]) -> bool:
+    return any(suspect.node == condition.entity for suspect in suspects)
 
 
-def _concerns(condition: ConditionReport, suspects: Sequence[Mapping[str, Any]], job: str) -> bool:
+def _concerns(condition: ConditionReport, suspects: Sequence[SuspectEntry], job: str) -> bool:
     mine = {rank.rank for rank in condition.ranks_of(job)}
     if condition.of_job or condition.device_kind == "job":
         # What ends a job ends all of it, wherever it was read; where nobody knows which of ours it is, none.
         return bool(mine) and (condition.scope == Scope.JOB.value or _same_node(condition, suspects))
     if condition.of_process or _names_a_rank(condition):
-        return any(suspect.get("rank") in mine for suspect in suspects)
+        return any(suspect.rank in mine for suspect in suspects)
     if condition.device_kind in _OF_RANKS:  # whose it is must be known
-        return any(suspect.get("rank") in mine or _is_on(suspect, condition) for suspect in suspects)
-    return _same_node(condition, suspects) or any(suspect.get("rank") in mine for suspect in suspects)
+        return any(suspect.rank in mine or _is_on(suspect, condition) for suspect in suspects)
+    return _same_node(condition, suspects) or any(suspect.rank in mine for suspect in suspects)
 
 
 def _names_a_rank(condition: ConditionReport) -> bool:
@@ -224,8 +224,8 @@ def _names_a_rank(condition: ConditionReport) -> bool:
     return bool(condition.pid) and any(rank.pid == condition.pid for rank in condition.ranks)
 
 
-def _is_on(suspect: Mapping[str, Any], condition: ConditionReport) -> bool:
-    return bool(suspect.get("gpu")) and suspect["gpu"] == condition.gpu
+def _is_on(suspect: SuspectEntry, condition: ConditionReport) -> bool:
+    return bool(suspect.gpu) and suspect.gpu == condition.gpu
 
 
 def _harmless_words(condition: ConditionReport) -> str:
@@ -244,19 +244,19 @@ def _device_words(condition: ConditionReport) -> str:
     return f"{condition.device_kind} {device} of {condition.entity}" if device else condition.entity
 
 
-def _evidence(condition: ConditionReport, onset: float) -> Mapping[str, Any]:
+def _evidence(condition: ConditionReport, onset: float) -> EvidenceRow:
     before = onset - condition.since
     when = f"{before:.1f} s before the onset" if before >= 0 else f"told {-before:.1f} s after the onset"
     if condition.planned:
         when = f"known {max(0.0, onset - condition.known):.0f} s before the onset"
-    return {
-        "signal": f"{condition.source}.{condition.name}",
-        "source": condition.entity,
-        "time": condition.since,
-        "value": condition.value,
-        "shows": f"{_device_words(condition)}: {condition.text} ({when})",
-        "condition": condition.name,
-    }
+    return EvidenceRow(
+        signal=f"{condition.source}.{condition.name}",
+        source=condition.entity,
+        time_s=condition.since,
+        value=condition.value,
+        shows=f"{_device_words(condition)}: {condition.text} ({when})",
+        condition=condition.name,
+    )
 
 
 def _gpus(conditions: Iterable[ConditionReport], job: str) -> dict[int, str]:
@@ -269,60 +269,59 @@ def _gpus(conditions: Iterable[ConditionReport], job: str) -> dict[int, str]:
     return found
 
 
-def apply(fields: dict[str, Any], explanation: Explanation, job: str) -> None:
-    """Put what the conditions add into the document's fields. Who is suspected changes only where nobody was."""
-    fields["ruled_out"] = [*fields["ruled_out"], *explanation.ruled_out]
+def apply(incident: IncidentDocument, explanation: Explanation, job: str) -> IncidentDocument:
+    """With what the conditions add. Who is suspected changes only where nobody was."""
+    incident = replace(incident, ruled_out=(*incident.ruled_out, *explanation.ruled_out))
     cause = explanation.cause
     if cause is None:
-        return
-    fields["evidence"] = sorted(
-        [*fields["evidence"], *explanation.evidence],
-        key=lambda row: (row.get("time") or 0.0, str(row.get("signal")), str(row.get("source"))),
-    )
-    is_application = cause.domain == "application"
-    if not explanation.is_of_many:
-        fields["scope"] = Scope.APPLICATION.value if is_application else cause.scope
-    fields["cause"] = {
-        "condition": cause.name,
-        "entity": cause.entity,
-        "device_kind": cause.device_kind,
-        "device": cause.device,
-        "since": cause.since,
-        "domain": cause.domain,
-    }
-    fields["suspects"] = [_with_gpu(suspect, explanation.gpus) for suspect in fields["suspects"]]
-    if not fields["suspects"] and not explanation.is_of_many:
-        fields["suspects"] = _suspects_of(cause, job)
-    confidence = fields["confidence"]
+        return incident
+    is_application, is_of_many = cause.domain == "application", explanation.is_of_many
+    suspects = tuple(_with_gpu(suspect, explanation.gpus) for suspect in incident.suspects)
+    confidence = incident.confidence
     if confidence is not None and not is_application:
-        fields["confidence"] = round(1.0 - (1.0 - float(confidence)) / 2.0, 6)
-    if cause.planned:  # nobody is to blame, and nobody is called for it
-        fields |= {"kind": Kind.PLANNED_STOP.value, "bucket": Bucket.PLANNED.value, "severity": Severity.INFO.value}
-        fields["suspects"] = []
+        confidence = round(1.0 - (1.0 - confidence) / 2.0, 6)
+    explained = replace(
+        incident,
+        evidence=tuple(sorted([*incident.evidence, *explanation.evidence], key=by_time)),
+        scope=incident.scope if is_of_many else Scope.APPLICATION if is_application else cause.scope,
+        cause=IncidentCause(
+            condition=cause.name,
+            entity=cause.entity,
+            device_kind=cause.device_kind,
+            device=cause.device,
+            since_s=cause.since,
+            domain=cause.domain,
+        ),
+        suspects=suspects or (() if is_of_many else _suspects_of(cause, job)),
+        confidence=confidence,
+    )
+    if not cause.planned:
+        return explained
+    # Nobody is to blame, and nobody is called for it.
+    return replace(explained, kind=Kind.PLANNED_STOP, bucket=Bucket.PLANNED, severity=Severity.INFO, suspects=())
 
 
-def _with_gpu(suspect: Mapping[str, Any], gpus: Mapping[int, str]) -> Mapping[str, Any]:
-    rank = suspect.get("rank")
-    if rank is None or suspect.get("gpu") or int(rank) not in gpus:
+def _with_gpu(suspect: SuspectEntry, gpus: Mapping[int, str]) -> SuspectEntry:
+    rank = suspect.rank
+    if rank is None or suspect.gpu or rank not in gpus:
         return suspect
-    return {**suspect, "gpu": gpus[int(rank)]}
+    return replace(suspect, gpu=gpus[rank])
 
 
-def _suspects_of(cause: ConditionReport, job: str) -> list[dict[str, Any]]:
+def _suspects_of(cause: ConditionReport, job: str) -> tuple[SuspectEntry, ...]:
     """Where the job's own records name nobody, those whom the condition concerns, if it is of single ranks."""
     mine = cause.ranks_of(job)
     if cause.device_kind not in _OF_RANKS or not mine:
-        device = cause.device
-        return [{"scope": cause.scope, "id": device or cause.entity, "node": cause.entity, "probability": 0.8}]
-    return [
-        {
-            "scope": Scope.RANK.value,
-            "id": str(rank.rank),
-            "rank": rank.rank,
-            "node": cause.entity,
-            "gpu": cause.gpu if cause.device_kind == "gpu" else None,
-            "pid": rank.pid or None,
-            "probability": round(0.9 / len(mine), 6),
-        }
+        return (SuspectEntry(scope=cause.scope, id=cause.device or cause.entity, node=cause.entity, probability=0.8),)
+    return tuple(
+        SuspectEntry(
+            scope=Scope.RANK,
+            id=str(rank.rank),
+            rank=rank.rank,
+            node=cause.entity,
+            gpu=cause.gpu if cause.device_kind == "gpu" else None,
+            pid=rank.pid or None,
+            probability=round(0.9 / len(mine), 6),
+        )
         for rank in sorted(mine, key=lambda rank: rank.rank)
-    ]
+    )

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
 from ...telemetry.evidence_facts import EvidenceFact, How, SignalSender, signal_word
+from ...telemetry.incident_document import EvidenceRow, IncidentDocument, SuspectEntry, word_of
 from ...telemetry.vocabulary import Bucket
-from ..older_sentences import fact_of_row, key_of_failure
+from ..older_sentences import fact_of_evidence, key_of_failure
 from ..operator import Table
 from .causes import suspect_ranks
 
@@ -32,7 +32,24 @@ _ENDS = frozenset({"rank.exception", "rank.exit"})
 #: What differs each time: addresses, numbers, names of temporary files. An exit code is no such number.
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|/\S+|(?<!exit code )\b\d[\d.,]*")
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What ended or stopped an attempt. attempt: job and attempt. onset: Unix seconds. step: None not known.
+
+    failed_of, condition, place: what it is compared by; "" not known.
+    """
+
+    incident: str
+    attempt: tuple[str, str]
+    onset: float
+    kind: str
+    failed_of: str
+    condition: str
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    step: int | None
+    place: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +62,30 @@ class Precedents:
     recent: int = 1
 
 
-def failure_of(fields: Mapping[str, Any]) -> Row | None:
-    """The row of an incident's document; None for what ends no attempt, or has gone into another incident."""
-    if fields["bucket"] in _NO_FAILURE or fields.get("merged_into"):
+def failure_of(incident: IncidentDocument) -> Failure | None:
+    """What an incident is here; None for what ends no attempt, or has gone into another incident."""
+    if incident.bucket in _NO_FAILURE or incident.merged_into:
         return None
-    fact = last_end(fields.get("evidence") or ())
+    fact = last_end(incident.evidence)
     place = f"{PurePosixPath(fact.file).name}:{fact.line}" if fact is not None and fact.file else ""
-    suspects = fields.get("suspects") or ()
-    job = fields["job"]
-    return {
-        "incident": fields["id"],
-        "attempt": [job.get("id") or "", job.get("attempt") or ""],
-        "onset": fields["times"]["onset"],
-        "kind": fields["kind"],
-        "error": error_of(fact),
-        "condition": str((fields.get("cause") or {}).get("condition") or ""),
-        "ranks": sorted(suspect_ranks(fields)),
-        "nodes": sorted({str(suspect["node"]) for suspect in suspects if suspect.get("node")}),
-        "step": (fields.get("first_bad") or {}).get("step"),
-        "place": place or _place_of(suspects),
-    }
+    suspects, job = incident.suspects, incident.job
+    return Failure(
+        incident=incident.id,
+        attempt=(job.id or "", job.attempt or ""),
+        onset=incident.times.onset_s,
+        kind=word_of(incident.kind),
+        failed_of=error_of(fact),
+        condition=incident.cause.condition or "" if incident.cause is not None else "",
+        ranks=tuple(sorted(suspect_ranks(suspects))),
+        nodes=tuple(sorted({suspect.node for suspect in suspects if suspect.node})),
+        step=incident.first_bad.step,
+        place=place or _place_of(suspects),
+    )
 
 
-def last_end(evidence: Iterable[Mapping[str, Any]]) -> EvidenceFact | None:
+def last_end(evidence: Iterable[EvidenceRow]) -> EvidenceFact | None:
     """How the suspect ended; None: unknown. Who only counts others that ended alike is asked last."""
-    ends = (fact_of_row(row) for row in evidence if row.get("signal") in _ENDS)
+    ends = (fact_of_evidence(row) for row in evidence if row.signal in _ENDS)
     known = [fact for fact in ends if fact is not None and error_of(fact)]
     return min(known, key=lambda fact: fact.is_repeat, default=None)
 
@@ -96,45 +112,46 @@ def error_of(fact: EvidenceFact | None) -> str:
     return error[:_MAX_ERROR_CHARS]
 
 
-def precedents(failure: Row | None, earlier: Iterable[Row], within_s: float) -> Precedents:
-    """earlier: rows of the run; those of the same attempt, or of a later onset, do not count."""
+def precedents(failure: Failure | None, earlier: Iterable[Failure], within_s: float) -> Precedents:
+    """earlier: failures of the run; those of the same attempt, or of a later onset, do not count."""
     if failure is None:
         return Precedents()
-    others = [row for row in earlier if row["attempt"] != failure["attempt"] and row["onset"] < failure["onset"]]
-    alike = [row for row in others if are_alike(row, failure)]
+    others = [each for each in earlier if each.attempt != failure.attempt and each.onset < failure.onset]
+    alike = [each for each in others if are_alike(each, failure)]
     return Precedents(
         alike=_attempts(alike),
-        elsewhere=any(_is_elsewhere(row, failure) for row in alike),
-        recent=1 + _attempts(row for row in others if row["onset"] >= failure["onset"] - within_s),
+        elsewhere=any(_is_elsewhere(each, failure) for each in alike),
+        recent=1 + _attempts(each for each in others if each.onset >= failure.onset - within_s),
     )
 
 
-def are_alike(one: Row, other: Row) -> bool:
-    if one["kind"] != other["kind"] or one["error"] != other["error"]:
+def are_alike(one: Failure, other: Failure) -> bool:
+    """Whether two attempts failed of the same, as far as that is known."""
+    if one.kind != other.kind or one.failed_of != other.failed_of:
         return False
-    if one["condition"] and other["condition"] and one["condition"] != other["condition"]:
+    if one.condition and other.condition and one.condition != other.condition:
         return False
-    if one["place"] and other["place"]:
-        return bool(one["place"] == other["place"])
-    return bool(set(one["ranks"]) & set(other["ranks"])) or not (one["ranks"] or other["ranks"])
+    if one.place and other.place:
+        return one.place == other.place
+    return bool(set(one.ranks) & set(other.ranks)) or not (one.ranks or other.ranks)
 
 
-def _is_elsewhere(one: Row, other: Row) -> bool:
+def _is_elsewhere(one: Failure, other: Failure) -> bool:
     """The same step and rank, and nobody of them on the same node."""
-    if one["step"] is None or one["step"] != other["step"] or not set(one["ranks"]) & set(other["ranks"]):
+    if one.step is None or one.step != other.step or not set(one.ranks) & set(other.ranks):
         return False
-    return bool(one["nodes"] and other["nodes"]) and not set(one["nodes"]) & set(other["nodes"])
+    return bool(one.nodes and other.nodes) and not set(one.nodes) & set(other.nodes)
 
 
-def _attempts(rows: Iterable[Row]) -> int:
-    return len({tuple(row["attempt"]) for row in rows})
+def _attempts(failures: Iterable[Failure]) -> int:
+    return len({failure.attempt for failure in failures})
 
 
-def _place_of(suspects: Sequence[Mapping[str, Any]]) -> str:
-    where = (suspects[0].get("where") if len(suspects) == 1 else None) or {}
-    if not where.get("file") or where.get("line") is None:
+def _place_of(suspects: Sequence[SuspectEntry]) -> str:
+    where = suspects[0].where if len(suspects) == 1 else None
+    if where is None or not where.file or where.line is None:
         return ""
-    return f"{PurePosixPath(str(where['file'])).name}:{where['line']}"
+    return f"{PurePosixPath(where.file).name}:{where.line}"
 
 
 class FailureRegister:
@@ -143,26 +160,44 @@ class FailureRegister:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def of(self, run: str) -> list[Row]:
-        rows: list[Row] = json.loads(self._table.get(run) or b"[]")
-        return [{**row, "error": key_of_failure(row["error"])} for row in rows]
+    def of(self, run: str) -> list[Failure]:
+        """The run's failures, the oldest first."""
+        return [
+            Failure(
+                incident=row["incident"],
+                attempt=(row["attempt"][0], row["attempt"][1]),
+                onset=row["onset"],
+                kind=row["kind"],
+                failed_of=key_of_failure(row["error"]),
+                condition=row["condition"],
+                ranks=tuple(row["ranks"]),
+                nodes=tuple(row["nodes"]),
+                step=row["step"],
+                place=row["place"],
+            )
+            for row in json.loads(self._table.get(run) or b"[]")
+        ]
 
-    def note(self, run: str, document: Mapping[str, Any]) -> None:
-        """An incident's document as it is published; what was noted of it before is replaced."""
+    def note(self, run: str, incident: IncidentDocument) -> None:
+        """An incident as it is published; what was noted of it before is replaced."""
         known = self.of(run)
-        rows = [row for row in known if row["incident"] != document["id"]]
-        if (failure := failure_of(document)) is not None:
-            rows.append(failure)
-            rows.sort(key=lambda row: (row["onset"], row["incident"]))
-        if rows != known:
-            self._put(run, rows[-MAX_FAILURES:])
+        failures = [each for each in known if each.incident != incident.id]
+        if (failure := failure_of(incident)) is not None:
+            failures.append(failure)
+            failures.sort(key=lambda each: (each.onset, each.incident))
+        if failures != known:
+            self._put(run, failures[-MAX_FAILURES:])
 
     def forget(self, run: str, job: str) -> None:
         """The job's incidents are forgotten."""
-        self._put(run, [row for row in self.of(run) if row["attempt"][0] != job])
+        self._put(run, [each for each in self.of(run) if each.attempt[0] != job])
 
-    def _put(self, run: str, rows: list[Row]) -> None:
-        if rows:
+    def _put(self, run: str, failures: Sequence[Failure]) -> None:
+        if failures:
+            rows = [
+                {("error" if name == "failed_of" else name): getattr(each, name) for name in Failure.__slots__}
+                for each in failures
+            ]
             self._table.put(run, json.dumps(rows, separators=(",", ":")).encode())
         else:
             self._table.delete(run)

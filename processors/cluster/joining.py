@@ -5,28 +5,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
+from ...telemetry.incident_document import (
+    EvidenceRow,
+    IncidentAdvice,
+    IncidentCost,
+    IncidentDocument,
+    IncidentHold,
+    IncidentLabel,
+    Victims,
+    word_of,
+)
 from ...telemetry.vocabulary import Action, Bucket, IncidentState, Severity
 from .confidence import load_reliability
 from .merging import MAX_EVIDENCE, MAX_RULED_OUT
-from .shared.joint import SHARED_KINDS
+from .shared.joint import SHARED_KINDS, JointCause
 from .shared.observers import CLOCK_CONFIDENCE
 
 __all__ = ["SHARED_KINDS", "joint_of_document", "overlay"]
-#: Of a joint incident, as they lie in its document.
-_SAID_AS_IS = ("kind", "bucket", "scope", "severity", "confidence", "suspects", "jobs", "advice")
+_Row = TypeVar("_Row")
 
 
 class Shared(Protocol):
     """What of a case lies over what its own job says (``case.Case``)."""
 
-    joint: dict[str, Any] | None
-    plan: dict[str, Any] | None
-    hold: dict[str, Any] | None
-    label: dict[str, Any] | None
-    clock_note: dict[str, Any] | None
+    joint: JointCause | None
+    plan: EvidenceRow | None
+    hold: IncidentHold | None
+    label: IncidentLabel | None
+    clock_note: EvidenceRow | None
     charged_to: str | None
 
     @property
@@ -34,29 +44,32 @@ class Shared(Protocol):
         """GPU-nanoseconds by ``cost_key``."""
 
 
-def overlay(case: Shared, fields: dict[str, Any]) -> dict[str, Any]:
-    """fields: as the incident's own job says them; changed in place and given back."""
+def overlay(case: Shared, incident: IncidentDocument) -> IncidentDocument:
+    """incident: as its own job says it."""
     if case.clock_note is not None:
-        fields["evidence"] = [*fields["evidence"], case.clock_note]
-        if fields.get("confidence") is not None:
-            fields["confidence"] = round(float(fields["confidence"]) * CLOCK_CONFIDENCE, 6)
+        incident = replace(incident, evidence=(*incident.evidence, case.clock_note))
+        if incident.confidence is not None:
+            incident = replace(incident, confidence=round(incident.confidence * CLOCK_CONFIDENCE, 6))
     if case.joint is not None:
-        _widen(fields, case.joint, case.costs)
+        incident = _widen(incident, case.joint, case.costs)
     elif case.plan is not None:
-        fields["severity"], fields["bucket"] = Severity.INFO.value, Bucket.PLANNED.value
-        fields["evidence"] = [case.plan, *fields["evidence"]][:MAX_EVIDENCE]
-        text = f"wait until it is over: {case.plan['shows']}"
-        fields["advice"] = {"action": Action.WAIT.value, "by": "automatic", "text": text}
-    if case.hold is not None and fields["state"] == IncidentState.OPEN.value:
-        fields["hold"] = case.hold
+        incident = replace(
+            incident,
+            severity=Severity.INFO,
+            bucket=Bucket.PLANNED,
+            evidence=(case.plan, *incident.evidence)[:MAX_EVIDENCE],
+            advice=IncidentAdvice(action=Action.WAIT, by="automatic", text=f"wait until it is over: {case.plan.shows}"),
+        )
+    if case.hold is not None and incident.state == IncidentState.OPEN:
+        incident = replace(incident, hold=case.hold)
     if case.label is not None:
-        fields["label"] = case.label
-    if case.charged_to is not None and fields.get("cost") is not None:
-        fields["cost"] = {**fields["cost"], "charged_to": case.charged_to}
-    if fields.get("confidence") is not None:
-        probability = load_reliability().probability(float(fields["confidence"]), str(fields["kind"]))
-        fields["confidence"] = round(probability, 3)
-    return fields
+        incident = replace(incident, label=case.label)
+    if case.charged_to is not None and incident.cost is not None:
+        incident = replace(incident, cost=replace(incident.cost, charged_to=case.charged_to))
+    if incident.confidence is not None:
+        probability = load_reliability().probability(incident.confidence, word_of(incident.kind))
+        incident = replace(incident, confidence=round(probability, 3))
+    return incident
 
 
 def cost_key(job: str, attempt: str) -> str:
@@ -64,53 +77,65 @@ def cost_key(job: str, attempt: str) -> str:
     return f"{job}\t{attempt}"
 
 
-def _cost(gpu_ns: int) -> dict[str, float] | None:
-    return {"gpu_seconds": gpu_ns / 1e9} if gpu_ns else None
+def cost_of(gpu_ns: int) -> IncidentCost | None:
+    """What a document says of it; None while nothing is known."""
+    return IncidentCost(gpu_seconds=gpu_ns / 1e9) if gpu_ns else None
 
 
-def _widen(fields: dict[str, Any], joint: Mapping[str, Any], costs: Mapping[str, int]) -> None:
+def _widen(incident: IncidentDocument, joint: JointCause, costs: Mapping[str, int]) -> IncidentDocument:
     """costs: GPU-nanoseconds by ``cost_key``, of all incidents that belong to it."""
-    for name in _SAID_AS_IS:
-        fields[name] = joint[name]
-    fields["victims"] = {"count": joint["victims"], "ranks": None}
-    fields["jobs"] = [
-        {**row, "cost": _cost(costs.get(cost_key(row["id"], row["attempt"]), 0)) or {}} for row in fields["jobs"]
-    ]
-    fields["cost"] = _cost(sum(costs.values()))
-    fields["evidence"] = _bounded([*joint["evidence"], *fields["evidence"]], MAX_EVIDENCE)
-    fields["ruled_out"] = _bounded([*joint["ruled_out"], *fields["ruled_out"]], MAX_RULED_OUT)
-    fields.pop("cause", None)
-    if joint["cause"] is not None:
-        fields["cause"] = joint["cause"]
-    over = joint["resolved"]
-    fields["state"] = IncidentState.OPEN.value if over is None else IncidentState.RESOLVED.value
-    fields["times"] = {**fields["times"], "onset": min(fields["times"]["onset"], joint["onset"]), "resolved": over}
+    over = joint.resolved
+    onset_s = min(incident.times.onset_s, joint.onset)
+    return replace(
+        incident,
+        kind=joint.kind,
+        bucket=joint.bucket,
+        scope=joint.scope,
+        severity=joint.severity,
+        confidence=joint.confidence,
+        suspects=joint.suspects,
+        jobs=tuple(
+            replace(job, cost=cost_of(costs.get(cost_key(job.id or "", job.attempt or ""), 0))) for job in joint.jobs
+        ),
+        advice=joint.advice,
+        victims=Victims(count=joint.victims),
+        cost=cost_of(sum(costs.values())),
+        evidence=_bounded([*joint.evidence, *incident.evidence], MAX_EVIDENCE),
+        ruled_out=_bounded([*joint.ruled_out, *incident.ruled_out], MAX_RULED_OUT),
+        cause=joint.cause,
+        state=IncidentState.OPEN if over is None else IncidentState.RESOLVED,
+        times=replace(incident.times, onset_s=onset_s, resolved_s=over),
+    )
 
 
-def _bounded(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+def _bounded(rows: Sequence[_Row], most: int) -> tuple[_Row, ...]:
     """The first of them, each once: an incident's own earlier revisions repeat what is laid over it."""
-    kept: list[dict[str, Any]] = []
+    kept: list[_Row] = []
     for row in rows:
         if row not in kept and len(kept) < most:
             kept.append(row)
-    return kept
+    return tuple(kept)
 
 
-def joint_of_document(document: Mapping[str, Any]) -> dict[str, Any]:
+def joint_of_document(incident: IncidentDocument) -> JointCause:
     """What a published joint incident said for all its jobs, until that is looked at anew."""
-    told, kind = document.get("confidence"), str(document.get("kind"))
-    return {
-        **{name: document.get(name) for name in _SAID_AS_IS},
-        "confidence": None if told is None else load_reliability().strength(float(told), kind),
-        "rule": (document.get("cause") or {}).get("condition"),
-        "value": (document.get("cause") or {}).get("entity"),
-        "victims": (document.get("victims") or {}).get("count"),
-        "cause": document.get("cause"),
-        "evidence": [
-            dict(row) for row in document.get("evidence") or () if str(row.get("signal")).startswith("shared.")
-        ],
-        "ruled_out": [],
-        "members": [],
-        "resolved": (document.get("times") or {}).get("resolved"),
-        "onset": float((document.get("times") or {}).get("onset") or 0.0),
-    }
+    told, cause = incident.confidence, incident.cause
+    return JointCause(
+        kind=incident.kind,
+        bucket=incident.bucket,
+        scope=incident.scope,
+        severity=incident.severity,
+        confidence=None if told is None else load_reliability().strength(told, word_of(incident.kind)),
+        suspects=incident.suspects,
+        jobs=incident.jobs,
+        advice=incident.advice,
+        rule=cause.condition if cause is not None else None,
+        value=cause.entity if cause is not None else None,
+        victims=incident.victims.count,
+        cause=cause,
+        evidence=tuple(row for row in incident.evidence if row.signal.startswith("shared.")),
+        ruled_out=(),
+        members=(),
+        resolved=incident.times.resolved_s,
+        onset=incident.times.onset_s,
+    )

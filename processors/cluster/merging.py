@@ -5,91 +5,117 @@ All results are bounded and their order does not depend on the order in which fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-from ...telemetry.evidence_facts import FACT, EvidenceFact, write_fact
-from ..older_sentences import ranks_of_row
-from .causes import Body, kind_of, onset_of, suspect_ranks
+from ...telemetry.evidence_facts import EvidenceFact
+from ...telemetry.incident_document import CodePlace, EvidenceRow, RuledOutEntry, SuspectEntry, word_of
+from ..older_sentences import ranks_ruled_out
+from ..told_finding import ToldFinding
+from .causes import suspect_ranks
 
 MAX_EVIDENCE = 24
 MAX_RULED_OUT = 24
+_NOTHING = EvidenceFact()
+_T = TypeVar("_T")
 
-Row = Mapping[str, Any]
 
+def merge_evidence(findings: Sequence[ToldFinding], earlier: Iterable[EvidenceRow]) -> tuple[EvidenceRow, ...]:
+    """Evidence of the leading finding first in right, the others' added, oldest first.
 
-def merge_evidence(bodies: Sequence[Body], earlier: Iterable[Row]) -> list[Row]:
-    """Evidence of the leading body first in right, the others' added, oldest first.
-
-    bodies: leading body first. earlier: what older revisions said; a (signal, source) that a body still speaks of is
-    replaced, because its words carry ages that grow.
+    findings: leading one first. earlier: what older revisions said; a (signal, source) that a finding still speaks of
+    is replaced, because its words carry ages that grow.
     """
-    chosen: list[Row] = []
-    spoken: set[tuple[Any, Any]] = set()
-    for rows in [*(body.get("evidence") or () for body in bodies), tuple(earlier)]:
-        fresh = [row for row in rows if (row.get("signal"), row.get("source")) not in spoken]
+    chosen: list[EvidenceRow] = []
+    spoken: set[tuple[str, str]] = set()
+    for rows in [*(finding.evidence for finding in findings), tuple(earlier)]:
+        fresh = [row for row in rows if (row.signal, row.source) not in spoken]
         chosen.extend(row for row in fresh if row not in chosen)
-        spoken.update((row.get("signal"), row.get("source")) for row in fresh)
-    kept = chosen[:MAX_EVIDENCE]
-    return sorted(kept, key=lambda row: (row.get("time") or 0.0, str(row.get("signal")), str(row.get("source"))))
+        spoken.update((row.signal, row.source) for row in fresh)
+    return tuple(sorted(chosen[:MAX_EVIDENCE], key=by_time))
 
 
-def merge_suspects(bodies: Sequence[Body]) -> list[Row]:
-    """The leading body's suspects; fields it does not know are taken from other bodies on the same suspect."""
-    merged: list[Row] = []
-    for suspect in bodies[0].get("suspects") or ():
-        known = dict(suspect)
-        for body in bodies[1:]:
-            for other in body.get("suspects") or ():
-                if (other.get("scope"), other.get("id")) == (suspect.get("scope"), suspect.get("id")):
+def by_time(row: EvidenceRow) -> tuple[float, str, str]:
+    """The order of rows of evidence."""
+    return row.time_s or 0.0, row.signal, row.source
+
+
+def merge_suspects(findings: Sequence[ToldFinding]) -> tuple[SuspectEntry, ...]:
+    """The leading finding's suspects; fields it does not know are taken from others on the same suspect."""
+    merged: list[SuspectEntry] = []
+    for suspect in findings[0].suspects:
+        known = suspect
+        for finding in findings[1:]:
+            for other in finding.suspects:
+                if (other.scope, other.id) == (suspect.scope, suspect.id):
                     known = _fill(known, other)
         merged.append(known)
-    return merged
+    return tuple(merged)
 
 
-def merge_ruled_out(bodies: Sequence[Body], consequences: Sequence[Body], earlier: Iterable[Row]) -> list[Row]:
+def merge_ruled_out(
+    findings: Sequence[ToldFinding], consequences: Sequence[ToldFinding], earlier: Iterable[RuledOutEntry]
+) -> tuple[RuledOutEntry, ...]:
     """Who looks guilty and is not: each named once, the suspects never."""
-    guilty = suspect_ranks(bodies[0])
-    chosen: dict[str, Row] = {}
-    own = list(bodies[0].get("ruled_out") or ())
-    others = [row for body in [*bodies[1:], *consequences] for row in body.get("ruled_out") or ()]
-    followers = [row for body in consequences for row in _explain_away(body, bodies[0])]
-    named = frozenset(rank for row in [*own, *others, *followers] for rank in ranks_of_row(row))
+    guilty = suspect_ranks(findings[0].suspects)
+    chosen: dict[str, RuledOutEntry] = {}
+    told = [row for finding in [*findings, *consequences] for row in finding.ruled_out]
+    told += [row for finding in consequences for row in _explain_away(finding, findings[0])]
+    named = frozenset(rank for row in told for rank in ranks_ruled_out(row))
     # "ranks 0-2" of an older revision has nothing to add once each of them has its own words.
-    kept = [row for row in earlier if not (ranks_of_row(row) and ranks_of_row(row) <= named)]
-    for row in [*own, *others, *followers, *kept]:
-        who = str(row.get("who"))
-        if who not in chosen and not (ranks_of_row(row) & guilty) and len(chosen) < MAX_RULED_OUT:
-            chosen[who] = row
-    return sorted(chosen.values(), key=lambda row: (min(ranks_of_row(row), default=1 << 30), str(row["who"])))
+    kept = [row for row in earlier if not (ranks_ruled_out(row) and ranks_ruled_out(row) <= named)]
+    for row in [*told, *kept]:
+        if row.who not in chosen and not (ranks_ruled_out(row) & guilty) and len(chosen) < MAX_RULED_OUT:
+            chosen[row.who] = row
+    return tuple(sorted(chosen.values(), key=lambda row: (min(ranks_ruled_out(row), default=1 << 30), row.who)))
 
 
-def _explain_away(consequence: Body, cause: Body) -> list[Row]:
-    delay = onset_of(consequence) - onset_of(cause)
+def _explain_away(consequence: ToldFinding, cause: ToldFinding) -> list[RuledOutEntry]:
+    delay = consequence.onset_s - cause.onset_s
     return [
-        {
-            **_whom(suspect),
-            "who": f"{suspect.get('scope')} {suspect.get('id')}",
-            "looks_guilty": kind_of(consequence).value,
-            "because": f"it began {delay:.1f} s after the cause" if delay >= 0 else "the cause explains it",
-        }
-        for suspect in consequence.get("suspects") or ()
+        RuledOutEntry(
+            who=f"{word_of(suspect.scope)} {suspect.id}",
+            looks_guilty=consequence.kind.value,
+            because=f"it began {delay:.1f} s after the cause" if delay >= 0 else "the cause explains it",
+            fact=_whom(suspect),
+        )
+        for suspect in consequence.suspects
     ]
 
 
-def _whom(suspect: Row) -> Row:
+def _whom(suspect: SuspectEntry) -> EvidenceFact | None:
     """The machine part of ``who``, where it is a rank or a node."""
-    rank = suspect.get("rank")
-    fact = EvidenceFact(rank=rank, node="" if rank is not None else str(suspect.get("node") or ""))
-    return {FACT: written} if (written := write_fact(fact)) else {}
+    rank = suspect.rank
+    fact = EvidenceFact(rank=rank, node="" if rank is not None else suspect.node or "")
+    return fact if fact != _NOTHING else None
 
 
-def _fill(known: dict[str, Any], other: Row) -> dict[str, Any]:
-    filled = dict(known)
-    for name, value in other.items():
-        mine = filled.get(name)
-        if isinstance(mine, Mapping) and isinstance(value, Mapping):
-            filled[name] = _fill(dict(mine), value)
-        elif mine is None:
-            filled[name] = value
-    return filled
+def _fill(known: SuspectEntry, other: SuspectEntry) -> SuspectEntry:
+    """With what the other one knows and it does not."""
+    return replace(
+        known,
+        rank=_either(known.rank, other.rank),
+        node=_either(known.node, other.node),
+        gpu=_either(known.gpu, other.gpu),
+        pid=_either(known.pid, other.pid),
+        where=_fill_place(known.where, other.where),
+        probability=_either(known.probability, other.probability),
+        ranks=_either(known.ranks, other.ranks),
+        extra=known.extra or other.extra,
+    )
+
+
+def _fill_place(known: CodePlace | None, other: CodePlace | None) -> CodePlace | None:
+    if known is None or other is None:
+        return known or other
+    return CodePlace(
+        file=_either(known.file, other.file),
+        line=_either(known.line, other.line),
+        phase=_either(known.phase, other.phase),
+        extra=known.extra or other.extra,
+    )
+
+
+def _either(mine: _T | None, other: _T | None) -> _T | None:
+    return other if mine is None else mine

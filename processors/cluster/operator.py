@@ -55,7 +55,7 @@ class ClusterOperator:
             if isinstance(record.payload, Finding):
                 docket.take(record.payload)
             elif isinstance(record.payload, Incident):
-                docket.adopt(record.payload.document)
+                docket.adopt(record.payload)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """A hang of which no fault was told is looked at again; incidents of jobs that are over are forgotten."""

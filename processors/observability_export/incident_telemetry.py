@@ -7,11 +7,10 @@ merely stops is shown as open for minutes. No thread, no I/O, no clock of its ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...telemetry import attributes as names
+from ...telemetry.incident_document import IncidentDocument, word_of
 from ...telemetry.incident_events import (
     SpanPlace,
     incident_event,
@@ -19,6 +18,7 @@ from ...telemetry.incident_events import (
     incident_span,
     is_over,
 )
+from ...telemetry.incident_writing import write_incident
 from ...telemetry.metric_encode import metric_entry, number_attributes, number_point
 from ...telemetry.otlp_wire import AttributeValue, RequestBuilder
 from ...telemetry.vocabulary import IncidentState
@@ -55,30 +55,30 @@ class IncidentTelemetry:
         #: Gauges that were left out because there were too many.
         self.gauges_dropped = 0
 
-    def revision(self, document: Mapping[str, Any], bad_step: SpanPlace | None, time_ns: int) -> None:
+    def revision(self, incident: IncidentDocument, bad_step: SpanPlace | None, time_ns: int) -> None:
         """A revision that is published now. time_ns: Unix time."""
+        document = write_incident(incident)
         self._events.add(incident_resource(document), [incident_event(document, bad_step)])
         if is_over(document):
             self._spans.add(incident_resource(document), [incident_span(document, bad_step)])
-        self.remember(document, time_ns)
+        self.remember(incident, time_ns)
         self._next_ns = 0  # people are told at once
 
-    def remember(self, document: Mapping[str, Any], time_ns: int) -> None:
+    def remember(self, incident: IncidentDocument, time_ns: int) -> None:
         """Keep the gauge of a revision that was told before, by an earlier life."""
-        incident = str(document.get("id"))
-        open_now = document.get("state") == IncidentState.OPEN.value
-        attributes = _attributes(document)
-        before = self._gauge_of.get(incident)
+        open_now = incident.state == IncidentState.OPEN
+        attributes = _attributes(incident)
+        before = self._gauge_of.get(incident.id)
         if before is not None and (before != attributes or not open_now):
             self._end(self._gauges[before], time_ns)
-            del self._gauge_of[incident]
+            del self._gauge_of[incident.id]
         if not open_now:
             return
         gauge = self._gauges.get(attributes)
         if gauge is None:
-            gauge = self._gauges[attributes] = _Gauge(incident_resource(document), attributes, time_ns)
+            gauge = self._gauges[attributes] = _Gauge(incident_resource(write_incident(incident)), attributes, time_ns)
         gauge.value, gauge.until_ns = 1, 0
-        self._gauge_of[incident] = attributes
+        self._gauge_of[incident.id] = attributes
         self._keep_within_bounds()
 
     def forget(self) -> None:
@@ -124,17 +124,16 @@ class IncidentTelemetry:
         self.gauges_dropped += 1
 
 
-def _attributes(document: Mapping[str, Any]) -> bytes:
-    job = document.get("job") or {}
-    suspect: Mapping[str, Any] = next(iter(document.get("suspects") or ()), {})
+def _attributes(incident: IncidentDocument) -> bytes:
+    suspect = incident.suspects[0] if incident.suspects else None
     shown: dict[str, AttributeValue | None] = {
-        names.CLUSTER_ID: document.get("cluster"),
-        names.JOB_ID: job.get("id"),
-        names.INCIDENT_ID: document.get("id"),
-        names.INCIDENT_SEVERITY: document.get("severity"),
-        names.INCIDENT_BUCKET: document.get("bucket"),
-        names.INCIDENT_KIND: document.get("kind"),
-        names.SUSPECT_RANK: suspect.get("rank"),
-        names.SUSPECT_NODE: suspect.get("node"),
+        names.CLUSTER_ID: incident.cluster,
+        names.JOB_ID: incident.job.id,
+        names.INCIDENT_ID: incident.id,
+        names.INCIDENT_SEVERITY: word_of(incident.severity),
+        names.INCIDENT_BUCKET: word_of(incident.bucket),
+        names.INCIDENT_KIND: word_of(incident.kind),
+        names.SUSPECT_RANK: suspect.rank if suspect is not None else None,
+        names.SUSPECT_NODE: suspect.node if suspect is not None else None,
     }
     return number_attributes(shown)

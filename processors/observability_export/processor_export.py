@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...telemetry import attributes as names
+from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.metric_encode import METRICS, Instrument, metric_entry, number_attributes, number_point
 from ...telemetry.otlp_wire import RequestBuilder, resource
 from ...telemetry.records import Payload
@@ -97,13 +97,13 @@ class ProcessorExporter:
         )
         self.failures = 0
 
-    def lead(self, documents: Iterable[Mapping[str, Any]], time_ns: int) -> None:
-        """This instance publishes from now on. documents: last revisions of the incidents that there are."""
+    def lead(self, incidents: Iterable[IncidentDocument], time_ns: int) -> None:
+        """This instance publishes from now on. incidents: last revisions of those that there are."""
 
         def remember() -> None:
             self.incidents.forget()
-            for document in documents:
-                self.incidents.remember(document, time_ns)
+            for incident in incidents:
+                self.incidents.remember(incident, time_ns)
 
         self._guarded(remember)
 
@@ -115,12 +115,12 @@ class ProcessorExporter:
         """A record of the blocks topic, with its arrival stamp."""
         self._guarded(lambda: self.traces.see(payload, stamp_ns))
 
-    def incident(self, document: Mapping[str, Any], stamp_ns: int, time_ns: int) -> None:
+    def incident(self, incident: IncidentDocument, stamp_ns: int, time_ns: int) -> None:
         """A revision that is published now. stamp_ns: the pipeline's time, time_ns: Unix time."""
 
         def tell() -> None:
-            bad_step = self.traces.incident(document, stamp_ns)
-            self.incidents.revision(document, bad_step, time_ns)
+            bad_step = self.traces.incident(incident, stamp_ns)
+            self.incidents.revision(incident, bad_step, time_ns)
 
         self._guarded(tell)
 

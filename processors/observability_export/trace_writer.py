@@ -9,14 +9,14 @@ own; a single phase is not in blocks, so the step's span says how long each took
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...telemetry import attributes as names
+from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.incident_events import SpanPlace
 from ...telemetry.otlp_wire import RequestBuilder
 from ...telemetry.records import Block, Event, Group, Payload
@@ -137,20 +137,20 @@ class TraceWriter:
         elif isinstance(payload, Event):
             self._see_event(payload)
 
-    def incident(self, document: Mapping[str, Any], now_ns: int) -> SpanPlace | None:
+    def incident(self, incident: IncidentDocument, now_ns: int) -> SpanPlace | None:
         """Write what is kept of the steps around it. Returns the suspect's span of the first bad step, if known."""
-        job_id = str((document.get("job") or {}).get("id") or "")
+        job_id = incident.job.id or ""
         job = self._jobs.get(job_id)
         if job is None:
             return None
-        attempt = job.word(str((document.get("job") or {}).get("attempt") or ""))
-        suspects = _suspect_ranks(document)
-        step = (document.get("first_bad") or {}).get("step")
-        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-            step = self._step_at(job, attempt, suspects, document)
+        attempt = job.word(incident.job.attempt or "")
+        suspects = _suspect_ranks(incident)
+        step = incident.first_bad.step
+        if step is None or step < 0:
+            step = self._step_at(job, attempt, suspects, incident.times.onset_s)
         if step is None:
             return None
-        self._tell(job_id, job, str(document.get("id")), suspects, attempt, step, now_ns)
+        self._tell(job_id, job, incident.id, suspects, attempt, step, now_ns)
         if not suspects or not _is_reached(job.blocks_of(attempt, frozenset()), step):
             return None  # nobody's spans are in such a trace
         trace_id = step_trace_id(job_id, attempt, step)
@@ -223,21 +223,19 @@ class TraceWriter:
         return launch
 
     # --- what is told -------------------------------------------------------------------------------------------------
-    def _step_at(self, job: _Job, attempt: str, suspects: Sequence[int], document: Mapping[str, Any]) -> int | None:
-        """The step that the suspects, or anybody, were in at the onset; their newest where it is not known."""
-        onset = (document.get("times") or {}).get("onset")
-        onset_s = None if onset is None else float(onset)
+    def _step_at(self, job: _Job, attempt: str, suspects: Sequence[int], onset_s: float) -> int | None:
+        """The step that the suspects, or anybody, were in at the onset; their newest where it is not known (0)."""
         found: int | None = None
         for block in job.blocks_of(attempt, frozenset(suspects)):
             if block.name is not EventName.BLOCK_STEPS:
                 continue
             rows = block.rows if not suspects else block.rows[np.isin(block.rows["rank"], suspects)]
-            if onset_s is not None:
+            if onset_s:
                 rows = rows[rows["begin_ns"] + block.clock_offset_ns <= int(onset_s * _SECOND_NS)]
             if not len(rows):
                 continue
             newest = int(rows["step"].max())
-            if onset_s is not None and int(rows["end_ns"].max()) + block.clock_offset_ns < int(onset_s * _SECOND_NS):
+            if onset_s and int(rows["end_ns"].max()) + block.clock_offset_ns < int(onset_s * _SECOND_NS):
                 newest += 1  # it had ended: they were in the next one
             found = newest if found is None else max(found, newest)
         return found
@@ -351,15 +349,14 @@ def _within(rows: NDArray[np.void], window: _Window) -> NDArray[np.void]:
     return rows[np.isin(rows["rank"], list(window.ranks))] if len(rows) else rows
 
 
-def _suspect_ranks(document: Mapping[str, Any]) -> list[int]:
+def _suspect_ranks(incident: IncidentDocument) -> list[int]:
     """Most likely first."""
     found = []
-    for suspect in document.get("suspects") or ():
-        rank = suspect.get("rank")
-        if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0:
-            found.append(rank)
-        elif isinstance(suspect.get("ranks"), str):  # a node, with the ranks it held
-            found += parse_ranks(suspect["ranks"])
+    for suspect in incident.suspects:
+        if suspect.rank is not None and suspect.rank >= 0:
+            found.append(suspect.rank)
+        elif suspect.ranks is not None:  # a node, with the ranks it held
+            found += parse_ranks(suspect.ranks)
     return found
 
 

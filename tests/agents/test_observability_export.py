@@ -21,6 +21,7 @@ from whichrank.agents.telemetry_export.rank_spans import SpanRate
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.processors.observability_export.trace_writer import TraceWriter
 from whichrank.telemetry import attributes as names
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.metric_encode import METRICS
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity
@@ -197,7 +198,7 @@ def test_the_trace_writer_tells_the_same_spans_as_the_agent(start_rank: Start, w
         writer.see(payload, stamp_ns)
     launch = watched.events(EventName.RANK_STARTED)[0].identity.attempt
     suspect = {"job": {"id": "job", "attempt": launch}, "suspects": [{"rank": 1}], "first_bad": {"step": 2}}
-    assert writer.incident({"id": "1", **suspect}, len(watched.payloads)) is not None
+    assert writer.incident(read_incident({"id": "1", **suspect}), len(watched.payloads)) is not None
     written = [(resource, span.SerializeToString()) for resource, span in spans_of(writer.take())]
     assert len(written) == 2 * 4 * 4, "ranks, steps 0 to 3, a step and three operations each"
     told = [(resource, span.SerializeToString()) for resource, span in spans_of(watched.for_people[TOPIC_SPANS])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_what_is_recorded_is_there_and_a_damaged_record_is_one_line(
 ) -> None:
     record = tmp_path / "record.jsonl.gz"
     monkeypatch.setattr("benchmarks.faultbench_fill.record_of", lambda version: record)
-    write_record(record, {name: filled.read(name) or {} for name in filled.names()})
+    write_record(record, {name: json.loads(filled.read(name) or b"{}") for name in filled.names()})
     assert main([str(tmp_path / "there"), "--plan"]) == 1
     assert KeptRuns(tmp_path / "there", code_version()).names() == filled.names()
     record.write_bytes(record.read_bytes()[:-40])

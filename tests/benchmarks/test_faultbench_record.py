@@ -42,7 +42,7 @@ def test_what_is_recorded_fills_an_empty_folder_and_comes_out_the_same(
 
 def test_a_result_that_was_changed_is_told(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = KeptRuns(tmp_path, code_version())
-    kept.write("exception-16-3", KeptRuns(here, code_version()).read("exception-16-3") or {})
+    kept.write("exception-16-3", (KeptRuns(here, code_version()).read("exception-16-3") or b"").decode())
     path = next(tmp_path.rglob("exception-16-3.json"))
     content = json.loads(path.read_text())
     content["score"]["wrong_nodes"] = ["node-00001"]

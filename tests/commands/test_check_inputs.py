@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.commands.run_folder.incident_log import read_lines
+from tests.commands.incidents.documents import written_documents
 
 TENSOR_PARALLEL = """
     import time, torch, torch.distributed as dist
@@ -68,7 +68,7 @@ def test_the_rank_that_fed_the_first_nan_is_named_with_its_line(tmp_path: Path, 
         timeout=120,
     )
     assert done.returncode == 0, done.stderr.decode()
-    documents = [document for _, _, document in read_lines(tmp_path / "run" / "incidents.jsonl") if document]
+    documents = written_documents(tmp_path / "run" / "incidents.jsonl")
     assert len({document["id"] for document in documents}) == 1
     final = documents[-1]
     (suspect,) = final["suspects"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from whichrank.commands.diagnose import diagnose_app
-from whichrank.commands.diagnose.job_log import ranges
+from whichrank.commands.diagnose.rank_ranges import ranges
 
 LOG = """\
 [rank2]: [2026-02-01 10:00:00] iteration 7/100 | lm loss: 2.0

@@ -13,9 +13,11 @@ from tests.agents.people_messages import points_of
 from tests.processors.runner_examples import Clock, open_bus
 from whichrank.commands.services.observability_feed import RETRY_S, ObservabilityFeed
 from whichrank.processors.cluster.case import Case
+from whichrank.processors.cluster.case_row import pack_case
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.processors.runner_service import Role, ServiceHealth
 from whichrank.telemetry import attributes as names
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.topics import TOPIC_METRICS
 from whichrank.transport.kafka_client import Admin, Consumer, KafkaTrouble, OnDone, Producer, QueueFull
 
@@ -105,8 +107,8 @@ def runner(tmp_path: Path) -> Iterator[EmbeddedRunner]:
 def keep_incident(runner: EmbeddedRunner, identifier: str, state: str = "open") -> None:
     """As ClusterOperator has it in its state."""
     document: dict[str, Any] = {"id": identifier, "state": state, "severity": "page", "job": {"id": "job-7"}}
-    case = Case(id=identifier, cluster="lab", run="", job="job-7", attempt="a", document=document)
-    runner._state.open_table(("cluster", "lab", "incidents")).put(identifier, case.pack())  # noqa: SLF001
+    case = Case(id=identifier, cluster="lab", run="", job="job-7", attempt="a", document=read_incident(document))
+    runner._state.open_table(("cluster", "lab", "incidents")).put(identifier, pack_case(case))  # noqa: SLF001
 
 
 def shown(client: Refusing) -> dict[str, int]:

@@ -18,7 +18,7 @@ from whichrank.commands.run.otlp_export import (
     endpoints,
     wanted_signals,
 )
-from whichrank.telemetry.records import Block, Identity
+from whichrank.telemetry.records import Block, Identity, Incident
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import EventName
 
@@ -64,7 +64,7 @@ def test_a_protocol_that_is_not_there_is_named() -> None:
 def test_without_an_endpoint_nothing_happens() -> None:
     threads = threading.active_count()
     export = OtlpExport({})
-    export.incident(DOCUMENT)
+    export.incident(Incident(document=DOCUMENT))
     export.step_metrics(Block(name=EventName.BLOCK_STEPS, identity=Identity(), rows=np.zeros(1, dtype=STEPS)))
     export.close()
     assert not export.active
@@ -114,7 +114,7 @@ def test_every_event_is_delivered_or_counted(endpoint: type[Endpoint], status: i
     endpoint.release.set()
     export = OtlpExport(environ())
     for _ in range(10):
-        export.incident(DOCUMENT)
+        export.incident(Incident(document=DOCUMENT))
     export.close()
     delivered = 10 if status == 200 else 0
     assert (export.submitted, export.delivered, export.dropped) == (10, delivered, 10 - delivered)
@@ -132,7 +132,7 @@ def test_an_endpoint_that_hangs_never_blocks_the_caller(
     slowest_s = 0.0
     for _ in range(2000):
         began = time.perf_counter()
-        export.incident(DOCUMENT)
+        export.incident(Incident(document=DOCUMENT))
         slowest_s = max(slowest_s, time.perf_counter() - began)
     assert slowest_s < 1.0
     began = time.perf_counter()
@@ -145,7 +145,7 @@ def test_an_endpoint_that_hangs_never_blocks_the_caller(
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:9")  # the discard port: nothing listens there
     export = OtlpExport(environ())
-    export.incident(DOCUMENT)
+    export.incident(Incident(document=DOCUMENT))
     began = time.perf_counter()
     export.flush()
     export.close()
@@ -157,7 +157,7 @@ def test_who_listens_and_is_slow_is_waited_for(endpoint: type[Endpoint]) -> None
     """Longer than for one that is not there."""
     threading.Timer(UNHEARD_S + 0.5, endpoint.release.set).start()
     export = OtlpExport(environ())
-    export.incident(DOCUMENT)
+    export.incident(Incident(document=DOCUMENT))
     export.flush()
     export.close()
     assert (export.delivered, export.dropped, export.problem) == (1, 0, None)
@@ -180,7 +180,7 @@ def test_where_endpoints_are(variables: dict[str, str], found: list[tuple[str, i
 @pytest.mark.usefixtures("endpoint")
 def test_what_cannot_be_read_is_told_once() -> None:
     export = OtlpExport(environ())
-    export.incident({"id": "no change"})
+    export.incident(Incident(document={"id": "no change"}))
     export.step_metrics(Block(name=EventName.BLOCK_STEPS, identity=Identity(), rows=np.zeros(1, dtype="<i8")))
     assert export.problem is not None
     assert export.problem.startswith("telemetry export: incident event not sent: KeyError")

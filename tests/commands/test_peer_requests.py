@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from whichrank.commands.multi_node.peer_plan import PeerPlan, Role
 from whichrank.commands.multi_node.peer_setup import PeerSetup
 from whichrank.commands.multi_node.peers import FollowerPeers, JudgePeers
-from whichrank.telemetry.records import Event, Identity
+from whichrank.telemetry.records import Event, Identity, Incident
 from whichrank.telemetry.vocabulary import EventName
 
 
@@ -27,7 +26,7 @@ class Bench:
     def tell_of(self, node: str, name: EventName, **attributes: str | int) -> None:
         self.told.append(node)
 
-    def show(self, document: Mapping[str, Any]) -> None: ...
+    def show(self, incident: Incident) -> None: ...
     def request(self, event: Event) -> None:
         self.asked.append(str(event.attributes["id"]))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from whichrank.commands.run_folder.incident_log import read_lines
+from tests.commands.incidents.documents import written_documents
 
 RAISING_JOB = """
 import os
@@ -65,7 +65,7 @@ def raised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.C
 def test_a_real_job_ends_in_one_incident_that_names_rank_and_line(raised: Any) -> None:
     run, done = raised
     assert done.returncode == 1, done.stderr.decode()
-    documents = [document for _, _, document in read_lines(run / "incidents.jsonl") if document is not None]
+    documents = written_documents(run / "incidents.jsonl")
     last = {document["id"]: document for document in documents}
     assert len(last) == 1, [(d["kind"], d["change"]) for d in documents]
     (incident,) = last.values()
@@ -233,7 +233,7 @@ def test_a_replay_of_what_is_left_says_where_it_begins_and_judges_it(overflowed:
     report = json.loads(whichrank("replay", str(run), "--json").stdout)
     assert report["compared"] == "partial"
     assert report["begins"] > json.loads((run / "run.json").read_text())["started"]
-    live = {d["id"]: d for _, _, d in read_lines(run / "incidents.jsonl") if d is not None}
+    live = {d["id"]: d for d in written_documents(run / "incidents.jsonl")}
     assert [d["kind"] for d in live.values()] == ["rank_died"]
     assert [d["kind"] for d in report["incidents"]] == ["rank_died"]
     assert (report["live_later"], report["same_later"]) == (1, 1)
@@ -265,7 +265,7 @@ def test_a_rank_that_died_before_we_had_loaded_is_told_and_one_of_an_earlier_run
     done = whichrank("run", "--ring-root", str(rings), "--keep-rings", "--out", str(tmp_path / "first"), "--", *argv)
     assert done.returncode == -signal.SIGKILL
     assert b"1 incident; 1 rank seen" in done.stderr, done.stderr.decode()
-    documents = [document for _, _, document in read_lines(tmp_path / "first" / "incidents.jsonl")]
+    documents = written_documents(tmp_path / "first" / "incidents.jsonl")
     assert {document["kind"] for document in documents if document is not None} == {"rank_died"}
 
     (old,) = rings.glob("*/*.ring")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from whichrank.commands.run_folder.incident_log import IncidentLog, read_lines
+from whichrank.commands.run_folder.run_description import RunDescription
 from whichrank.commands.run_folder.run_directory import (
     RunDirectory,
     Unusable,
@@ -21,6 +22,7 @@ from whichrank.commands.run_folder.run_directory import (
     remove_ring_directory,
 )
 from whichrank.telemetry.incident import canonical_line, complete_document
+from whichrank.telemetry.records import Incident
 
 
 def document(identity: str, revision: int) -> dict[str, Any]:
@@ -58,12 +60,12 @@ def test_ids_of_jobs_are_fit_for_file_names_and_differ(script: str, stem: str) -
 def test_revisions_are_written_once_also_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "incidents.jsonl"
     log = IncidentLog(path)
-    assert log.append(document("a", 1))
-    assert not log.append(document("a", 1))
+    assert log.append(Incident(document=document("a", 1)))
+    assert not log.append(Incident(document=document("a", 1)))
     log.close()
     log = IncidentLog(path)
-    assert not log.append(document("a", 1))
-    assert log.append(document("a", 2))
+    assert not log.append(Incident(document=document("a", 1)))
+    assert log.append(Incident(document=document("a", 2)))
     log.close()
     assert path.read_bytes() == canonical_line(document("a", 1)) + canonical_line(document("a", 2))
 
@@ -73,11 +75,11 @@ def test_a_torn_line_stays_and_the_next_begins_anew(tmp_path: Path, torn: bytes)
     path = tmp_path / "incidents.jsonl"
     path.write_bytes(canonical_line(document("a", 1)) + torn)
     log = IncidentLog(path)
-    assert not log.append(document("a", 1))
-    assert log.append(document("b", 1))
+    assert not log.append(Incident(document=document("a", 1)))
+    assert log.append(Incident(document=document("b", 1)))
     log.close()
     assert path.read_bytes() == canonical_line(document("a", 1)) + torn + b"\n" + canonical_line(document("b", 1))
-    assert [found["id"] if found else None for _, _, found in read_lines(path)] == ["a", None, "b"]
+    assert [found.id if found else None for _, _, found in read_lines(path)] == ["a", None, "b"]
 
 
 def test_what_a_full_disk_refused_is_written_when_there_is_room(
@@ -85,7 +87,7 @@ def test_what_a_full_disk_refused_is_written_when_there_is_room(
 ) -> None:
     path = tmp_path / "incidents.jsonl"
     log = IncidentLog(path)
-    log.append(document("a", 1))
+    log.append(Incident(document=document("a", 1)))
     room, write = [30], os.write
 
     def write_while_there_is_room(descriptor: int, data: bytes) -> int:
@@ -98,12 +100,12 @@ def test_what_a_full_disk_refused_is_written_when_there_is_room(
     monkeypatch.setattr(os, "write", write_while_there_is_room)
     for revision in (2, 3):
         with pytest.raises(OSError, match="No space left"):
-            log.append(document("a", revision))
+            log.append(Incident(document=document("a", revision)))
     assert log.unwritten == 2
     room[0] = 1 << 20
-    log.append(document("a", 4))
+    log.append(Incident(document=document("a", 4)))
     log.close()
-    assert [found["revision"] if found else None for _, _, found in read_lines(path)] == [1, None, 2, 3, 4]
+    assert [found.revision if found else None for _, _, found in read_lines(path)] == [1, None, 2, 3, 4]
 
 
 def test_rings_are_for_this_user_alone_and_go_without_those_of_others(tmp_path: Path) -> None:
@@ -139,8 +141,9 @@ def test_run_json_is_read_back_or_named_in_one_line(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     with pytest.raises(Unusable, match=r"run\.json: not there"):
         directory.read_run()
-    directory.write_run({"job": "a"})
-    assert directory.read_run() == {"schema": 1, "job": "a"}
+    directory.write_run(RunDescription(job="a"))
+    assert json.loads((tmp_path / "run.json").read_text()) == {"schema": 1, "job": "a"}
+    assert directory.read_run() == RunDescription(job="a")
     (tmp_path / "run.json").write_text("[1]")
     with pytest.raises(Unusable, match="holds list"):
         directory.read_run()

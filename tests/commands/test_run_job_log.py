@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from whichrank.commands.run_folder.incident_log import read_lines
+from tests.commands.incidents.documents import written_documents
 
 #: The exception says nothing of the disk; a line of the log does.
 SAVING_JOB = """
@@ -48,7 +48,7 @@ def run_job(folder: Path, full_for_rank: int, *words: str) -> list[dict[str, Any
     whichrank = [sys.executable, "-m", "whichrank.commands.main", "run", "--view", "none", "--out", str(folder / "run")]
     done = subprocess.run([*whichrank, *words, "--", *torchrun], capture_output=True, env=environ, timeout=120)
     assert done.returncode == 1, done.stderr.decode()
-    documents = [document for _, _, document in read_lines(folder / "run" / "incidents.jsonl") if document is not None]
+    documents = written_documents(folder / "run" / "incidents.jsonl")
     return list({document["id"]: document for document in documents}.values())
 
 

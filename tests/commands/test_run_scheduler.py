@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from whichrank.commands.run_folder.incident_log import read_lines
+from tests.commands.incidents.documents import written_documents
 
 #: Works until Slurm was asked (which is once there are ranks), a little longer, then rank 1 is killed.
 JOB = """
@@ -67,7 +67,7 @@ def run_job(folder: Path, preempted: str) -> dict[str, Any]:
         [*whichrank, "--set", "collect=scheduler", "--", *torchrun], capture_output=True, env=environ, timeout=180
     )
     assert done.returncode == 1, done.stderr.decode()
-    documents = [document for _, _, document in read_lines(folder / "run" / "incidents.jsonl") if document is not None]
+    documents = written_documents(folder / "run" / "incidents.jsonl")
     (incident,) = {document["id"]: document for document in documents}.values()
     return incident
 

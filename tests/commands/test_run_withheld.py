@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.commands.incidents.documents import written_documents
 from whichrank.agents.privacy.privacy_options import NAMES
-from whichrank.commands.run_folder.incident_log import read_lines
 
 LOSS, NORM = 3.141592653589793, 2.718281828459045
 JOB = f"""
@@ -57,7 +57,7 @@ def run_job(folder: Path, withhold: str) -> tuple[list[dict[str, Any]], bytes]:
     words = ["--set", f"withhold={withhold}"] if withhold else []
     done = subprocess.run([*whichrank, *words, "--", *torchrun], capture_output=True, env=environ, timeout=120)
     assert done.returncode == 1, done.stderr.decode()
-    documents = [document for _, _, document in read_lines(folder / "run" / "incidents.jsonl") if document is not None]
+    documents = written_documents(folder / "run" / "incidents.jsonl")
     files = [path for path in sorted((folder / "run" / "capture").rglob("*")) if path.is_file()]
     captured = b"".join(path.read_bytes() for path in [*files, folder / "run" / "incidents.jsonl"])
     return list({document["id"]: document for document in documents}.values()), captured

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import time
 from pathlib import Path
@@ -14,13 +13,13 @@ import pytest
 from rich.console import Console
 
 from tests.processors.job.synthetic_job import FOREVER, SyntheticJob, drive
-from whichrank.commands.incident_text.incident_panel import (
+from whichrank.commands.incident_text.incident_panel import incident_panel
+from whichrank.commands.incident_text.incident_view import (
     cleared_words,
     describe_suspects,
-    describe_where,
     headline,
     incident_line,
-    incident_panel,
+    incident_view,
 )
 from whichrank.commands.live_view import status_view
 from whichrank.commands.live_view.job_status import JobStatus, describe_ranks
@@ -28,7 +27,9 @@ from whichrank.commands.live_view.status_view import LineView, describe_waiting,
 from whichrank.commands.run.watching import print_summary
 from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.telemetry.incident import complete_document
-from whichrank.telemetry.records import Block, Event, Group, Identity, Incident
+from whichrank.telemetry.incident_document import IncidentDocument
+from whichrank.telemetry.incident_reading import read_incident, read_ruled_out
+from whichrank.telemetry.records import Block, Event, Group, Identity
 from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS, STEPS
 from whichrank.telemetry.vocabulary import EventName, Op, Phase, ProcessState, StepFlag
 
@@ -242,9 +243,9 @@ def test_inferred_steps_are_called_so() -> None:
     assert "step 12 (inferred" in text_of(render_status("job", status, {}, 60.0), 200)
 
 
-def incident(**fields: Any) -> dict[str, Any]:
+def incident(**fields: Any) -> IncidentDocument:
     where = {"file": "/x/train.py", "line": 88, "phase": "forward"}
-    return complete_document(
+    made = complete_document(
         {
             "id": "abc",
             "revision": 1,
@@ -265,6 +266,7 @@ def incident(**fields: Any) -> dict[str, Any]:
             **fields,
         }
     )
+    return read_incident(made)
 
 
 def test_ranks_with_one_excuse_share_a_line_and_phase_other_is_not_said() -> None:
@@ -277,15 +279,17 @@ def test_ranks_with_one_excuse_share_a_line_and_phase_other_is_not_said() -> Non
         {"who": "the switch", "looks_guilty": "is shared", "because": "others use it"},
         {"who": "rank 7", "ranks": "seven", "looks_guilty": "is odd", "because": "it is not"},
     ]
-    assert cleared_words(rows) == [
+    assert cleared_words(list(map(read_ruled_out, rows))) == [
         "ranks 0,2,4-9: each raised RuntimeError: Connection closed by peer [127.0.0.1], but rank 3 came first",
         "rank 1: was ended by SIGTERM, but rank 3 came first",
         "the switch: is shared, but others use it",
         "rank 7: is odd, but it is not",
     ]
     where = {"file": "train.py", "line": 88, "phase": "other"}
-    assert describe_where({"where": where}) == "train.py:88"
-    assert describe_where({"where": {**where, "phase": "forward"}}) == "train.py:88 in forward"
+    suspects = [{"scope": "rank", "id": "1", "where": {**where, **more}} for more in ({}, {"phase": "forward"})]
+    assert [row.where for row in incident_view(incident(suspects=suspects)).suspects] == [
+        "train.py:88", "train.py:88 in forward",
+    ]  # fmt: skip
 
 
 def test_the_panel_tells_who_what_where_since_why_and_who_is_innocent() -> None:
@@ -315,17 +319,18 @@ def test_many_suspects_are_told_in_a_few_words() -> None:
         ]
 
     few = incident(suspects=suspects(range(4)))
-    assert describe_suspects(few).count(" or ") == 3
+    assert describe_suspects(few.suspects).count(" or ") == 3
     text = text_of(incident_panel(few), width=140)
     assert text.count("where") == 1
     assert "0-3: in data" in text
     node, stage = incident(suspects=suspects(range(8, 16))), incident(suspects=suspects(range(96, 128)))
-    assert describe_suspects(node) == "one or more of ranks 8-15 (n1)"
-    assert describe_suspects(stage) == "one or more of ranks 96-127 (n12 and 3 more nodes)"
+    assert describe_suspects(node.suspects) == "one or more of ranks 8-15 (n1)"
+    assert describe_suspects(stage.suspects) == "one or more of ranks 96-127 (n12 and 3 more nodes)"
     assert (
-        describe_suspects(incident(suspects=suspects(range(2, 14)))) == "one or more of ranks 2-13 (n0 and 1 more node)"
+        describe_suspects(incident(suspects=suspects(range(2, 14))).suspects)
+        == "one or more of ranks 2-13 (n0 and 1 more node)"
     )
-    spread = describe_suspects(incident(suspects=suspects(range(0, 1000, 4))))
+    spread = describe_suspects(incident(suspects=suspects(range(0, 1000, 4))).suspects)
     assert spread.startswith("one or more of ranks 0,4,8,")
     assert spread.endswith(" and so on, 250 of them (n0 and 124 more nodes)")
     assert len(spread) < 160
@@ -341,16 +346,16 @@ def test_many_suspects_are_told_in_a_few_words() -> None:
     ],
 )
 def test_whatever_is_unknown_is_left_out(fields: dict[str, Any]) -> None:
-    document = json.loads(json.dumps(incident(**fields)))
+    document = incident(**fields)
     assert "None" not in text_of(incident_panel(document)).replace("None:", "")
     assert "None" not in incident_line(document)
 
 
 def test_what_an_exception_says_cannot_move_the_cursor_or_break_the_box() -> None:
     nasty = incident(
-        evidence=[{"source": "rank 2", "signal": "x", "shows": "a\x1b[2Jb\r\nc GLHF! \U0001f3d6\ufe0f end"}]
+        evidence=[{"source": "rank 2", "signal": "x", "shows": "a\x1b[2Jb\r\nc GLHF! \U0001f3d6\ufe0f end"}],
+        ruled_out=[{"who": "rank 0", "looks_guilty": "said \x1b]0;gotcha\x07", "because": "it waits"}],
     )
-    nasty["ruled_out"][0]["looks_guilty"] = "said \x1b]0;gotcha\x07"
     lines = text_of(incident_panel(nasty), width=100).splitlines()
     assert not any(c in line for line in lines for c in "\x1b\x07\r\ufe0f")
     assert any("a [2Jb  c GLHF! \U0001f3d6 end" in line for line in lines)
@@ -372,19 +377,19 @@ def test_a_node_is_named_with_its_ranks_and_nobody_with_what_is_known() -> None:
     lost = complete_document(
         {"id": "a", "severity": "page", "change": "opened", "kind": "node_lost", "suspects": [node]}
     )
-    assert "node_lost: node node-2 (ranks 8-15) is gone, with its ranks" in incident_line(lost)
+    assert "node_lost: node node-2 (ranks 8-15) is gone, with its ranks" in incident_line(read_incident(lost))
     waits = {"id": "b", "severity": "page", "change": "opened", "kind": "rank_not_entered"}
-    unseen = complete_document({**waits, "first_bad": {"group": "world", "sequence": 5}})
+    unseen = read_incident({**waits, "first_bad": {"group": "world", "sequence": 5}})
     assert "rank_not_entered: ranks wait in a collective for others that cannot be seen (" in incident_line(unseen)
-    outside = complete_document(waits)
+    outside = read_incident(waits)
     assert "rank_not_entered: all ranks stand still, and none waits in a collective (" in incident_line(outside)
 
 
 def test_a_wait_that_has_passed_is_counted_and_takes_no_room(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def of(number: str, severity: str, state: str) -> Incident:
-        return Incident(document={**incident(), "id": number, "severity": severity, "state": state})
+    def of(number: str, severity: str, state: str) -> IncidentDocument:
+        return incident(id=number, severity=severity, state=state)
 
     told = {"a": of("a", "info", "resolved"), "b": of("b", "page", "resolved"), "c": of("c", "info", "open")}
     print_summary(told, {}, JobStatus(), RunDirectory(path=tmp_path))

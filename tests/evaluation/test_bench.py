@@ -26,7 +26,7 @@ from whichrank.telemetry.incident import canonical_line
 folder, out = map(Path, sys.argv[1:])
 assert sorted(each.name for each in folder.iterdir()) == ["capture", "run.json"]
 assert "exception" not in (folder / "run.json").read_text()
-out.write_bytes(b"".join(canonical_line(each) for each in replay_run(RunDirectory(folder)).revisions))
+out.write_bytes(b"".join(canonical_line(each.document) for each in replay_run(RunDirectory(folder)).revisions))
 """
 
 
@@ -83,7 +83,7 @@ def test_a_detector_that_fails_is_wrong_and_says_why(
 def test_a_run_that_takes_too_long_is_wrong() -> None:
     result = run_apart(Asked(scenario="exception", ranks=16, seed=1), limit_s=0.01)
     assert result.out_of_time
-    assert [fault["fault"] for fault in result.truth["faults"] if fault["kinds"]] == ["exception"]
+    assert [fault.fault for fault in (result.truth.faults if result.truth else ()) if fault.kinds] == ["exception"]
 
 
 def test_what_cannot_be_laid_out_counts_as_not_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,11 @@ from whichrank.evaluation.bench import acceptance
 from whichrank.evaluation.bench import cost as cost_module
 from whichrank.evaluation.bench.acceptance import must_show
 from whichrank.evaluation.bench.cost import Cost, cost_lines, exponent, kept_cost, measure_cost
-from whichrank.evaluation.bench.false_pages import LOADS, Sound, kept_sound_days, sound_lines, watch_sound_days
+from whichrank.evaluation.bench.false_pages import LOADS, kept_sound_days, sound_lines, watch_sound_days
 from whichrank.evaluation.bench.kept_runs import KeptRuns
-from whichrank.evaluation.bench.matrix import Scored
 from whichrank.evaluation.bench.one_run import Asked
 from whichrank.evaluation.bench.result_cache import kept_lines, measured_lines
+from whichrank.evaluation.bench.scored_run import Scored, Sound
 from whichrank.simulator.scenarios.grounds import HELD_OUT_SEED
 from whichrank.simulator.scoring.run_score import RunScore
 from whichrank.simulator.scoring.summary import ScoreLine

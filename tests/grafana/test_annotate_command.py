@@ -17,7 +17,9 @@ from tests.commands.notify.conftest import page, suspect
 from tests.grafana.small_grafana import TOKEN, SmallGrafana, running
 from whichrank.commands.grafana.annotations import MOST_WAITING, Annotations
 from whichrank.grafana.site import GrafanaSite
-from whichrank.telemetry.incident import Document, canonical_line
+from whichrank.telemetry.incident import canonical_line
+from whichrank.telemetry.incident_document import IncidentDocument
+from whichrank.telemetry.incident_writing import write_incident
 
 WHICHRANK = Path(sys.executable).with_name("whichrank")
 WAIT_S = 60.0
@@ -29,12 +31,12 @@ def grafana() -> Iterator[SmallGrafana]:
         yield made
 
 
-def fresh(number: int, revision: int = 1, **fields: object) -> Document:
+def fresh(number: int, revision: int = 1, **fields: object) -> IncidentDocument:
     now = time.time()
     return page(number, revision, **{"times": {"onset": now - 3.0, "detected": now}, **fields})
 
 
-def ended(number: int, revision: int) -> Document:
+def ended(number: int, revision: int) -> IncidentDocument:
     now = time.time()
     times = {"onset": now - 3.0, "detected": now - 2.0, "resolved": now}
     return fresh(number, revision, change="resolved", state="resolved", times=times)
@@ -72,9 +74,9 @@ class Room:
                 self.words, env=self.environment, cwd=self.folder, stdout=log, stderr=log, text=True
             )
 
-    def append(self, *documents: Document) -> None:
+    def append(self, *documents: IncidentDocument) -> None:
         with (self.run / "incidents.jsonl").open("ab") as file:
-            file.write(b"".join(map(canonical_line, documents)))
+            file.write(b"".join(canonical_line(write_incident(document)) for document in documents))
 
 
 @pytest.fixture

@@ -16,6 +16,18 @@ _TABLES = "grafana."
 #: The edges, where a type becomes JSON and comes back: a dictionary of anything is what they are for.
 CODECS = frozenset(
     {
+        "evaluation.bench.kept_documents",
+        "commands.check.expectations_file",
+        "commands.diagnose.flight_recorder_document",
+        "commands.diagnose.job_log_document",
+        "commands.goodput.account_document",
+        "commands.goodput.event_lines",
+        "commands.run_folder.people_codec",
+        "commands.run_folder.run_description",
+        "processors.cluster.advice_table",
+        "processors.cluster.case_row",
+        "processors.cluster.shared.told",
+        "processors.told_finding",
         "processors.condition_document",
         "processors.finding_document",
         "processors.older_sentences",

@@ -12,9 +12,10 @@ from whichrank.processors.older_sentences import (
     hows_of_trouble,
     key_of_failure,
     key_of_trouble,
-    ranks_of_row,
+    ranks_ruled_out,
 )
 from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, SignalSender, write_fact
+from whichrank.telemetry.incident_reading import read_ruled_out
 
 _KILLED = " (it leaves no trace in the process: look for the kernel's out-of-memory killer, a scheduler, a person)"
 RAISED = EvidenceFact(how=How.RAISED, rank=3, type="ValueError")
@@ -116,7 +117,7 @@ def test_a_silent_node(row: dict[str, Any], node: str | None) -> None:
     ],
 )
 def test_who_is_ruled_out(row: dict[str, Any], ranks: set[int]) -> None:
-    assert ranks_of_row(row) == ranks
+    assert ranks_ruled_out(read_ruled_out(row)) == ranks
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.agents.people_messages import plain, points_of, spans_of
 from tests.processors.runner_examples import Clock, make_operators, open_bus, rank_event
 from tests.processors.test_trace_writer import STEP_NS, begin, document, identity, run_step
 from whichrank.processors.cluster.accounting import Account
-from whichrank.processors.cluster.case import published_documents
+from whichrank.processors.cluster.case_row import published_documents
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.observability_export.processor_export import (
@@ -27,6 +27,8 @@ from whichrank.processors.observability_export.processor_export import (
 from whichrank.processors.operator import Operator
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry import attributes as names
+from whichrank.telemetry.incident_document import IncidentDocument
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Block, Broken, Event, Identity, Incident, Record
 from whichrank.telemetry.tables import STEPS
@@ -55,7 +57,7 @@ def gauges(telling: list[Telling]) -> dict[tuple[str, str], int]:
     }
 
 
-def revision(change: str, number: int, **others: Any) -> dict[str, Any]:
+def revision(change: str, number: int, **others: Any) -> IncidentDocument:
     state = change if change in ("resolved", "merged") else "open"
     return document(
         **{
@@ -171,7 +173,7 @@ def test_beside_real_operators_and_after_a_restart(tmp_path: Path) -> None:
 
     def on_output(record: Record) -> None:
         if isinstance(record.payload, Incident):
-            telling.incident(record.payload.document, record.stamp_ns, NOW_NS)
+            telling.incident(read_incident(record.payload.document), record.stamp_ns, NOW_NS)
 
     def runner(on_input: Callable[[Record], None] | None) -> EmbeddedRunner:
         operators: list[Operator] = [JobOperator(), ClusterOperator()]
@@ -224,7 +226,7 @@ def test_what_people_are_told_of_silence_does_not_end_it(tmp_path: Path) -> None
     def on_output(record: Record) -> None:
         if isinstance(record.payload, Incident):
             heard.append(record.payload.document["id"])
-            telling.incident({**revision("opened", 1), **record.payload.document}, record.stamp_ns, NOW_NS)
+            telling.incident(revision("opened", 1, **record.payload.document), record.stamp_ns, NOW_NS)
 
     topics = [TOPIC_BLOCKS, TOPIC_LOGS]
     runner = EmbeddedRunner(bus, None, make_operators(), on_output, live=True, input_topics=topics)
@@ -335,9 +337,18 @@ def test_counts_are_asked_only_when_they_are_due() -> None:
         {"times": {"onset": "soon", "resolved": 3.0}},
     ],
 )
-def test_a_document_that_cannot_be_told_costs_nothing_else(bad: dict[str, Any]) -> None:
+def test_of_a_document_that_is_wrong_in_parts_the_rest_is_told(bad: dict[str, Any]) -> None:
     telling = people()
-    telling.incident({"change": "resolved", **bad}, 0, NOW_NS)
+    telling.incident(read_incident({"change": "resolved", **bad}), 0, NOW_NS)
+    telling.incident(revision("opened", 1), 0, NOW_NS)
+    assert telling.failures == 0
+    assert gauges(telling.take(NOW_NS, PipelineCounts)) == {("1f0c", "page"): 1}
+
+
+def test_a_document_that_cannot_be_told_costs_nothing_else() -> None:
+    telling = people()
+    begin(telling.traces)
+    telling.incident(revision("opened", 1, id="x", suspects=[{"ranks": "1 to 3"}]), 6 * STEP_NS, NOW_NS)
     assert telling.failures == 1
     telling.incident(revision("opened", 1), 0, NOW_NS)
     assert gauges(telling.take(NOW_NS, PipelineCounts)) == {("1f0c", "page"): 1}

@@ -13,7 +13,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tests.agents.people_messages import plain, spans_of
 from whichrank.processors.observability_export.trace_writer import TraceWriter, TraceWriterSettings
 from whichrank.telemetry import attributes as names
+from whichrank.telemetry.incident_document import IncidentDocument
 from whichrank.telemetry.incident_events import SpanPlace
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.records import Block, Event, Group, Identity
 from whichrank.telemetry.tables import COLLECTIVES, STEPS
 from whichrank.telemetry.trace_identity import attempt_word, step_span_id, step_trace_id
@@ -82,8 +84,8 @@ def run_step(
             writer.see(whole, now_ns or begin_ns + STEP_NS)
 
 
-def document(**others: Any) -> dict[str, Any]:
-    return {
+def document(**others: Any) -> IncidentDocument:
+    written = {
         "id": "1f0c",
         "revision": 1,
         "change": "opened",
@@ -94,6 +96,7 @@ def document(**others: Any) -> dict[str, Any]:
         "times": {"onset": (OFFSET_NS + 4 * STEP_NS) / SECOND_NS + 0.5},
         **others,
     }
+    return read_incident(written)
 
 
 def told(writer: TraceWriter) -> list[tuple[dict[str, Any], Span]]:
@@ -297,7 +300,7 @@ def test_an_unknown_job_or_attempt_is_no_trouble() -> None:
     assert writer.incident(document(), 0) is None
     begin(writer)
     assert writer.incident(document(job=None), 0) is None
-    assert writer.incident({"id": "x"}, 0) is None
+    assert writer.incident(read_incident({"id": "x"}), 0) is None
     assert writer.incident(document(first_bad=None, job={"id": "job-7", "attempt": "unheard of"}), 0) is None
     assert not told(writer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Simulated:
         try:
             for until_s, sent in world.run(60.0 * scenario.minutes):
                 judge.take(until_s, sent)
-            return judge.revisions
+            return [each.document for each in judge.revisions]
         finally:
             judge.close()
 
@@ -78,5 +78,5 @@ class Captured:
             bare = RunDirectory(Path(made))
             bare.capture.symlink_to(RunDirectory(self.folder).capture.resolve())
             description = RunDirectory(self.folder).read_run()
-            bare.write_run({name: value for name, value in description.items() if name != "ring_directory"})
-            return list(replay_run(bare).revisions)
+            bare.write_run(replace(description, ring_directory=None))
+            return [each.document for each in replay_run(bare).revisions]

@@ -29,7 +29,7 @@ def pack(run: Path, target: Path, hidden: Sequence[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         _copy_capture(RunDirectory(run).capture, folder / "capture", hidden)
-        description = RunDirectory(run).read_run()
+        description = json.loads((run / RUN_FILE).read_text())
         kept = {name: description[name] for name in _KEPT if name in description}
         (folder / RUN_FILE).write_text(json.dumps(kept, indent=1) + "\n")
         target.parent.mkdir(parents=True, exist_ok=True)

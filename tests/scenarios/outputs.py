@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from whichrank.commands.incident_text.incident_panel import incident_panel
+from whichrank.telemetry.incident_reading import read_incident
 
 from . import report
 from .catalogue import FAMILIES
@@ -75,5 +76,5 @@ def write_verdicts(console: Console, verdicts: Sequence[Told], title: str) -> No
             markup=False,
             highlight=False,
         )
-        console.print(incident_panel(document))
+        console.print(incident_panel(read_incident(document)))
         console.print()

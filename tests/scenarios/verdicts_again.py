@@ -61,7 +61,9 @@ def judge_again(folder: Path) -> Again:
     try:
         lines = incidents.read_text().splitlines() if incidents.exists() else []
         before = said(json.loads(line) for line in lines)
-        return Again(folder=folder, before=before, now=said(replay_run(RunDirectory(folder)).revisions))
+        return Again(
+            folder=folder, before=before, now=said(each.document for each in replay_run(RunDirectory(folder)).revisions)
+        )
     except (OSError, ValueError, KeyError) as error:
         return Again(folder=folder, trouble=f"{type(error).__name__}: {error}")
 

@@ -58,7 +58,10 @@ def judge_scenario(
     judge.close()
     assert judge.runner.broken == 0
     return Judged(
-        world=world, ledger=world.settle(), incidents=list(judge.incidents.values()), revisions=judge.revisions
+        world=world,
+        ledger=world.settle(),
+        incidents=[each.document for each in judge.incidents.values()],
+        revisions=[each.document for each in judge.revisions],
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from whichrank.evaluation.bench.matrix import score_lines
 from whichrank.evaluation.bench.one_run import Asked, run
 from whichrank.evaluation.simulate.judge import Judge
 from whichrank.simulator.scenarios.grounds import SEEN, SEEN_SEED, Ground, ground_of
@@ -23,7 +26,7 @@ from whichrank.simulator.scoring.run_score import score_run
 def test_a_rank_that_is_slow_within_a_pipeline_is_named(name: str, scope: bool) -> None:
     seed = next(seed for seed in range(SEEN_SEED, SEEN_SEED + len(SEEN)) if ground_of(name, seed).pipeline > 1)
     measured = run(Asked(scenario=name, ranks=64, seed=seed, is_plain=scope))
-    score = score_run(measured.truth, measured.revisions)
+    score = score_lines(measured, measured.revisions)
     assert score.wrong_nodes == ()
     assert [(fault.said, fault.top_1) for fault in score.faults] == [("rank_slow", True)]
     assert not scope or score.faults[0].scope
@@ -31,8 +34,9 @@ def test_a_rank_that_is_slow_within_a_pipeline_is_named(name: str, scope: bool) 
 
 def test_no_node_is_lost_whose_agent_restarts_during_a_deadlock() -> None:
     measured = run(Asked(scenario="opposite_order", ranks=64, seed=21))
-    assert "agent_restarts" in {fault["fault"] for fault in measured.truth["faults"]}
-    assert {str(revision["kind"]) for revision in measured.revisions} == {"deadlock"}
+    assert measured.truth is not None
+    assert "agent_restarts" in {fault.fault for fault in measured.truth.faults}
+    assert {str(json.loads(line)["kind"]) for line in measured.revisions} == {"deadlock"}
 
 
 def test_peers_are_those_who_work_together_and_not_those_who_send_to_each_other() -> None:
@@ -43,5 +47,5 @@ def test_peers_are_those_who_work_together_and_not_those_who_send_to_each_other(
     for until_s, sent in world.run(210.0):
         judge.take(until_s, sent)
     judge.close()
-    (fault,) = score_run(world.settle().as_json(), judge.revisions).faults
+    (fault,) = score_run(world.settle().as_json(), [each.document for each in judge.revisions]).faults
     assert (fault.said, fault.top_1, fault.scope) == ("rank_slow", True, True)

@@ -82,4 +82,4 @@ def test_a_save_right_after_an_evaluation_calls_nobody(seed: int) -> None:
     for end_s, sent in sound_world(REFERENCE, 64, seed, 3600.0).run(666.0):
         judge.take(end_s, sent)
     judge.close()
-    assert [each["kind"] for each in judge.incidents.values() if each["severity"] == "page"] == []
+    assert [each.document["kind"] for each in judge.incidents.values() if each.document["severity"] == "page"] == []

@@ -10,7 +10,7 @@ import pytest
 
 from tests.stack.parts.file_collector import FileCollector, plain_attributes
 from whichrank.commands.run.otlp_export import OtlpExport
-from whichrank.telemetry.records import Block, Identity
+from whichrank.telemetry.records import Block, Identity, Incident
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import EventName, Phase
 
@@ -49,7 +49,7 @@ def export(collector: FileCollector, monkeypatch: pytest.MonkeyPatch) -> OtlpExp
 def test_each_revision_of_an_incident_arrives_as_an_event(collector: FileCollector, export: OtlpExport) -> None:
     changes = ["opened", "updated", "reopened", "merged", "resolved"]
     for change in changes:
-        export.incident(document(change))
+        export.incident(Incident(document=document(change)))
     export.close()
     collector.stop()
 

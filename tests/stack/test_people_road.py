@@ -22,6 +22,7 @@ from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.observability_export.processor_export import PipelineCounts, ProcessorExporter
 from whichrank.processors.operator import Operator
 from whichrank.processors.runner import EmbeddedRunner
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.records import Identity, Incident, Record
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
 from whichrank.telemetry.trace_identity import attempt_word, step_trace_id
@@ -138,7 +139,7 @@ def test_a_death_is_told_with_its_trace_and_its_gauge_ends(stack: Stack, job: Jo
     def on_output(record: Record) -> None:
         if isinstance(record.payload, Incident):
             documents.append(record.payload.document)
-            people.incident(record.payload.document, record.stamp_ns, time.time_ns())
+            people.incident(read_incident(record.payload.document), record.stamp_ns, time.time_ns())
 
     bus = EmbeddedBus(tmp_path / "bus")
     operators: list[Operator] = [JobOperator(), ClusterOperator()]
@@ -178,7 +179,7 @@ def test_a_death_is_told_with_its_trace_and_its_gauge_ends(stack: Stack, job: Jo
 
     resolved = {**documents[-1], "revision": 99, "change": "resolved", "state": "resolved"}
     resolved["times"] = {**resolved["times"], "resolved": time.time()}
-    people.incident(resolved, 0, time.time_ns())
+    people.incident(read_incident(resolved), 0, time.time_ns())
     tell(stack, people)
     eventually(lambda: bool(stack.prometheus.query(f"{mine} == 0")), what="the gauge goes to zero")
 

@@ -8,20 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
+from ....telemetry.incident_document import IncidentDocument
 from ....telemetry.redaction import redact
 from ....telemetry.vocabulary import IncidentState
-from ...incident_text.incident_panel import (
-    describe_cause,
-    describe_kind,
-    describe_place,
-    describe_suspects,
-    headline,
-    printable,
-)
+from ...incident_text.incident_view import IncidentView, incident_view, printable
 from ...incident_text.utc_time import when
 from .routes import Side, Urgency, side_of, urgency_of
 
@@ -61,7 +54,7 @@ class Notice:
     since: float
     merged_into: str = ""
     link: str = ""
-    document: Mapping[str, Any] = field(default_factory=dict)
+    document: IncidentDocument | None = None
 
     @property
     def topic(self) -> str:
@@ -70,14 +63,15 @@ class Notice:
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
 
-def standing_of(document: Mapping[str, Any]) -> AlertState:
-    if document.get("state") != IncidentState.OPEN.value or urgency_of(document) is None:
+def standing_of(incident: IncidentDocument) -> AlertState:
+    """Closed, where nobody has to be told; acknowledged, where a person has said anything of it."""
+    if incident.state is not IncidentState.OPEN or urgency_of(incident) is None:
         return AlertState.CLOSED
-    return AlertState.ACKNOWLEDGED if document.get("label") else AlertState.OPEN
+    return AlertState.ACKNOWLEDGED if incident.label is not None else AlertState.OPEN
 
 
 def notice_of(
-    document: Mapping[str, Any],
+    incident: IncidentDocument,
     *,
     key: str = "",
     link: str = "",
@@ -86,34 +80,34 @@ def notice_of(
     is_new: bool = False,
 ) -> Notice:
     """link: with {incident} in it. cluster: where the document names none."""
-    job = document.get("job") or {}
-    incident = str(document["id"])
+    view = incident_view(incident)
+    job = _job_words(view)
     return Notice(
-        key=key or incident,
-        incident=incident,
-        revision=int(document["revision"]),
-        standing=standing_of(document),
-        urgency=urgency_of(document) or Urgency.TICKET,
+        key=key or view.id,
+        incident=view.id,
+        revision=view.revision,
+        standing=standing_of(incident),
+        urgency=urgency_of(incident) or Urgency.TICKET,
         is_new=is_new,
         mark=mark,
-        title=_clean(f"{_job_words(job)}: {headline(document)}", _MAX_TITLE_CHARS),
-        rows=tuple((name, _clean(text, _MAX_ROW_CHARS)) for name, text in _rows(document)),
-        kind=str(document.get("kind")),
-        bucket=str(document.get("bucket")),
-        suspect=_clean(describe_suspects(document), _MAX_ROW_CHARS),
-        cluster=_clean(str(document.get("cluster") or cluster), 100),
-        job=_clean(_job_words(job), 200),
-        owner=_clean(str(job.get("owner") or ""), 100),
-        since=float((document.get("times") or {}).get("onset") or 0.0),
-        merged_into=str(document.get("merged_into") or ""),
-        link=link.replace("{incident}", incident),
-        document=document,
+        title=_clean(f"{job}: {view.headline}", _MAX_TITLE_CHARS),
+        rows=tuple((name, _clean(text, _MAX_ROW_CHARS)) for name, text in _rows(view, incident)),
+        kind=view.kind,
+        bucket=view.bucket,
+        suspect=_clean(view.who, _MAX_ROW_CHARS),
+        cluster=_clean(view.cluster or cluster, 100),
+        job=_clean(job, 200),
+        owner=_clean(view.job.owner or "", 100),
+        since=view.times.onset_s,
+        merged_into=view.merged_into,
+        link=link.replace("{incident}", view.id),
+        document=incident,
     )
 
 
-def digest_of(document: Mapping[str, Any]) -> str:
+def digest_of(incident: IncidentDocument) -> str:
     """Of all that a receiver is told: while it stays, a later revision is no news to it."""
-    return notice_of(document).topic
+    return notice_of(incident).topic
 
 
 def withheld_notice(
@@ -174,40 +168,36 @@ def test_notice(name: str, now: float, cluster: str, standing: AlertState) -> No
     )
 
 
-def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "who", describe_suspects(document) or "nobody in particular"
-    yield "what", f"{describe_kind(document)} ({document.get('bucket')} / {document.get('kind')})"
-    if place := describe_place(document):
-        yield "where", place
-    if cause := describe_cause(document):
-        yield "because of", cause
-    advice = document.get("advice") or {}
-    if advice.get("action"):
-        yield "do", f"{advice['action']}: {advice.get('text') or ''}"
-    job = document.get("job") or {}
-    owner = f", owner {job['owner']}" if job.get("owner") else ""
-    yield "job", _job_words(job) + owner + (f", {job['now']}" if job.get("now") else "")
-    others = len(document.get("jobs") or ())
-    if others > 1:
-        yield "jobs", f"{others} are concerned"
-    times = document.get("times") or {}
-    yield "since", f"{when(times.get('onset'))} UTC"
-    if times.get("resolved") is not None:
-        yield "ended", f"{when(times['resolved'])} UTC"
-    for item in list(document.get("evidence") or ())[:3]:
-        yield "why", f"{item.get('shows') or item.get('value')}"
-    if document.get("confidence") is not None:
-        yield "confidence", f"{float(document['confidence']):.2f}"
-    if label := document.get("label"):
-        yield "a person says", "it is wrong" if label.get("wrong") else f"the cause is {label.get('cause')}"
-    if document.get("merged_into"):
-        yield "merged into", str(document["merged_into"])
-    yield "side", "the program" if side_of(document) is Side.APPLICATION else "operations"
+def _rows(view: IncidentView, incident: IncidentDocument) -> Iterator[tuple[str, str]]:
+    yield "who", view.who_or_nobody
+    yield "what", f"{view.what} ({view.bucket} / {view.kind})"
+    if view.place:
+        yield "where", view.place
+    if view.because:
+        yield "because of", view.because
+    if view.advice_action:
+        yield "do", f"{view.advice_action}: {view.advice_text}"
+    owner = f", owner {view.job.owner}" if view.job.owner else ""
+    yield "job", _job_words(view) + owner + (f", {view.job.now}" if view.job.now else "")
+    if view.job_count > 1:
+        yield "jobs", f"{view.job_count} are concerned"
+    yield "since", f"{when(view.times.onset_s)} UTC"
+    if view.times.resolved_s is not None:
+        yield "ended", f"{when(view.times.resolved_s)} UTC"
+    for row in view.why[:3]:
+        yield "why", row.shows
+    if view.confidence_words:
+        yield "confidence", view.confidence_words
+    if incident.label is not None:
+        yield "a person says", "it is wrong" if incident.label.wrong else f"the cause is {incident.label.cause}"
+    if view.merged_into:
+        yield "merged into", view.merged_into
+    yield "side", "the program" if side_of(incident) is Side.APPLICATION else "operations"
 
 
-def _job_words(job: Mapping[str, Any]) -> str:
-    name, id_ = job.get("name"), job.get("id")
-    return f"{name} ({id_})" if name and id_ else str(name or id_ or "no job")
+def _job_words(view: IncidentView) -> str:
+    name, id_ = view.job.name, view.job.id
+    return f"{name} ({id_})" if name and id_ else name or id_ or "no job"
 
 
 def _clean(text: str, most: int) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any
 
+from ....telemetry.incident_document import IncidentDocument, word_of
 from ....telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 from ...settings.notify_options import OPERATIONS, OWNER, RouteOptions
 
 APPLICATION_DOMAIN = "application"
 #: What only the owner of a program can do.
-_OWNERS_ACTIONS = frozenset({Action.FIX_CODE.value, Action.RAISE_QUOTA.value})
+_OWNERS_ACTIONS = frozenset({Action.FIX_CODE, Action.RAISE_QUOTA})
 #: Rows of a document's ``cause`` that name no device but a line of the program.
 _CODE = "code"
 
@@ -50,54 +50,53 @@ class Routing:
     is_trial: bool = False
 
 
-def urgency_of(document: Mapping[str, Any]) -> Urgency | None:
+def urgency_of(incident: IncidentDocument) -> Urgency | None:
     """None: nobody is told. What only says that whichrank cannot see never pages."""
-    severity = document.get("severity")
-    if severity == Severity.INFO.value:
+    if incident.severity is Severity.INFO:
         return None
-    if severity == Severity.PAGE.value and document.get("bucket") != Bucket.TELEMETRY.value:
+    if incident.severity is Severity.PAGE and incident.bucket is not Bucket.TELEMETRY:
         return Urgency.PAGE
     return Urgency.TICKET
 
 
-def side_of(document: Mapping[str, Any]) -> Side:
+def side_of(incident: IncidentDocument) -> Side:
     """A known cause decides, then the scope, then who can do what is advised."""
-    cause = document.get("cause")
-    if isinstance(cause, Mapping):
-        is_program = cause.get("domain") == APPLICATION_DOMAIN or cause.get("device_kind") == _CODE
-    elif document.get("scope") == Scope.APPLICATION.value:
+    cause, advice = incident.cause, incident.advice
+    if cause is not None:
+        is_program = cause.domain == APPLICATION_DOMAIN or cause.device_kind == _CODE
+    elif incident.scope is Scope.APPLICATION:
         is_program = True
     else:
-        advice = document.get("advice") or {}
         # Where nothing is known of the node, an exception is the program's.
-        is_program = advice.get("action") in _OWNERS_ACTIONS or document.get("kind") == Kind.RANK_RAISED.value
+        is_owners = advice is not None and advice.action in _OWNERS_ACTIONS
+        is_program = is_owners or incident.kind is Kind.RANK_RAISED
     return Side.APPLICATION if is_program else Side.OPERATIONS
 
 
-def would_tell(document: Mapping[str, Any], routing: Routing) -> tuple[str, ...]:
+def would_tell(incident: IncidentDocument, routing: Routing) -> tuple[str, ...]:
     """Receivers by the routes, each once; shadows and a trial are not looked at."""
-    urgency = urgency_of(document)
+    urgency = urgency_of(incident)
     if urgency is None:
         return ()
-    names = dict.fromkeys(_routed(document, urgency, routing))
+    names = dict.fromkeys(_routed(incident, urgency, routing))
     return tuple(name for name in names if urgency.value in routing.severities.get(name, ()))
 
 
-def receivers_of(document: Mapping[str, Any], routing: Routing) -> tuple[str, ...]:
+def receivers_of(incident: IncidentDocument, routing: Routing) -> tuple[str, ...]:
     """Who is told, shadow receivers included: they get what anybody would have got."""
-    told = would_tell(document, routing)
+    told = would_tell(incident, routing)
     if not told:
         return ()
     return (*(() if routing.is_trial else told), *routing.shadows)
 
 
-def _routed(document: Mapping[str, Any], urgency: Urgency, routing: Routing) -> Iterator[str]:
+def _routed(incident: IncidentDocument, urgency: Urgency, routing: Routing) -> Iterator[str]:
     for route in routing.routes:
-        if not _fits(document, urgency, route):
+        if not _fits(incident, urgency, route):
             continue
         for word in route.to:
             if word == OWNER:
-                yield from _owners_receivers(document, routing)
+                yield from _owners_receivers(incident, routing)
             elif word == OPERATIONS:
                 yield from routing.operations
             else:
@@ -106,33 +105,33 @@ def _routed(document: Mapping[str, Any], urgency: Urgency, routing: Routing) -> 
             return
 
 
-def _owners_receivers(document: Mapping[str, Any], routing: Routing) -> Sequence[str]:
+def _owners_receivers(incident: IncidentDocument, routing: Routing) -> Sequence[str]:
     """Of the first row of owners that fits; operations where there is none: somebody must hear of it."""
-    owner = str((document.get("job") or {}).get("owner") or "")
+    owner = incident.job.owner or ""
     return next(
         (names for pattern, names in routing.owners.items() if owner and fnmatchcase(owner, pattern)),
         routing.operations,
     )
 
 
-def _fits(document: Mapping[str, Any], urgency: Urgency, route: RouteOptions) -> bool:
-    job = document.get("job") or {}
-    closed = (
-        (route.sides, side_of(document).value),
-        (route.scopes, document.get("scope")),
+def _fits(incident: IncidentDocument, urgency: Urgency, route: RouteOptions) -> bool:
+    job = incident.job
+    closed: tuple[tuple[Sequence[str], str], ...] = (
+        (route.sides, side_of(incident).value),
+        (route.scopes, word_of(incident.scope)),
         (route.severities, urgency.value),
-        (route.buckets, document.get("bucket")),
-        (route.kinds, document.get("kind")),
+        (route.buckets, word_of(incident.bucket)),
+        (route.kinds, word_of(incident.kind)),
     )
     if any(wanted and value not in wanted for wanted, value in closed):
         return False
     patterns = (
-        (route.owners, (job.get("owner"),)),
-        (route.jobs, (job.get("name"), job.get("id"))),
-        (route.clusters, (document.get("cluster"),)),
+        (route.owners, (job.owner,)),
+        (route.jobs, (job.name, job.id)),
+        (route.clusters, (incident.cluster,)),
     )
     return all(not wanted or _any_fits(wanted, values) for wanted, values in patterns)
 
 
-def _any_fits(patterns: Sequence[str], values: Sequence[Any]) -> bool:
-    return any(fnmatchcase(str(value or ""), pattern) for pattern in patterns for value in values)
+def _any_fits(patterns: Sequence[str], values: Sequence[str | None]) -> bool:
+    return any(fnmatchcase(value or "", pattern) for pattern in patterns for value in values)

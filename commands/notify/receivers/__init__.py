@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..messages.notices import AlertState, Notice
 
@@ -19,10 +19,32 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What a receiver needs to know the next time; each kind of receiver has fields of its own.
+
+    labels: an alert's. ts, channel, replied: where a message is, and the topic of the last reply to it; replied None:
+    there was none. openings: how often it was opened.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ts: str = ""
+    channel: str = ""
+    replied: str | None = None
+    openings: int = 0
+
+    def __bool__(self) -> bool:
+        """False: nothing is known."""
+        return self != NO_REFERENCE
+
+
+NO_REFERENCE = Reference()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryContext:
     """What is known of this notice's key at the receiver. is_unsure: an earlier try may have arrived."""
 
-    reference: Mapping[str, Any] = field(default_factory=dict)
+    reference: Reference = NO_REFERENCE
     is_unsure: bool = False
     told: AlertState | None = None
 
@@ -36,7 +58,7 @@ class Answer:
 
     outcome: Outcome
     detail: str = ""
-    reference: Mapping[str, Any] = field(default_factory=dict)
+    reference: Reference = NO_REFERENCE
     retry_after_s: float | None = None
     again_s: float | None = None
     is_unsure: bool = False

@@ -6,12 +6,11 @@ annotations. An alert that nobody repeats ends by itself, so it is said again lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from typing import Any
 
 from ..messages.notices import AlertState, Notice
-from . import Answer, DeliveryContext, Outcome
+from . import Answer, DeliveryContext, Outcome, Reference
 from .http import Http, json_body
 
 ALERT_NAME = "WhichrankIncident"
@@ -30,7 +29,7 @@ class Alertmanager:
     def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
         now = self._clock()
         labels = labels_of(notice)
-        known = dict(telling.reference.get("labels") or {})
+        known = telling.reference.labels
         alerts = []
         if known and not notice.is_new:
             if known.get("severity") == "ticket" and labels["severity"] == "page":
@@ -43,10 +42,11 @@ class Alertmanager:
         if reply.trouble is not None:
             return reply.trouble
         again_s = None if notice.standing is AlertState.CLOSED else self._lasts_s * _REPEATED_AFTER
-        return Answer(outcome=Outcome.TOLD, reference={"labels": labels}, again_s=again_s)
+        return Answer(outcome=Outcome.TOLD, reference=Reference(labels=labels), again_s=again_s)
 
 
-def labels_of(notice: Notice) -> dict[str, str]:
+def labels_of(notice: Notice) -> Mapping[str, str]:
+    """By which Alertmanager knows the alert."""
     labels = {
         "alertname": ALERT_NAME,
         "incident": notice.key,
@@ -56,7 +56,8 @@ def labels_of(notice: Notice) -> dict[str, str]:
     return {**labels, "mark": notice.mark} if notice.mark else labels
 
 
-def _alert(notice: Notice, labels: dict[str, str], now: float, ends: float) -> dict[str, Any]:
+def _alert(notice: Notice, labels: Mapping[str, str], now: float, ends: float) -> Mapping[str, str | Mapping[str, str]]:
+    """now, ends: Unix seconds."""
     annotations = {
         "summary": notice.title,
         "description": "\n".join(f"{name}: {text}" for name, text in notice.rows),
@@ -68,7 +69,7 @@ def _alert(notice: Notice, labels: dict[str, str], now: float, ends: float) -> d
         "standing": notice.standing.value,
         "merged_into": notice.merged_into,
     }
-    alert: dict[str, Any] = {
+    alert: dict[str, str | Mapping[str, str]] = {
         "labels": labels,
         "annotations": {name: text for name, text in annotations.items() if text},
         "startsAt": _stamp(min(notice.since or now, now)),

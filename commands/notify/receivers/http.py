@@ -26,9 +26,9 @@ _MAX_SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """body: JSON of a successful answer, else empty. trouble None: it succeeded."""
+    """body: of a successful answer, else empty. trouble None: it succeeded."""
 
-    body: Mapping[str, Any]
+    body: bytes = b""
     trouble: Answer | None = None
 
 
@@ -75,9 +75,9 @@ class Http:
                 reason, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError
             )
             detail = f"{self.shown}{path}: {type(reason).__name__}"
-            return Reply(body={}, trouble=Answer(outcome=Outcome.AGAIN, detail=detail, is_unsure=is_unsure))
+            return Reply(trouble=Answer(outcome=Outcome.AGAIN, detail=detail, is_unsure=is_unsure))
         if 200 <= answer.status < 300:
-            return Reply(body=_json(content))
+            return Reply(body=content)
         detail = f"{self.shown}{path} answered {answer.status}"
         if answer.status in _TRY_AGAIN or answer.status >= 500:
             waits_s = _retry_after_s(answer.headers.get("Retry-After"))
@@ -87,19 +87,12 @@ class Http:
             trouble = Answer(outcome=Outcome.AGAIN, detail=detail, retry_after_s=_MENDED_PAUSE_S)
         else:
             trouble = Answer(outcome=Outcome.REFUSED, detail=detail)
-        return Reply(body={}, trouble=trouble)
+        return Reply(trouble=trouble)
 
 
-def json_body(value: Mapping[str, Any] | list[Any]) -> bytes:
+def json_body(value: object) -> bytes:
+    """value: what JSON has. Raises ValueError for a number that it has not."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _json(content: bytes) -> Mapping[str, Any]:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _retry_after_s(value: str | None) -> float | None:

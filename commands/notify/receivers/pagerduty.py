@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
 
 from ..messages.notices import AlertState, Notice
 from ..messages.routes import Urgency
@@ -33,17 +32,24 @@ class PagerDuty:
 
 
 def event(notice: Notice, action: str, routing_key: str) -> bytes:
+    """action: trigger, acknowledge or resolve. JSON of at most ``MAX_EVENT_BYTES``."""
     mark = f"[{notice.mark}] " if notice.mark else ""
-    told: dict[str, Any] = {
+    told = {
         "routing_key": routing_key,
         "event_action": action,
         "dedup_key": notice.key[:MAX_KEY_CHARS],
         "client": "whichrank",
     }
+    if action != "trigger" and not notice.merged_into:
+        return json_body(told)
     links = [{"href": notice.link, "text": "the incident"}] if notice.link else []
-    details = {**dict(notice.rows), "incident": notice.incident, "kind": notice.kind}
-    if action == "trigger" or notice.merged_into:
-        told["payload"] = {
+    stamp = {}
+    if notice.since:
+        stamp["timestamp"] = datetime.fromtimestamp(notice.since, tz=timezone.utc).isoformat()
+    short = {"incident": notice.incident, "kind": notice.kind}
+    body = b""
+    for details in ({**dict(notice.rows), **short}, short):
+        payload = {
             "summary": (mark + notice.title)[:MAX_SUMMARY_CHARS],
             "source": notice.cluster or "whichrank",
             "severity": "info" if notice.mark else _SEVERITIES[notice.urgency],
@@ -51,12 +57,9 @@ def event(notice: Notice, action: str, routing_key: str) -> bytes:
             "group": notice.job,
             "class": notice.kind,
             "custom_details": details,
+            **stamp,
         }
-        if notice.since:
-            told["payload"]["timestamp"] = datetime.fromtimestamp(notice.since, tz=timezone.utc).isoformat()
-        told["links"] = links
-    body = json_body(told)
-    if len(body) > MAX_EVENT_BYTES:  # only by rows: all else is bounded
-        told["payload"]["custom_details"] = {"incident": notice.incident, "kind": notice.kind}
-        body = json_body(told)
+        body = json_body({**told, "payload": payload, "links": links})
+        if len(body) <= MAX_EVENT_BYTES:  # it is larger only by rows: all else is bounded
+            break
     return body

@@ -7,13 +7,14 @@ mentioned by it, and no link is made of it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..messages.notices import AlertState, Notice
 from ..messages.routes import Urgency
-from . import Answer, DeliveryContext, Outcome
+from . import Answer, DeliveryContext, Outcome, Reference
 from .http import Http, Reply, json_body
 
 _EVENT_TYPE = "whichrank_incident"
@@ -28,6 +29,45 @@ _SIGNS = {
 _MENTIONS = ("channel", "here", "everyone")
 #: Between the sign and the word of a mention: it is read the same, and mentions nobody.
 _JOINER = "\u2060"
+_ANYWHERE: Mapping[str, str | bool] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Metadata:
+    event_type: str
+    event_payload: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Message:
+    """As chat.postMessage and chat.update take it."""
+
+    text: str
+    unfurl_links: bool = False
+    unfurl_media: bool = False
+    link_names: bool = False
+    metadata: _Metadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Posted:
+    """A message that is there. key None: it is none of ours. is_root: no reply within a thread."""
+
+    ts: str
+    is_root: bool
+    key: str | None
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SlackReply:
+    """trouble None: Slack has done it."""
+
+    ts: str = ""
+    channel: str = ""
+    messages: tuple[_Posted, ...] = ()
+    next_cursor: str = ""
+    trouble: Answer | None = None
 
 
 class Slack:
@@ -37,17 +77,18 @@ class Slack:
         self._channel = channel
 
     def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
-        reference = dict(telling.reference)
-        if not reference.get("ts") and telling.is_unsure:
-            found = self._find("conversations.history", notice, {})
+        reference = telling.reference
+        if not reference.ts and telling.is_unsure:
+            found = self._find("conversations.history", notice)
             if isinstance(found, Answer):
                 return found
-            reference |= found
-            if not found and notice.standing is AlertState.CLOSED:
+            if found is not None:
+                reference = replace(reference, ts=found.ts, replied=found.topic)
+            if found is None and notice.standing is AlertState.CLOSED:
                 return Answer(outcome=Outcome.TOLD)  # it never arrived
-        if not reference.get("ts"):
+        if not reference.ts:
             return self._post(notice)
-        edited = self._call("chat.update", {"ts": reference["ts"], **_message(notice)})
+        edited = self._call("chat.update", _message(notice), {"ts": reference.ts})
         if edited.trouble is not None:
             return replace(edited.trouble, reference=reference)
         return self._reply(notice, telling, reference)
@@ -56,31 +97,33 @@ class Slack:
         posted = self._call("chat.postMessage", _message(notice))
         if posted.trouble is not None:
             return posted.trouble
-        reference = {"ts": str(posted.body.get("ts") or ""), "channel": str(posted.body.get("channel") or "")}
-        return Answer(outcome=Outcome.TOLD, reference={**reference, "replied": notice.topic})
+        reference = Reference(ts=posted.ts, channel=posted.channel, replied=notice.topic)
+        return Answer(outcome=Outcome.TOLD, reference=reference)
 
-    def _reply(self, notice: Notice, telling: DeliveryContext, reference: dict[str, Any]) -> Answer:
+    def _reply(self, notice: Notice, telling: DeliveryContext, reference: Reference) -> Answer:
         """Below the message, what has changed; once."""
-        if reference.get("replied") in (None, notice.topic):
-            return Answer(outcome=Outcome.TOLD, reference={**reference, "replied": notice.topic})
+        told = Answer(outcome=Outcome.TOLD, reference=replace(reference, replied=notice.topic))
+        if reference.replied in (None, notice.topic):
+            return told
         if telling.is_unsure:
-            found = self._find("conversations.replies", notice, {"ts": str(reference["ts"])})
+            found = self._find("conversations.replies", notice, thread_ts=reference.ts)
             if isinstance(found, Answer):
                 return replace(found, reference=reference)
-            if found:
-                return Answer(outcome=Outcome.TOLD, reference={**reference, "replied": notice.topic})
+            if found is not None:
+                return told
         text = f"{_standing_words(notice)}: {escape(notice.title)}"
         # One that is back is shown in the channel, too: nobody looks into a thread that was over.
-        more = {"thread_ts": reference["ts"], "reply_broadcast": notice.is_new}
-        replied = self._call("chat.postMessage", {**more, **_message(notice, text)})
-        if replied.trouble is not None:
-            return replace(replied.trouble, reference=reference)
-        return Answer(outcome=Outcome.TOLD, reference={**reference, "replied": notice.topic})
+        more: Mapping[str, str | bool] = {"thread_ts": reference.ts, "reply_broadcast": notice.is_new}
+        replied = self._call("chat.postMessage", _message(notice, text), more)
+        return told if replied.trouble is None else replace(replied.trouble, reference=reference)
 
-    def _find(self, method: str, notice: Notice, fields: Mapping[str, str]) -> dict[str, Any] | Answer:
-        """The message, or reply, of this key that an earlier try has left; an Answer where Slack does not say."""
+    def _find(self, method: str, notice: Notice, thread_ts: str = "") -> _Posted | Answer | None:
+        """The message of this key that an earlier try has left, or the reply in that thread; None: there is none.
+
+        An Answer where Slack does not say.
+        """
         cursor = ""
-        is_reply = bool(fields)
+        fields = {"ts": thread_ts} if thread_ts else {}
         while True:
             asked = {"channel": self._channel, "include_all_metadata": "true", "limit": "200", **fields}
             reply = _read(
@@ -88,19 +131,19 @@ class Slack:
             )
             if reply.trouble is not None:
                 # Without the right to read, better two messages than none.
-                return {} if "missing_scope" in reply.trouble.detail else reply.trouble
-            for message in reply.body.get("messages") or ():
-                told = (message.get("metadata") or {}).get("event_payload") or {}
-                if told.get("key") != notice.key or (is_reply and told.get("topic") != notice.topic):
+                return None if "missing_scope" in reply.trouble.detail else reply.trouble
+            for message in reply.messages:
+                if message.key != notice.key or (thread_ts and message.topic != notice.topic):
                     continue
-                if is_reply or message.get("thread_ts") in (None, message.get("ts")):
-                    return {"ts": str(message["ts"]), "replied": str(told.get("topic") or "")}
-            cursor = str((reply.body.get("response_metadata") or {}).get("next_cursor") or "")
+                if thread_ts or message.is_root:
+                    return message
+            cursor = reply.next_cursor
             if not cursor:
-                return {}
+                return None
 
-    def _call(self, method: str, fields: Mapping[str, Any]) -> Reply:
-        body = json_body({"channel": self._channel, **fields})
+    def _call(self, method: str, message: _Message, place: Mapping[str, str | bool] = _ANYWHERE) -> _SlackReply:
+        """place: of a message that is there already."""
+        body = json_body({"channel": self._channel, **place, **asdict(message)})
         headers = {**self._headers, "Content-Type": "application/json; charset=utf-8"}
         return _read(self._http.post(body, headers, f"/{method}"))
 
@@ -112,14 +155,9 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _message(notice: Notice, text: str = "") -> dict[str, Any]:
-    return {
-        "text": text or _words(notice),
-        "unfurl_links": False,
-        "unfurl_media": False,
-        "link_names": False,
-        "metadata": {"event_type": _EVENT_TYPE, "event_payload": {"key": notice.key, "topic": notice.topic}},
-    }
+def _message(notice: Notice, text: str = "") -> _Message:
+    payload = {"key": notice.key, "topic": notice.topic}
+    return _Message(text=text or _words(notice), metadata=_Metadata(event_type=_EVENT_TYPE, event_payload=payload))
 
 
 def _words(notice: Notice) -> str:
@@ -143,18 +181,41 @@ def _standing_words(notice: Notice) -> str:
     )
 
 
-def _read(reply: Reply) -> Reply:
+def _read(reply: Reply) -> _SlackReply:
     """Slack answers 200 with an error in the body, too."""
-    if reply.trouble is not None or reply.body.get("ok") is True:
-        return reply
-    error = str(reply.body.get("error") or "no answer that can be read")[:100]
+    if reply.trouble is not None:
+        return _SlackReply(trouble=reply.trouble)
+    try:
+        found = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        found = {}
+    body = found if isinstance(found, dict) else {}
+    if body.get("ok") is True:
+        return _SlackReply(
+            ts=str(body.get("ts") or ""),
+            channel=str(body.get("channel") or ""),
+            messages=tuple(_posted(message) for message in body.get("messages") or ()),
+            next_cursor=str((body.get("response_metadata") or {}).get("next_cursor") or ""),
+        )
+    error = str(body.get("error") or "no answer that can be read")[:100]
     if error in _REFUSALS:
-        return Reply(body={}, trouble=Answer(outcome=Outcome.REFUSED, detail=f"Slack answered {error}"))
-    is_unsure = "error" not in reply.body
+        return _SlackReply(trouble=Answer(outcome=Outcome.REFUSED, detail=f"Slack answered {error}"))
+    is_unsure = "error" not in body
     again = Answer(
         outcome=Outcome.AGAIN,
         detail=f"Slack answered {error}",
         retry_after_s=None if error in ("ratelimited", "internal_error", "fatal_error") else _BY_PEOPLE_S,
         is_unsure=is_unsure or error in ("internal_error", "fatal_error"),
     )
-    return Reply(body={}, trouble=again)
+    return _SlackReply(trouble=again)
+
+
+def _posted(message: Any) -> _Posted:
+    """message: one of Slack's own, as JSON has it."""
+    told = (message.get("metadata") or {}).get("event_payload") or {}
+    return _Posted(
+        ts=str(message.get("ts") or ""),
+        is_root=message.get("thread_ts") in (None, message.get("ts")),
+        key=told.get("key"),
+        topic=str(told.get("topic") or ""),
+    )

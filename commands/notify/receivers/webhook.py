@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
+from ....telemetry.incident_writing import write_incident
 from ....telemetry.redaction import redact_data
 from ...support.webhook_signature import key_of, signed_headers
 from ..messages.notices import Notice
-from . import Answer, DeliveryContext, Outcome
+from . import Answer, DeliveryContext, Outcome, Reference
 from .http import Http, json_body
 
 
@@ -21,8 +22,8 @@ class Webhook:
         self._clock = clock
 
     def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
-        openings = int(telling.reference.get("openings", 0)) + notice.is_new
-        reference = {"openings": openings}
+        openings = telling.reference.openings + notice.is_new
+        reference = Reference(openings=openings)
         if notice.is_new:
             # The same id however often it is tried and whatever is known by then: the receiver can tell a repetition.
             trouble = self._post(notice, f"{notice.key}/opened/{openings}")
@@ -54,6 +55,6 @@ def payload(notice: Notice) -> bytes:
             "title": notice.title,
             "merged_into": notice.merged_into or None,
             "link": notice.link or None,
-            "document": redact_data(dict(notice.document)) or None,
+            "document": None if notice.document is None else redact_data(write_incident(notice.document)),
         }
     )

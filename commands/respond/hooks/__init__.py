@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..planning.acts import Act, Operation, Result
+from ..planning.acts import Act, HookResult, Operation
 
 
 class Hook(Protocol):
@@ -18,6 +18,6 @@ class Hook(Protocol):
         """In one line and without secrets, what ``do`` would do."""
         ...
 
-    def do(self, act: Act) -> Result:
+    def do(self, act: Act) -> HookResult:
         """DONE, ALREADY, FAILED; REFUSED with ``why`` where only this hook can tell."""
         ...

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import urllib3
 from urllib3.util import Retry
 
 from ....telemetry.vocabulary import Outcome
-from ..planning.acts import Act, Operation, Result, Why
+from ..planning.acts import Act, HookResult, Operation, Why
 
 TAINT = "whichrank.io/incident"
 #: Of nodes and jobs.
@@ -40,6 +40,19 @@ class KubernetesError(Exception):
     def __init__(self, line: str, status: int = 0) -> None:
         super().__init__(line[:_MAX_SHOWN_CHARS])
         self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """A node of the API, as far as it concerns us. incident: which took it out, as its annotation says; "" none.
+
+    version: its resourceVersion. taints: each with all of its fields, as others have put them there.
+    """
+
+    version: str | None
+    unschedulable: bool
+    incident: str
+    taints: tuple[Mapping[str, str | None], ...]
 
 
 class Kubernetes:
@@ -72,20 +85,20 @@ class Kubernetes:
         verb = "uncordon" if act.operation is Operation.UNDRAIN_NODE else "cordon"
         return f"PATCH {_node_path(act.target)}: {verb}, taint {TAINT}:NoSchedule"
 
-    def do(self, act: Act) -> Result:
+    def do(self, act: Act) -> HookResult:
         try:
             if act.operation is Operation.MARK_JOB:
                 return self._mark_job(act)
             return self._change_node(act)
         except KubernetesError as error:
-            return Result(outcome=Outcome.FAILED, detail=str(error))
+            return HookResult(outcome=Outcome.FAILED, detail=str(error))
 
-    def _change_node(self, act: Act) -> Result:
+    def _change_node(self, act: Act) -> HookResult:
         path = _node_path(act.target)
         for _ in range(_TRIES):
-            node = self._ask("GET", path)
+            node = read_node(self._ask("GET", path))
             patch = out_patch(node, act) if act.operation is Operation.DRAIN_NODE else back_patch(node, act)
-            if isinstance(patch, Result):
+            if isinstance(patch, HookResult):
                 return patch
             try:
                 self._ask("PATCH", path, patch, _STRATEGIC_MERGE)
@@ -93,34 +106,34 @@ class Kubernetes:
                 if error.status != _CONFLICT:
                     raise
                 continue
-            return Result(outcome=Outcome.DONE)
-        return Result(outcome=Outcome.FAILED, detail=f"{path} was changed by others {_TRIES} times meanwhile")
+            return HookResult(outcome=Outcome.DONE)
+        return HookResult(outcome=Outcome.FAILED, detail=f"{path} was changed by others {_TRIES} times meanwhile")
 
-    def _mark_job(self, act: Act) -> Result:
+    def _mark_job(self, act: Act) -> HookResult:
         path = self._path_of_job(act)
         if path is None:
-            return Result(outcome=Outcome.REFUSED, why=Why.NAME_UNSAFE, detail=repr(act.target)[:80])
+            return HookResult(outcome=Outcome.REFUSED, why=Why.NAME_UNSAFE, detail=repr(act.target)[:80])
         marks = {INCIDENT: act.incident, ADVICE: act.action, REASON: act.reason}
-        self._ask("PATCH", path, {"metadata": {"annotations": marks}}, _MERGE)
-        return Result(outcome=Outcome.DONE)
+        self._ask("PATCH", path, json.dumps({"metadata": {"annotations": marks}}).encode(), _MERGE)
+        return HookResult(outcome=Outcome.DONE)
 
     def _path_of_job(self, act: Act) -> str | None:
         found = _JOB.match(act.target)
         return None if found is None else self._job_path.format(namespace=found["namespace"], name=found["name"])
 
-    def _ask(self, method: str, path: str, patch: Mapping[str, Any] | None = None, kind: str = "") -> dict[str, Any]:
+    def _ask(self, method: str, path: str, patch: bytes | None = None, kind: str = "") -> bytes:
+        """The JSON object of a good answer. Raises KubernetesError."""
         try:
             token = self._token.read_text().strip()  # it is renewed by the kubelet
         except OSError as error:
             raise KubernetesError(f"{self._token}: {error.strerror}") from error
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "whichrank"}
-        body = None
         if patch is not None:
             headers["Content-Type"] = kind
-            body = json.dumps(patch).encode()
         try:
-            answer = self._pool.request(method, self._api + path, body=body, headers=headers)
-            found = json.loads(answer.data or b"{}")
+            answer = self._pool.request(method, self._api + path, body=patch, headers=headers)
+            data = answer.data or b"{}"
+            found = json.loads(data)
         except urllib3.exceptions.HTTPError as error:
             reason = getattr(error, "reason", None) or error
             raise KubernetesError(f"{method} {path}: {type(reason).__name__}: {reason}") from error
@@ -129,47 +142,49 @@ class Kubernetes:
         if not 200 <= answer.status < 300 or not isinstance(found, dict):
             said = found.get("message") if isinstance(found, dict) else ""
             raise KubernetesError(f"{method} {path} answered {answer.status}: {said}", answer.status)
-        return found
+        return data
 
 
 def _node_path(node: str) -> str:
     return f"/api/v1/nodes/{quote(node, safe='')}"
 
 
-def out_patch(node: Mapping[str, Any], act: Act) -> dict[str, Any] | Result:
+def read_node(answer: bytes) -> NodeState:
+    """answer: a JSON object. What is missing in it is not known."""
+    node = json.loads(answer)
+    metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
+    return NodeState(
+        version=metadata.get("resourceVersion"),
+        unschedulable=bool(spec.get("unschedulable")),
+        incident=(metadata.get("annotations") or {}).get(INCIDENT) or "",
+        taints=tuple(spec.get("taints") or ()),
+    )
+
+
+def out_patch(node: NodeState, act: Act) -> bytes | HookResult:
     """What cordons and taints this node; ALREADY where somebody has taken it out before. Pure."""
-    metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
-    if spec.get("unschedulable"):
-        by = (metadata.get("annotations") or {}).get(INCIDENT)
-        return Result(outcome=Outcome.ALREADY, detail=f"unschedulable{f' since incident {by}' if by else ''}")
-    taints = [taint for taint in spec.get("taints") or () if taint.get("key") != TAINT]
-    return {
-        "metadata": {
-            "resourceVersion": metadata.get("resourceVersion"),
-            "annotations": {INCIDENT: act.incident, REASON: act.reason},
-        },
-        "spec": {
-            "unschedulable": True,
-            "taints": [*taints, {"key": TAINT, "value": act.incident, "effect": "NoSchedule"}],
-        },
+    if node.unschedulable:
+        since = f" since incident {node.incident}" if node.incident else ""
+        return HookResult(outcome=Outcome.ALREADY, detail=f"unschedulable{since}")
+    marks = {INCIDENT: act.incident, REASON: act.reason}
+    spec = {
+        "unschedulable": True,
+        "taints": [*_of_others(node), {"key": TAINT, "value": act.incident, "effect": "NoSchedule"}],
     }
+    return json.dumps({"metadata": {"resourceVersion": node.version, "annotations": marks}, "spec": spec}).encode()
 
 
-def back_patch(node: Mapping[str, Any], act: Act) -> dict[str, Any] | Result:
+def back_patch(node: NodeState, act: Act) -> bytes | HookResult:
     """What takes that back, if it is still ours. Pure."""
-    metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
-    by = (metadata.get("annotations") or {}).get(INCIDENT)
-    if by != act.incident:
-        return Result(outcome=Outcome.REFUSED, why=Why.CHANGED_BY_OTHERS, detail=f"incident {by}" if by else "")
-    if not spec.get("unschedulable"):
-        return Result(outcome=Outcome.REFUSED, why=Why.CHANGED_BY_OTHERS, detail="it is schedulable")
-    return {
-        "metadata": {
-            "resourceVersion": metadata.get("resourceVersion"),
-            "annotations": {INCIDENT: None, REASON: None},
-        },
-        "spec": {
-            "unschedulable": None,
-            "taints": [taint for taint in spec.get("taints") or () if taint.get("key") != TAINT],
-        },
-    }
+    if node.incident != act.incident:
+        detail = f"incident {node.incident}" if node.incident else ""
+        return HookResult(outcome=Outcome.REFUSED, why=Why.CHANGED_BY_OTHERS, detail=detail)
+    if not node.unschedulable:
+        return HookResult(outcome=Outcome.REFUSED, why=Why.CHANGED_BY_OTHERS, detail="it is schedulable")
+    marks = {INCIDENT: None, REASON: None}
+    spec = {"unschedulable": None, "taints": _of_others(node)}
+    return json.dumps({"metadata": {"resourceVersion": node.version, "annotations": marks}, "spec": spec}).encode()
+
+
+def _of_others(node: NodeState) -> list[Mapping[str, str | None]]:
+    return [taint for taint in node.taints if taint.get("key") != TAINT]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....telemetry.vocabulary import Outcome
-from ..planning.acts import Act, Operation, Result, Why
+from ..planning.acts import Act, HookResult, Operation, Why
 from ..planning.plan import NODE_NAME
 
 TIMEOUT_S = 30.0
@@ -44,26 +44,28 @@ class Slurm:
     def describe(self, act: Act) -> str:
         return " ".join(self._words(act))
 
-    def do(self, act: Act) -> Result:
+    def do(self, act: Act) -> HookResult:
         is_job = act.operation is Operation.RESTART_JOB
         if not (_JOB_ID if is_job else NODE_NAME).match(act.target):
-            return Result(outcome=Outcome.REFUSED, why=Why.NAME_UNSAFE, detail=repr(act.target)[:80])
+            return HookResult(outcome=Outcome.REFUSED, why=Why.NAME_UNSAFE, detail=repr(act.target)[:80])
         if not is_job and self._commands.show and (found := self._look(act)) is not None:
             return found
         code, text = self._run(self._words(act))
-        return Result(outcome=Outcome.DONE if code == 0 else Outcome.FAILED, detail=text)
+        return HookResult(outcome=Outcome.DONE if code == 0 else Outcome.FAILED, detail=text)
 
-    def _look(self, act: Act) -> Result | None:
+    def _look(self, act: Act) -> HookResult | None:
         """None: the node is as we expect it, and is to be changed."""
         code, text = self._run(_fill(self._commands.show, act))
         if code != 0:
-            return Result(outcome=Outcome.FAILED, detail=text)
+            return HookResult(outcome=Outcome.FAILED, detail=text)
         state, reason = (found[1] if (found := pattern.search(text)) else "" for pattern in (_STATE, _REASON))
         if act.operation is Operation.DRAIN_NODE:
             is_out = "DRAIN" in state.upper()
-            return Result(outcome=Outcome.ALREADY, detail=f"{state}: {reason}"[:_MAX_SHOWN_CHARS]) if is_out else None
+            return (
+                HookResult(outcome=Outcome.ALREADY, detail=f"{state}: {reason}"[:_MAX_SHOWN_CHARS]) if is_out else None
+            )
         if f"whichrank {act.incident}" not in reason:
-            return Result(outcome=Outcome.REFUSED, why=Why.CHANGED_BY_OTHERS, detail=f"{state}: {reason}"[:200])
+            return HookResult(outcome=Outcome.REFUSED, why=Why.CHANGED_BY_OTHERS, detail=f"{state}: {reason}"[:200])
         return None
 
     def _words(self, act: Act) -> list[str]:

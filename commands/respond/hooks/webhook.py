@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 import urllib3
 from urllib3.util import Retry
 
+from ....telemetry.incident_writing import write_incident
 from ....telemetry.vocabulary import Outcome
 from ...support.webhook_signature import key_of, signed_headers
-from ..planning.acts import Act, Operation, Result
+from ..planning.acts import Act, HookResult, Operation
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 #: Answers that another try may change. Everything else that is no success is final.
@@ -57,7 +58,7 @@ class Webhook:
     def describe(self, act: Act) -> str:
         return f"POST {self._shown}"
 
-    def do(self, act: Act) -> Result:
+    def do(self, act: Act) -> HookResult:
         identity = hashlib.sha256(act.key.encode()).hexdigest()[:32]
         body = payload(act)
         headers = signed_headers(self._key, identity, int(self._clock()), body)
@@ -65,26 +66,28 @@ class Webhook:
             answer = self._pool.request("POST", self._url, body=body, headers=headers)
         except urllib3.exceptions.HTTPError as error:
             reason = getattr(error, "reason", None) or error
-            return Result(outcome=Outcome.FAILED, detail=f"{self._shown}: {type(reason).__name__}"[:_MAX_SHOWN_CHARS])
+            return HookResult(
+                outcome=Outcome.FAILED, detail=f"{self._shown}: {type(reason).__name__}"[:_MAX_SHOWN_CHARS]
+            )
         tries = len(answer.retries.history) + 1 if answer.retries is not None else 1
         after = f" after {tries} tries" if tries > 1 else ""
         if 200 <= answer.status < 300:
-            return Result(outcome=Outcome.DONE, detail=f"{answer.status}{after}")
-        return Result(outcome=Outcome.FAILED, detail=f"{self._shown} answered {answer.status}{after}")
+            return HookResult(outcome=Outcome.DONE, detail=f"{answer.status}{after}")
+        return HookResult(outcome=Outcome.FAILED, detail=f"{self._shown} answered {answer.status}{after}")
 
 
 def payload(act: Act) -> bytes:
     """The body: what is advised, and the whole document."""
-    advice = act.document.get("advice") or {}
+    advice = act.document.advice
     told = {
         "schema": 1,
         "type": "whichrank.response",
         "incident": act.incident,
         "revision": act.revision,
         "action": act.action,
-        "text": advice.get("text"),
+        "text": None if advice is None else advice.text,
         "job": act.job,
         "attempt": act.attempt,
-        "document": act.document,
+        "document": write_incident(act.document),
     }
     return json.dumps(told, separators=(",", ":"), allow_nan=False).encode()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
+from ....telemetry.incident_document import IncidentDocument
 from ....telemetry.vocabulary import Action, Outcome
 
 
@@ -66,7 +66,7 @@ class Act:
     job: str
     attempt: str
     reason: str
-    document: Mapping[str, Any]
+    document: IncidentDocument
 
     @property
     def key(self) -> str:
@@ -82,7 +82,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ActionPlan:
     """What is to be done about one incident. nodes: those that it takes out."""
 
     acts: tuple[Act, ...]
@@ -90,7 +90,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class HookResult:
     """What a hook says of an act."""
 
     outcome: Outcome

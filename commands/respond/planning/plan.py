@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ....telemetry.kind_sets import PROGRAM_DEFECT_KINDS
-from ....telemetry.vocabulary import Action, IncidentState, Scope
-from .acts import OPERATIONS, Act, Operation, Plan, Refusal, Why
+from ....telemetry.incident_document import IncidentDocument, word_of
+from ....telemetry.vocabulary import Action, IncidentState, Kind, Scope
+from .acts import OPERATIONS, Act, ActionPlan, Operation, Refusal, Why
 
 #: What Slurm and Kubernetes call a node. No list of hosts, no pattern: ``node[1-99]`` is one word for Slurm, too.
 NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 #: Words that mean all nodes.
 _EVERYBODY = frozenset({"all", "default", "localhost"})
 _MAX_REASON_CHARS = 160
+_OF_PROGRAMS = frozenset({Kind.DESYNC, Kind.DEADLOCK})
 _TAKES_NODES = frozenset(action for action, operations in OPERATIONS.items() if Operation.DRAIN_NODE in operations)
 
 
@@ -30,63 +30,63 @@ class Policy:
     hooks: Mapping[str, frozenset[Operation]]
 
 
-def plan(document: Mapping[str, Any], policy: Policy, *, age_s: float) -> Plan | Refusal:
+def plan(incident: IncidentDocument, policy: Policy, *, age_s: float) -> ActionPlan | Refusal:
     """age_s: of this revision's news. An incident that is merged or over, and one without advice, is refused, too."""
-    advice = document.get("advice") or {}
-    if refusal := _refusal(document, advice, policy, age_s):
-        return refusal
-    action = Action(advice["action"])
+    action = _action_of(incident, policy, age_s)
+    if isinstance(action, Refusal):
+        return action
     nodes: tuple[str, ...] = ()
     if action in _TAKES_NODES:
-        found = nodes_of(document)
+        found = nodes_of(incident)
         if isinstance(found, Refusal):
             return found
         nodes = found
-    acts = tuple(_acts(document, action, nodes, policy))
+    acts = tuple(_acts(incident, action, nodes, policy))
     if not acts:
         return Refusal(why=Why.NO_HOOK, detail=", ".join((action.value, *nodes)))
-    return Plan(acts=acts, nodes=nodes)
+    return ActionPlan(acts=acts, nodes=nodes)
 
 
-def _refusal(document: Mapping[str, Any], advice: Mapping[str, Any], policy: Policy, age_s: float) -> Refusal | None:
-    action, confidence = advice.get("action"), document.get("confidence")
-    if document.get("state") != IncidentState.OPEN.value:
+def _action_of(incident: IncidentDocument, policy: Policy, age_s: float) -> Action | Refusal:
+    """What is advised, if it may be done."""
+    advice, confidence = incident.advice, incident.confidence
+    action = None if advice is None else advice.action
+    if incident.state is not IncidentState.OPEN:
         return Refusal(why=Why.OVER)
-    if advice.get("by") != "automatic":
-        return Refusal(why=Why.HUMAN, detail=str(action or "no advice"))
-    if action == Action.WAIT.value:
+    if advice is None or advice.by != "automatic":
+        return Refusal(why=Why.HUMAN, detail=word_of(action) or "no advice")
+    if action is Action.WAIT:
         return Refusal(why=Why.NOTHING_TO_DO)
-    if action not in policy.actions:
-        return Refusal(why=Why.ACTION_NOT_ALLOWED, detail=str(action))
-    if Action(action) in _TAKES_NODES and is_of_program(document):
+    if not isinstance(action, Action) or action not in policy.actions:
+        return Refusal(why=Why.ACTION_NOT_ALLOWED, detail=word_of(action))
+    if action in _TAKES_NODES and is_of_program(incident):
         return Refusal(why=Why.OF_PROGRAM)
-    if document.get("scope") not in policy.scopes:
-        return Refusal(why=Why.SCOPE_NOT_ALLOWED, detail=str(document.get("scope")))
-    if confidence is None or float(confidence) < policy.confidence:
+    if incident.scope is None or word_of(incident.scope) not in policy.scopes:
+        return Refusal(why=Why.SCOPE_NOT_ALLOWED, detail=word_of(incident.scope) or "None")
+    if confidence is None or confidence < policy.confidence:
         return Refusal(why=Why.NOT_SURE, detail=f"{confidence} of {policy.confidence}")
     if age_s > policy.max_age_s:
         return Refusal(why=Why.TOO_OLD, detail=f"{age_s:.0f} s")
-    if (document.get("job") or {}).get("now") == "restarting" and Operation.RESTART_JOB in OPERATIONS[Action(action)]:
+    if incident.job.now == "restarting" and Operation.RESTART_JOB in OPERATIONS[action]:
         return Refusal(why=Why.RESTARTS_ITSELF)
-    return None
+    return action
 
 
-def is_of_program(document: Mapping[str, Any]) -> bool:
+def is_of_program(incident: IncidentDocument) -> bool:
     """Asked again here: whoever wrote the advice, no node pays for the program."""
-    cause = document.get("cause") or {}
+    cause = incident.cause
     return (
-        document.get("scope") == Scope.APPLICATION.value
-        or document.get("kind") in PROGRAM_DEFECT_KINDS
-        or cause.get("domain") == "application"
+        incident.scope is Scope.APPLICATION
+        or incident.kind in _OF_PROGRAMS
+        or (cause is not None and cause.domain == "application")
     )
 
 
-def nodes_of(document: Mapping[str, Any]) -> tuple[str, ...] | Refusal:
+def nodes_of(incident: IncidentDocument) -> tuple[str, ...] | Refusal:
     """The nodes that the incident blames: that of its cause, else the suspects' one node."""
-    suspects: Sequence[Mapping[str, Any]] = document.get("suspects") or ()
-    suspected = {str(suspect["node"]) for suspect in suspects if suspect.get("node")}
-    cause = document.get("cause")
-    blamed = suspected if cause is None else suspected & {str(cause.get("entity") or "")}
+    suspected = {suspect.node for suspect in incident.suspects if suspect.node}
+    cause = incident.cause
+    blamed = suspected if cause is None else suspected & {cause.entity or ""}
     if len(blamed) != 1:
         return Refusal(why=Why.NODE_UNCLEAR, detail=", ".join(sorted(suspected)) or "nobody is suspected")
     (node,) = blamed
@@ -95,39 +95,38 @@ def nodes_of(document: Mapping[str, Any]) -> tuple[str, ...] | Refusal:
     return (node,)
 
 
-def _acts(document: Mapping[str, Any], action: Action, nodes: tuple[str, ...], policy: Policy) -> list[Act]:
+def _acts(incident: IncidentDocument, action: Action, nodes: tuple[str, ...], policy: Policy) -> list[Act]:
     """All hooks take the node out before any of them starts the job again; telling comes last."""
-    job = document.get("job") or {}
     acts = []
     for operation in OPERATIONS[action]:
         targets = {
             Operation.DRAIN_NODE: nodes,
-            Operation.TELL: (str(document["id"]),),
-        }.get(operation, (str(job.get("id") or ""),))
+            Operation.TELL: (incident.id,),
+        }.get(operation, (incident.job.id or "",))
         for hook, can in policy.hooks.items():
             if operation in can:
-                acts += [act_of(document, hook, operation, target, action.value) for target in targets]
+                acts += [act_of(incident, hook, operation, target, action.value) for target in targets]
     return acts
 
 
-def act_of(document: Mapping[str, Any], hook: str, operation: Operation, target: str, action: str) -> Act:
-    job = document.get("job") or {}
+def act_of(incident: IncidentDocument, hook: str, operation: Operation, target: str, action: str) -> Act:
+    """One operation of one hook because of an incident. target: a node, a job, or the incident itself."""
     return Act(
         hook=hook,
         operation=operation,
         target=target,
         action=action,
-        incident=str(document["id"]),
-        revision=int(document["revision"]),
-        job=str(job.get("id") or ""),
-        attempt=str(job.get("attempt") or ""),
-        reason=reason_of(document),
-        document=document,
+        incident=incident.id,
+        revision=incident.revision,
+        job=incident.job.id or "",
+        attempt=incident.job.attempt or "",
+        reason=reason_of(incident),
+        document=incident,
     )
 
 
-def reason_of(document: Mapping[str, Any]) -> str:
+def reason_of(incident: IncidentDocument) -> str:
     """One line for schedulers: printable ASCII without quotes, begins with ``whichrank INCIDENT``."""
-    cause = (document.get("cause") or {}).get("condition")
-    words = f"whichrank {document['id']} {document.get('kind')}" + (f" {cause}" if cause else "")
+    condition = "" if incident.cause is None else incident.cause.condition or ""
+    words = f"whichrank {incident.id} {word_of(incident.kind)}" + (f" {condition}" if condition else "")
     return re.sub(r"[^A-Za-z0-9 ._:/-]", " ", words)[:_MAX_REASON_CHARS]

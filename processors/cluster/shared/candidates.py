@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
+from ....telemetry.incident_document import EvidenceRow
 from .fitting import are_enough, is_lone, speaks_of
 from .neighbours import actors_on
 from .placements import Attempt, Value
@@ -153,13 +154,13 @@ def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], mo
         is_lone=bool(apart),
         words={"value": value[1], "attribute": value[0], "jobs": len(jobs)},
         evidence=[
-            {
-                "signal": f"{sign['kind']}.{sign['name']}",
-                "source": value[1],
-                "time": sign["since"],
-                "value": sign["severity"],
-                "shows": sign["text"],
-            }
+            EvidenceRow(
+                signal=f"{sign.kind}.{sign.name}",
+                source=value[1],
+                time_s=sign.since,
+                value=sign.severity,
+                shows=sign.text,
+            )
             for sign in signs[:4]
         ],
     )
@@ -198,14 +199,14 @@ def _throttled(scene: Scene) -> Iterable[Candidate]:
                 against=0.0,
                 prior=plain.prior + min(0.0, score - 2.0 * len(hit)),
                 evidence=[
-                    {
-                        "signal": "gpu_throttled",
-                        "source": f"{rule.attribute} {value[1]}",
-                        "time": plain.onset,
-                        "value": f"{len(hit_nodes)} of {len(inside)} nodes",
-                        "shows": f"GPUs of {len(hit_nodes)} of the {len(inside)} nodes in use in {rule.attribute} "
+                    EvidenceRow(
+                        signal="gpu_throttled",
+                        source=f"{rule.attribute} {value[1]}",
+                        time_s=plain.onset,
+                        value=f"{len(hit_nodes)} of {len(inside)} nodes",
+                        shows=f"GPUs of {len(hit_nodes)} of the {len(inside)} nodes in use in {rule.attribute} "
                         f"{value[1]} are throttled, of the {len(outside)} others {len(outside & throttled)}",
-                    }
+                    )
                 ],
             )
 
@@ -348,13 +349,13 @@ def _pair(
             jobs=frozenset({trouble.job, second_trouble.job}),
             words={"value": value[1], "attribute": rule.attribute, "jobs": 2},
             evidence=[
-                {
-                    "signal": "placement",
-                    "source": f"job {max((first, second), key=lambda a: a.begin).job}",
-                    "time": begun,
-                    "value": value[1],
-                    "shows": f"it began {onset - begun:.0f} s before both were slow; job {older.job} had run for "
+                EvidenceRow(
+                    signal="placement",
+                    source=f"job {max((first, second), key=lambda a: a.begin).job}",
+                    time_s=begun,
+                    value=value[1],
+                    shows=f"it began {onset - begun:.0f} s before both were slow; job {older.job} had run for "
                     f"{(begun - before) / 60:.0f} min over the same spine without trouble",
-                }
+                )
             ],
         )

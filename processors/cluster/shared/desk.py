@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ....telemetry.incident_document import EvidenceRow, IncidentLabel
 from ....telemetry.records import Finding
 from ....telemetry.vocabulary import Kind
 from ...condition_document import ConditionReport
@@ -19,14 +19,15 @@ from .candidates import all_candidates
 from .doubts import Doubt, refused_labels, unknown_nodes
 from .fitting import sharing
 from .history import Verdict, blame_of, corruption, lemons, preemptions, rollouts, same_place_again
-from .joint import joint_fields, verdict_of
+from .joint import JointCause, joint_cause, verdict_of
 from .memory import Memory
 from .newcomers import begun_before, newcomers
 from .observers import blind_spots, clock_note
-from .plans import GRACE_S, Plan, plan_for, plan_of
+from .plans import GRACE_S, Plan, plan_for
 from .rules import the_rule
 from .scene import Scene
 from .scoring import choose
+from .told import plan_of, read_change, read_load, read_placement, read_places
 from .troubles import Trouble
 from .waiting import NOTHING, Wait, wait_for
 
@@ -48,23 +49,24 @@ NEAR_S = 900.0
 #: A node's place is told so long after its first job at the latest.
 PLACED_S = 60.0
 _PUSHED_OUT = frozenset({Kind.PLANNED_STOP.value})
+_NOTHING_SAID = IncidentLabel()
 
 
 @dataclass(slots=True, kw_only=True)
 class Decisions:
-    """By incident. joint: fields of those that lead. into: the leader of those that merge; "" stands alone again.
+    """By incident. joint: what those say that lead. into: the leader of those that merge; "" stands alone again.
 
     plans: the plan that lowers it, None no longer. released: pages that need not wait any more.
     """
 
-    joint: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    joint: dict[str, JointCause | None] = field(default_factory=dict)
     into: dict[str, str] = field(default_factory=dict)
-    plans: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    plans: dict[str, EvidenceRow | None] = field(default_factory=dict)
     #: What was over before it could merge: the leader that it is charged to.
     charged: dict[str, str] = field(default_factory=dict)
     #: Leaders all of whose members are over, and since when.
     over: dict[str, float] = field(default_factory=dict)
-    notes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: dict[str, EvidenceRow] = field(default_factory=dict)
     released: list[str] = field(default_factory=list)
 
     @property
@@ -90,8 +92,8 @@ class Desk:
         """Placement, topology, change, load or plan. Raises KeyError, ValueError, TypeError for a body that is none."""
         memory, body = self.memory, finding.body
         if "placement" in body:
-            before = memory.placements.take(body["placement"])
-            attempt = memory.placements.attempts[f"{body['placement']['job']}\t{body['placement']['attempt']}"]
+            attempt, moved = read_placement(body["placement"])
+            before = memory.placements.take(attempt, moved)
             for doubt in memory.placements.doubts:
                 self.doubt(doubt)
             memory.placements.doubts.clear()
@@ -105,13 +107,14 @@ class Desk:
             elif before is None and now - memory.stopped_at < SETTLES_S:
                 self._look_soon(now)  # somebody was stopped just before: perhaps for this one
         elif "topology" in body:
-            memory.landscape.take_topology(body["topology"])
-            for doubt in refused_labels(body["topology"]):
+            places = read_places(body["topology"])
+            memory.landscape.take_places(places)
+            for doubt in refused_labels(places.node, places.refused):
                 self.doubt(doubt)
         elif "change" in body:
-            memory.landscape.take_change(body["change"])
+            memory.landscape.take_change(read_change(body["change"]))
         elif "load" in body:
-            memory.landscape.take_load(body["load"])
+            memory.landscape.take_load(read_load(body["load"]))
         elif "plan" in body:
             memory.put_plan(plan_of(body["plan"], finding.key, over=finding.cleared))
         memory.changed()
@@ -127,7 +130,7 @@ class Desk:
         if self.memory.take_sign(condition, now) and self.memory.open:
             self._look_soon(now)
 
-    def take_label(self, incident: str, label: dict[str, Any], now: float) -> None:
+    def take_label(self, incident: str, label: IncidentLabel, now: float) -> None:
         """A person's word on an incident: it takes a blame back, or sets it."""
         memory = self.memory
         memory.put_label(incident, label)
@@ -165,15 +168,15 @@ class Desk:
         return wait
 
     def _count_blame(self, trouble: Trouble) -> None:
-        label = self.memory.told.get(trouble.id, {})
+        label = self.memory.told.get(trouble.id, _NOTHING_SAID)
         cause = trouble.cause[:1]
         weights = blame_of(trouble, is_shared=bool(cause) and cause[0] not in ("lemon", "silent_corruption"))
-        if label.get("wrong"):
+        if label.wrong:
             weights = {}
-        named = str(label.get("cause") or "")
-        if named.startswith("node=") and not label.get("wrong"):
+        named = label.cause or ""
+        if named.startswith("node=") and not label.wrong:
             weights = {named.removeprefix("node="): 1.0}
-        elif named and not label.get("wrong"):
+        elif named and not label.wrong:
             weights = {}  # a person knows a cause that is no node
         weights = {node: round(weight, 3) for node, weight in weights.items() if weight > 0}
         if weights != trouble.blamed:
@@ -328,7 +331,7 @@ class Desk:
             covered |= {t.id for t in members}
             members.sort(key=lambda t: (t.onset, t.id))
             cause = [verdict.rule.name, verdict.value]
-            decisions.joint[leader.id] = joint_fields(verdict, members, memory)
+            decisions.joint[leader.id] = joint_cause(verdict, members, memory)
             for trouble in members:
                 # What is over as an incident of its own stays so; it is listed with its job.
                 if trouble.is_open or trouble.leader or trouble is leader:
@@ -444,15 +447,15 @@ class Desk:
             self._look_soon(now, min(ends) - now + 1.0)
 
 
-def plan_row(plan: Plan) -> dict[str, Any]:
+def plan_row(plan: Plan) -> EvidenceRow:
     """As evidence."""
-    return {
-        "signal": f"plan.{plan.what}",
-        "source": plan.by or "announced",
-        "time": plan.begin,
-        "value": plan.what,
-        "shows": f"{plan.what} was announced for this time, until {plan.end - plan.begin:.0f} s after its begin",
-    }
+    return EvidenceRow(
+        signal=f"plan.{plan.what}",
+        source=plan.by or "announced",
+        time_s=plan.begin,
+        value=plan.what,
+        shows=f"{plan.what} was announced for this time, until {plan.end - plan.begin:.0f} s after its begin",
+    )
 
 
 def _without(troubles: Iterable[Trouble], verdicts: Iterable[Verdict]) -> list[Trouble]:

@@ -6,9 +6,8 @@ nothing of it is a fault of a job, but whoever looks for shared causes sees less
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ....telemetry.records import Finding, Identity
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
@@ -42,18 +41,17 @@ def unreadable(finding: Finding, error: Exception) -> Doubt:
     )
 
 
-def refused_labels(topology: Mapping[str, Any]) -> Iterator[Doubt]:
+def refused_labels(node: str, refused: Sequence[str]) -> Iterator[Doubt]:
     """What the entity operator could not take as the name of a place."""
-    node, refused = str(topology["entity"]), [str(name) for name in topology.get("refused") or ()]
     if refused:
         words = f"of node {node} the places {', '.join(refused[:MOST_NAMED])} are no names; they are passed over"
         yield Doubt(what=NO_NAME, entity=node, words=words)
 
 
-def unknown_nodes(job: str, nodes: Iterable[str], labels: Mapping[str, Any]) -> Iterator[Doubt]:
-    """Nodes of a job that stand nowhere, while others are known to: as one, for the job."""
-    unknown = sorted(node for node in nodes if node not in labels)
-    if unknown and labels:
+def unknown_nodes(job: str, nodes: Iterable[str], placed: Container[str]) -> Iterator[Doubt]:
+    """Nodes of a job that stand nowhere, while others are known to: as one, for the job. placed: those others."""
+    unknown = sorted(node for node in nodes if node not in placed)
+    if unknown and placed:
         named = ", ".join(unknown[:MOST_NAMED]) + (" and others" if len(unknown) > MOST_NAMED else "")
         words = f"job {job} runs on {named}, of which no place is known; what they share with others cannot be seen"
         yield Doubt(what=UNKNOWN_NODE, entity=job, words=words)

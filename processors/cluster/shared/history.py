@@ -9,8 +9,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ....telemetry.incident_document import EvidenceRow, Value
 from ....telemetry.kind_sets import NUMERIC_KINDS, SPEED_KINDS
 from ....telemetry.vocabulary import Kind
 from .memory import Memory, step_key
@@ -56,8 +56,8 @@ class Verdict:
     culprit: str = ""
     rivals: Sequence[tuple[str, str, float]] = ()
     jobs: Sequence[tuple[str, str, str]] = ()
-    words: dict[str, Any] = field(default_factory=dict)
-    evidence: Sequence[dict[str, Any]] = ()
+    words: dict[str, Value] = field(default_factory=dict)
+    evidence: Sequence[EvidenceRow] = ()
     innocent: Sequence[tuple[str, str, str]] = ()
 
 
@@ -85,13 +85,13 @@ def same_place_again(memory: Memory, troubles: Iterable[Trouble]) -> Iterator[Ve
             onset=min(t.onset for t in alike),
             words={"rank": rank, "count": len(alike), "jobs": len({t.job for t in alike})},
             evidence=[
-                {
-                    "signal": "history.same_place",
-                    "source": f"job {t.job}, attempt {t.attempt}",
-                    "time": t.onset,
-                    "value": t.step,
-                    "shows": f"rank {rank} failed at step {t.step} on {', '.join(t.nodes)}: {t.error or t.kind}",
-                }
+                EvidenceRow(
+                    signal="history.same_place",
+                    source=f"job {t.job}, attempt {t.attempt}",
+                    time_s=t.onset,
+                    value=t.step,
+                    shows=f"rank {rank} failed at step {t.step} on {', '.join(t.nodes)}: {t.error or t.kind}",
+                )
                 for t in nodes[-6:]
             ],
             innocent=[
@@ -191,13 +191,13 @@ def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], 
                 "hours": hours,
             },
             evidence=[
-                {
-                    "signal": "history.incidents",
-                    "source": node,
-                    "time": entry[3],
-                    "value": round(entry[1], 3),
-                    "shows": f"incident {id_} of job {entry[0]} began there",
-                }
+                EvidenceRow(
+                    signal="history.incidents",
+                    source=node,
+                    time_s=entry[3],
+                    value=round(entry[1], 3),
+                    shows=f"incident {id_} of job {entry[0]} began there",
+                )
                 for id_, entry in sorted(blame.items(), key=lambda each: float(each[1][3]))[-6:]
             ],
         )
@@ -279,13 +279,13 @@ def corruption(memory: Memory, troubles: Sequence[Trouble], _: Collection[str], 
             "gpu": gpu,
         },
         evidence=[
-            {
-                "signal": "history.numbers",
-                "source": f"job {job}",
-                "time": hit[job].onset,
-                "value": hit[job].kind,
-                "shows": f"job {job} had held {node} before its numbers went wrong",
-            }
+            EvidenceRow(
+                signal="history.numbers",
+                source=f"job {job}",
+                time_s=hit[job].onset,
+                value=hit[job].kind,
+                shows=f"job {job} had held {node} before its numbers went wrong",
+            )
             for job in sorted(inside)[:6]
         ],
     )
@@ -370,14 +370,14 @@ def _rollout(
         jobs=[(t.job, t.attempt, "victim") for t in first],
         words={"what": what, "value": new, "count": len(after), "ratio": ratio, "jobs": len(hit_jobs), "old": old},
         evidence=[
-            {
-                "signal": f"change.{what}",
-                "source": node,
-                "time": nodes[node][0],
-                "value": new,
-                "shows": f"{what} {old or '?'} -> {new} on {node}, {(t.onset - nodes[node][0]) / 60:.0f} min before "
+            EvidenceRow(
+                signal=f"change.{what}",
+                source=node,
+                time_s=nodes[node][0],
+                value=new,
+                shows=f"{what} {old or '?'} -> {new} on {node}, {(t.onset - nodes[node][0]) / 60:.0f} min before "
                 f"job {t.job} failed there",
-            }
+            )
             for (_, node), t in sorted(after.items(), key=lambda each: each[1].onset)[:8]
         ],
         innocent=[
@@ -417,14 +417,14 @@ def preemptions(memory: Memory, stops: Sequence[Trouble], now: float) -> Iterato
             culprit=job,
             words={"value": job, "jobs": len(victims), "count": len({s.key for s, _ in pushed})},
             evidence=[
-                {
-                    "signal": "placement",
-                    "source": f"job {job}",
-                    "time": start.begin,
-                    "value": len(start.nodes),
-                    "shows": f"attempt {start.attempt} of job {job} began on nodes of job {t.job}, "
+                EvidenceRow(
+                    signal="placement",
+                    source=f"job {job}",
+                    time_s=start.begin,
+                    value=len(start.nodes),
+                    shows=f"attempt {start.attempt} of job {job} began on nodes of job {t.job}, "
                     f"{max(0.0, start.begin - t.onset):.0f} s after that was stopped",
-                }
+                )
                 for start, t in pushed[:8]
             ],
         )

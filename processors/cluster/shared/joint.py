@@ -7,9 +7,19 @@ others merge into it. So nobody is paged twice for one cause, not even where the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
-from ....telemetry.vocabulary import Action, Kind, Scope, Severity
+from ....telemetry.incident_document import (
+    EvidenceRow,
+    IncidentAdvice,
+    IncidentCause,
+    JobShare,
+    RuledOutEntry,
+    SuspectEntry,
+    Value,
+    Victims,
+)
+from ....telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 from .history import Verdict
 from .memory import Memory
 from .rules import Rule, load_shared_rules
@@ -24,6 +34,33 @@ _SUSPECT_SCOPE = {"leaf": Scope.SWITCH, "spine": Scope.SWITCH, "storage": Scope.
 SHARED_KINDS = frozenset(rule.kind for rule in load_shared_rules().values()) | {Kind.SHARED_CAUSE}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointCause:
+    """What is said for all jobs that share a cause. rule: its name. victims: how many ranks. members: ids of incidents.
+
+    resolved: when the last of them was over, None while one is open; onset: of the first (Unix seconds). cause: None
+    where several causes remain.
+    """
+
+    kind: Kind | str
+    bucket: Bucket | str
+    scope: Scope | str | None
+    severity: Severity | str
+    confidence: float | None
+    suspects: tuple[SuspectEntry, ...]
+    jobs: tuple[JobShare, ...]
+    advice: IncidentAdvice | None
+    rule: str | None
+    value: str | None
+    victims: int | None
+    cause: IncidentCause | None
+    evidence: tuple[EvidenceRow, ...]
+    ruled_out: tuple[RuledOutEntry, ...]
+    members: tuple[str, ...]
+    resolved: float | None
+    onset: float
+
+
 def verdict_of(choice: Choice) -> Verdict:
     best = choice.candidate
     return Verdict(
@@ -36,11 +73,11 @@ def verdict_of(choice: Choice) -> Verdict:
         culprit=best.culprit,
         rivals=[(rival.rule.name, rival.value, probability) for rival, probability in choice.rivals],
         words={**best.words, "exposed": best.exposed},
-        evidence=[dict(row) for row in best.evidence],
+        evidence=tuple(best.evidence),
     )
 
 
-def joint_fields(verdict: Verdict, members: Sequence[Trouble], memory: Memory) -> dict[str, Any]:
+def joint_cause(verdict: Verdict, members: Sequence[Trouble], memory: Memory) -> JointCause:
     """members: in order of their onset; all that belong to it, also those that are over."""
     rule = verdict.rule
     kind = rule.kind if verdict.decides else Kind.SHARED_CAUSE
@@ -50,37 +87,35 @@ def joint_fields(verdict: Verdict, members: Sequence[Trouble], memory: Memory) -
     words = {**words, "whose": f"{len(jobs)} jobs" if len(jobs) != 1 else f"job {jobs[0]}"}
     is_over = all(not t.is_open for t in members)
     says = rule.says.format(**{"value": verdict.value, **words})
-    return {
-        "rule": rule.name,
-        "value": verdict.value,
-        "kind": kind.value,
-        "bucket": _bucket(rule, members, decides=verdict.decides),
-        "scope": scope.value,
-        "severity": _severity(rule, members),
-        "confidence": round(verdict.probability, 3),
-        "suspects": _suspects(verdict, members),
-        "jobs": _jobs(verdict, members),
-        "members": [trouble.id for trouble in members[:MAX_JOBS]],
-        "victims": sum(t.victims for t in members),
-        "cause": {
-            "condition": rule.name,
-            "entity": verdict.value,
-            "device_kind": rule.attribute or scope.value,
-            "device": "",
-            "since": verdict.onset,
-            "domain": "application" if scope is Scope.APPLICATION else "shared",
-        }
-        if verdict.decides
-        else None,
+    cause = IncidentCause(
+        condition=rule.name,
+        entity=verdict.value,
+        device_kind=rule.attribute or scope.value,
+        device="",
+        since_s=verdict.onset,
+        domain="application" if scope is Scope.APPLICATION else "shared",
+    )
+    evidence = (_says(rule, verdict, says), *verdict.evidence[:MAX_ROWS])
+    return JointCause(
+        rule=rule.name,
+        value=verdict.value,
+        kind=kind,
+        bucket=_bucket(rule, members, decides=verdict.decides),
+        scope=scope,
+        severity=_severity(rule, members),
+        confidence=round(verdict.probability, 3),
+        suspects=tuple(_suspects(verdict, members)),
+        jobs=tuple(_jobs(verdict, members)),
+        members=tuple(trouble.id for trouble in members[:MAX_JOBS]),
+        victims=sum(t.victims for t in members),
+        cause=cause if verdict.decides else None,
         # "condition": it lies over what the job says, and is made anew each time.
-        "evidence": [
-            {**row, "condition": rule.name} for row in (_says(rule, verdict, says), *verdict.evidence[:MAX_ROWS])
-        ],
-        "ruled_out": [{**row, "condition": rule.name} for row in _ruled_out(verdict, members)],
-        "advice": _advice(verdict, {"value": verdict.value, **words}),
-        "resolved": max(float(t.resolved or 0.0) for t in members) if is_over else None,
-        "onset": min([verdict.onset, *(t.onset for t in members)]),
-    }
+        evidence=tuple(replace(row, condition=rule.name) for row in evidence),
+        ruled_out=tuple(replace(row, condition=rule.name) for row in _ruled_out(verdict, members)),
+        advice=_advice(verdict, {"value": verdict.value, **words}),
+        resolved=max(float(t.resolved or 0.0) for t in members) if is_over else None,
+        onset=min([verdict.onset, *(t.onset for t in members)]),
+    )
 
 
 def _bucket(rule: Rule, members: Sequence[Trouble], *, decides: bool) -> str:
@@ -99,7 +134,7 @@ def _severity(rule: Rule, members: Sequence[Trouble]) -> str:
     return _SEVERITIES[min(gravest, _SEVERITIES.index(rule.severity.value))]
 
 
-def _suspects(verdict: Verdict, members: Sequence[Trouble]) -> list[dict[str, Any]]:
+def _suspects(verdict: Verdict, members: Sequence[Trouble]) -> list[SuspectEntry]:
     rule = verdict.rule
     if rule.family in ("observer", "maintenance"):
         return []
@@ -109,13 +144,14 @@ def _suspects(verdict: Verdict, members: Sequence[Trouble]) -> list[dict[str, An
     if rule.family == "again":
         first = members[-1]
         return [_of_scope(Scope.APPLICATION, verdict.value, verdict.probability, rank=first.ranks[0])]
-    suspects = [_suspect(rule, verdict.value, verdict.probability, gpu=verdict.words.get("gpu") or None)]
+    gpu = verdict.words.get("gpu")
+    suspects = [_suspect(rule, verdict.value, verdict.probability, gpu=str(gpu) if gpu else None)]
     if verdict.culprit and rule.family == "actor":
         suspects.append(_of_scope(Scope.JOB, verdict.culprit, verdict.probability))
     return suspects
 
 
-def _suspect(rule: Rule, value: str, probability: float, gpu: str | None = None) -> dict[str, Any]:
+def _suspect(rule: Rule, value: str, probability: float, gpu: str | None = None) -> SuspectEntry:
     if rule.scope is Scope.NODE:
         return _of_scope(Scope.NODE, value, probability, node=value, gpu=gpu)
     return _of_scope(_SUSPECT_SCOPE.get(rule.attribute, rule.scope), value, probability)
@@ -129,22 +165,13 @@ def _of_scope(
     rank: int | None = None,
     node: str | None = None,
     gpu: str | None = None,
-) -> dict[str, Any]:
-    return {
-        "scope": scope.value,
-        "id": id_,
-        "rank": rank,
-        "node": node,
-        "gpu": gpu,
-        "pid": None,
-        "where": None,
-        "probability": round(probability, 3),
-    }
+) -> SuspectEntry:
+    return SuspectEntry(scope=scope, id=id_, rank=rank, node=node, gpu=gpu, probability=round(probability, 3))
 
 
-def _jobs(verdict: Verdict, members: Sequence[Trouble]) -> list[dict[str, Any]]:
+def _jobs(verdict: Verdict, members: Sequence[Trouble]) -> list[JobShare]:
     """Culprits first, then the victims in order of their onset."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    rows: dict[tuple[str, str], JobShare] = {}
     if verdict.culprit:
         attempt = next((t.attempt for t in members if t.job == verdict.culprit), "")
         rows[(verdict.culprit, attempt)] = _job(verdict.culprit, attempt, "culprit", 0)
@@ -161,31 +188,25 @@ def _jobs(verdict: Verdict, members: Sequence[Trouble]) -> list[dict[str, Any]]:
     return list(rows.values())[:MAX_JOBS]
 
 
-def _job(job: str, attempt: str, role: str, victims: int) -> dict[str, Any]:
-    return {
-        "id": job,
-        "attempt": attempt,
-        "role": role,
-        "victims": {"count": victims, "ranks": None} if victims else {},
-        "cost": {},
-    }
+def _job(job: str, attempt: str, role: str, victims: int) -> JobShare:
+    return JobShare(id=job, attempt=attempt, role=role, victims=Victims(count=victims) if victims else None)
 
 
-def _says(rule: Rule, verdict: Verdict, says: str) -> dict[str, Any]:
+def _says(rule: Rule, verdict: Verdict, says: str) -> EvidenceRow:
     if not verdict.decides:
         says = "; or ".join([says, *(f"{name} {value}" for name, value, _ in verdict.rivals)])
-    return {
-        "signal": f"shared.{rule.name}" if verdict.decides else "shared.undecided",
-        "source": "cluster",
-        "time": verdict.onset,
-        "value": verdict.value,
-        "shows": says,
-    }
+    return EvidenceRow(
+        signal=f"shared.{rule.name}" if verdict.decides else "shared.undecided",
+        source="cluster",
+        time_s=verdict.onset,
+        value=verdict.value,
+        shows=says,
+    )
 
 
-def _ruled_out(verdict: Verdict, members: Sequence[Trouble]) -> list[dict[str, Any]]:
+def _ruled_out(verdict: Verdict, members: Sequence[Trouble]) -> list[RuledOutEntry]:
     rows = [
-        {"who": who, "looks_guilty": looks_guilty, "because": because}
+        RuledOutEntry(who=who, looks_guilty=looks_guilty, because=because)
         for who, looks_guilty, because in verdict.innocent[:MAX_ROWS]
     ]
     if not verdict.decides or verdict.rule.family in ("again", "lemon", "corruption", "observer", "rollout"):
@@ -194,24 +215,23 @@ def _ruled_out(verdict: Verdict, members: Sequence[Trouble]) -> list[dict[str, A
     for trouble in members:
         for node in trouble.nodes[:2]:
             if len(rows) < MAX_ROWS:
-                rows.append(
-                    {"who": f"node {node}", "looks_guilty": f"job {trouble.job} suspects it", "because": because}
-                )
+                looks_guilty = f"job {trouble.job} suspects it"
+                rows.append(RuledOutEntry(who=f"node {node}", looks_guilty=looks_guilty, because=because))
     for name, value, probability in verdict.rivals[:4]:
         rows.append(
-            {
-                "who": f"{name.replace('_', ' ')} {value}",
-                "looks_guilty": "it concerns the same jobs",
-                "because": f"it explains less: {probability:.0%} against {verdict.probability:.0%}",
-            }
+            RuledOutEntry(
+                who=f"{name.replace('_', ' ')} {value}",
+                looks_guilty="it concerns the same jobs",
+                because=f"it explains less: {probability:.0%} against {verdict.probability:.0%}",
+            )
         )
     return rows
 
 
-def _advice(verdict: Verdict, words: Mapping[str, Any]) -> dict[str, str]:
+def _advice(verdict: Verdict, words: Mapping[str, Value]) -> IncidentAdvice:
     rule = verdict.rule
     if not verdict.decides:
         named = ", ".join([f"{rule.attribute} {verdict.value}", *(f"{v}" for _, v, _ in verdict.rivals)])
         text = f"have a person look at what these jobs share: {named}; take no node out for it"
-        return {"action": Action.ASK_A_HUMAN.value, "by": "human", "text": text}
-    return {"action": rule.action.value, "by": rule.by, "text": rule.advice.format(**words)}
+        return IncidentAdvice(action=Action.ASK_A_HUMAN, by="human", text=text)
+    return IncidentAdvice(action=rule.action, by=rule.by, text=rule.advice.format(**words))

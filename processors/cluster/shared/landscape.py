@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from ...operator import Table
 from .placements import Attempt, Value
@@ -24,14 +24,95 @@ ONE_FOR_ALL = {"storage": "the shared storage", "service": "the control services
 _SPATIAL = ("leaf", "spine", "rack", "pdu", "storage")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlaces:
+    """Where a node stands. labels: by attribute. refused: what could not be taken as the name of a place."""
+
+    node: str
+    labels: dict[str, str]
+    refused: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChange:
+    """What was changed on a node, and when (Unix seconds). is_baseline: it was so at the first look.
+
+    where: of several of one kind, "" the only one.
+    """
+
+    node: str
+    what: str
+    where: str
+    new: str
+    old: str
+    time_s: float
+    is_baseline: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldLoad:
+    """What a node asks of a service, per second. usual: None not told. since_s, until_s: of a burst (Unix seconds).
+
+    since_s None: of no burst. until_s None: it lasts.
+    """
+
+    node: str
+    service: str
+    operation: str
+    usual: float | None
+    since_s: float | None
+    until_s: float | None
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVersion:
+    """What a node has, since when (Unix seconds). is_baseline: it was there at the first look."""
+
+    new: str
+    time_s: float
+    is_baseline: bool
+    old: str
+
+    def row(self) -> list[str | float]:
+        """As it stands in the node's row."""
+        return [self.new, self.time_s, self.is_baseline, self.old]
+
+
+#: Begin, end (None: it lasts) and rate of a burst.
+Spell = tuple[float, float | None, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """What a node asks of a service, per second. usual: None not told."""
+
+    usual: float | None = None
+    spells: tuple[Spell, ...] = ()
+
+
 class Landscape:
     def __init__(self, labels: Table, versions: Table, loads: Table) -> None:
         self.tables = {"labels": labels, "versions": versions, "loads": loads}
         self.labels: dict[str, dict[str, str]] = {node: json.loads(row) for node, row in labels.rows()}
-        #: By node: by what and where, [new, time, was it there at the first look, old].
-        self.versions: dict[str, dict[str, list[Any]]] = {node: json.loads(row) for node, row in versions.rows()}
-        #: By service and operation: by node, {usual, spells: [[since, until, rate], ...]}.
-        self.loads: dict[str, dict[str, dict[str, Any]]] = {key: json.loads(row) for key, row in loads.rows()}
+        #: By node: by what and where.
+        self.versions: dict[str, dict[str, NodeVersion]] = {
+            node: {
+                key: NodeVersion(new=str(new), time_s=float(time), is_baseline=is_baseline, old=old)
+                for key, (new, time, is_baseline, old) in json.loads(row).items()
+            }
+            for node, row in versions.rows()
+        }
+        #: By service and operation: by node.
+        self.loads: dict[str, dict[str, NodeLoad]] = {
+            key: {
+                node: NodeLoad(
+                    usual=known["usual"], spells=tuple((since, until, rate) for since, until, rate in known["spells"])
+                )
+                for node, known in json.loads(row).items()
+            }
+            for key, row in loads.rows()
+        }
         self.values: dict[str, Counter[str]] = {}
         for found in self.labels.values():
             self._count(found, 1)
@@ -40,13 +121,13 @@ class Landscape:
         self.clocks: dict[str, tuple[float, str]] = {}
         self._changes: list[tuple[float, str, str]] = []
         for node, known in self.versions.items():
-            for key, (new, time, is_baseline, _) in known.items():
-                self._note_change(node, key, str(new), float(time), is_baseline=is_baseline)
+            for key, version in known.items():
+                self._note_change(node, key, version)
         self._changes.sort()
 
-    def take_topology(self, body: Mapping[str, Any]) -> None:
-        node = str(body["entity"])
-        labels = {str(k): str(v) for k, v in body["labels"].items()}
+    def take_places(self, places: NodePlaces) -> None:
+        """Where a node stands, as it is told now."""
+        node, labels = places.node, places.labels
         before = self.labels.get(node)
         if before == labels or (before is None and len(self.labels) >= MAX_NODES):
             return
@@ -56,34 +137,38 @@ class Landscape:
         self.tables["labels"].put(node, json.dumps(labels).encode())
         self.generation += 1
 
-    def take_change(self, body: Mapping[str, Any]) -> bool:
+    def take_change(self, change: NodeChange) -> bool:
         """Whether it is a change, and not what was there at the first look."""
-        node = str(body["entity"])
+        node = change.node
         if node not in self.versions and len(self.versions) >= MAX_NODES:
             return False
         versions = self.versions.setdefault(node, {})
-        key = f"{body['what']}\t{body.get('where') or ''}"
+        key = f"{change.what}\t{change.where}"
         versions.pop(key, None)
-        versions[key] = [str(body["new"]), float(body["time"]), bool(body.get("baseline")), str(body.get("old") or "")]
-        self._note_change(node, key, str(body["new"]), float(body["time"]), is_baseline=bool(body.get("baseline")))
+        versions[key] = NodeVersion(
+            new=change.new, time_s=change.time_s, is_baseline=change.is_baseline, old=change.old
+        )
+        self._note_change(node, key, versions[key])
         while len(versions) > MAX_VERSIONS_PER_NODE:
             del versions[next(iter(versions))]
-        self.tables["versions"].put(node, json.dumps(versions).encode())
-        return not body.get("baseline")
+        rows = {name: version.row() for name, version in versions.items()}
+        self.tables["versions"].put(node, json.dumps(rows).encode())
+        return not change.is_baseline
 
-    def take_load(self, body: Mapping[str, Any]) -> None:
-        key = f"{body['service']}\t{body['operation']}"
+    def take_load(self, load: ToldLoad) -> None:
+        """What a node asks of a service, or that a burst of it has begun or ended."""
+        key, node = f"{load.service}\t{load.operation}", load.node
         nodes = self.loads.setdefault(key, {})
-        node = str(body["entity"])
         if node not in nodes and len(nodes) >= MAX_NODES:
             return
-        known = nodes.setdefault(node, {"usual": None, "spells": []})
-        if body.get("usual") is not None:
-            known["usual"] = float(body["usual"])
-        if body.get("since") is not None:
-            spell = [float(body["since"]), body.get("until"), float(body["rate"])]
-            known["spells"] = [*(s for s in known["spells"] if s[0] != spell[0]), spell][-MAX_SPELLS:]
-        self.tables["loads"].put(key, json.dumps(nodes).encode())
+        known = nodes.get(node, NodeLoad())
+        spells = known.spells
+        if load.since_s is not None:
+            others = (spell for spell in spells if spell[0] != load.since_s)
+            spells = (*others, (load.since_s, load.until_s, load.rate))[-MAX_SPELLS:]
+        nodes[node] = NodeLoad(usual=known.usual if load.usual is None else load.usual, spells=spells)
+        rows = {name: {"usual": each.usual, "spells": each.spells} for name, each in nodes.items()}
+        self.tables["loads"].put(key, json.dumps(rows).encode())
 
     def values_of(self, node: str) -> Iterator[Value]:
         """Every value that the node has."""
@@ -115,16 +200,16 @@ class Landscape:
     def changes(self, since: float) -> Iterator[tuple[str, str, str, float, str]]:
         """(node, what, new, time, old) of what was changed since then; steps of a clock are none."""
         for _, node, key in reversed(self._changes):
-            new, time, is_baseline, old = self.versions.get(node, {}).get(key, ("", 0.0, True, ""))
-            if not is_baseline and time >= since:
-                yield node, key.partition("\t")[0], new, time, old
+            version = self.versions.get(node, {}).get(key)
+            if version is not None and not version.is_baseline and version.time_s >= since:
+                yield node, key.partition("\t")[0], version.new, version.time_s, version.old
 
-    def _note_change(self, node: str, key: str, new: str, time: float, *, is_baseline: bool) -> None:
+    def _note_change(self, node: str, key: str, version: NodeVersion) -> None:
         if key == f"{CLOCK}\t":
-            self.clocks[node] = time, new
-        elif not is_baseline:
-            self._changes.append((time, node, key))
-            while self._changes[0][0] < time - CHANGES_KEPT_S:
+            self.clocks[node] = version.time_s, version.new
+        elif not version.is_baseline:
+            self._changes.append((version.time_s, node, key))
+            while self._changes[0][0] < version.time_s - CHANGES_KEPT_S:
                 del self._changes[0]
 
     def _count(self, labels: Mapping[str, str], by: int) -> None:

@@ -9,11 +9,15 @@ import bisect
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
+from ....telemetry.incident_document import IncidentLabel
+from ....telemetry.incident_reading import read_label
+from ....telemetry.incident_writing import write_label
 from ...condition_document import ConditionReport
-from ...operator import Context, Table
+from ...operator import Context
 from .doubts import Doubt
 from .landscape import Landscape
 from .placements import KEPT_S, Placements
@@ -32,6 +36,22 @@ SIGN_KEPT_S = 3600.0
 _MISC = "shared"
 StepKey = tuple[str, int, str, str]
 _K = TypeVar("_K")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """A condition that several jobs may have in common. since, until: Unix seconds; until None: it lasts."""
+
+    name: str
+    kind: str
+    since: float
+    until: float | None
+    severity: str
+    text: str
+
+    def lasted_at(self, onset: float, window_s: float) -> bool:
+        """It stood at the onset, or came within the window around it."""
+        return self.since <= onset + window_s and (self.until is None or self.until >= onset - window_s)
 
 
 class Memory:
@@ -57,11 +77,15 @@ class Memory:
         self.held: dict[str, None] = {}
         for _, row in sorted(self._troubles.rows(), key=lambda each: Trouble.unpack(each[1]).opened):
             self._index(Trouble.unpack(row))
-        #: By entity: by condition, {since, until, severity, text, kind}.
-        self.signs: dict[str, dict[str, dict[str, Any]]] = {e: json.loads(row) for e, row in self._signs.rows()}
+        #: By entity: by condition.
+        self.signs: dict[str, dict[str, Sign]] = {
+            entity: {key: Sign(**sign) for key, sign in json.loads(row).items()} for entity, row in self._signs.rows()
+        }
         self.plans = {key: Plan(**json.loads(row)) for key, row in self._plans.rows()}
         #: People's words on incidents.
-        self.told: dict[str, dict[str, Any]] = {id_: json.loads(row) for id_, row in self._labels.rows()}
+        self.told: dict[str, IncidentLabel] = {
+            id_: label for id_, row in self._labels.rows() if (label := read_label(json.loads(row))) is not None
+        }
         #: (stamp in s, job) of the last page-worthy openings.
         self.openings: deque[tuple[float, str]] = deque(
             ((float(at), str(job)) for at, job in json.loads(self._misc.get("openings") or b"[]")), maxlen=1024
@@ -229,18 +253,21 @@ class Memory:
         if kind == "node" and name not in THROTTLES:
             return False
         known = self.signs.setdefault(entity, {})
-        known[f"{name}/{condition.device}"] = {
-            "name": name,
-            "kind": kind,
-            "since": condition.since,
-            "until": condition.until,
-            "severity": condition.severity,
-            "text": condition.text[:300],
-        }
-        for key in [k for k, sign in known.items() if sign["until"] is not None and sign["until"] < now - SIGN_KEPT_S]:
+        known[f"{name}/{condition.device}"] = Sign(
+            name=name,
+            kind=kind,
+            since=condition.since,
+            until=condition.until,
+            severity=condition.severity,
+            text=condition.text[:300],
+        )
+        for key in [k for k, sign in known.items() if sign.until is not None and sign.until < now - SIGN_KEPT_S]:
             del known[key]
-        _put(self._signs, entity, known)
-        if not known:
+        if known:
+            rows = {key: {field: getattr(sign, field) for field in Sign.__slots__} for key, sign in known.items()}
+            self._signs.put(entity, json.dumps(rows, separators=(",", ":")).encode())
+        else:
+            self._signs.delete(entity)
             del self.signs[entity]
         while len(self.signs) > MAX_SIGNS:
             oldest = next(iter(self.signs))
@@ -249,12 +276,12 @@ class Memory:
         self.changed()
         return True
 
-    def signs_of(self, entity: str, kinds: frozenset[str], onset: float, window_s: float) -> list[Mapping[str, Any]]:
+    def signs_of(self, entity: str, kinds: frozenset[str], onset: float, window_s: float) -> list[Sign]:
         """Of an entity that is no node: what lasted at the onset, or began near it."""
         return [
             sign
             for sign in self.signs.get(entity, {}).values()
-            if sign["kind"] in kinds and lasted_at(sign, onset, window_s) and sign["severity"] != "info"
+            if sign.kind in kinds and sign.lasted_at(onset, window_s) and sign.severity != "info"
         ]
 
     def throttled(self, onset: float, window_s: float) -> set[str]:
@@ -262,13 +289,11 @@ class Memory:
         return {
             entity
             for entity, found in self.signs.items()
-            if any(
-                s["kind"] == "node" and s["name"] in THROTTLES and lasted_at(s, onset, window_s) for s in found.values()
-            )
+            if any(s.kind == "node" and s.name in THROTTLES and s.lasted_at(onset, window_s) for s in found.values())
         }
 
     def is_anything_throttled(self) -> bool:
-        return any(sign["name"] in THROTTLES for found in self.signs.values() for sign in found.values())
+        return any(sign.name in THROTTLES for found in self.signs.values() for sign in found.values())
 
     def put_plan(self, plan: Plan) -> None:
         self.plans[plan.key] = plan
@@ -279,20 +304,15 @@ class Memory:
             self._plans.delete(oldest)
         self.changed()
 
-    def put_label(self, incident: str, label: Mapping[str, Any]) -> None:
-        self.told[incident] = dict(label)
-        self._labels.put(incident, json.dumps(label).encode())
+    def put_label(self, incident: str, label: IncidentLabel) -> None:
+        """A person's word on an incident."""
+        self.told[incident] = label
+        self._labels.put(incident, json.dumps(write_label(label)).encode())
         while len(self.told) > MAX_TROUBLES:
             oldest = next(iter(self.told))
             del self.told[oldest]
             self._labels.delete(oldest)
         self.changed()
-
-
-def lasted_at(sign: Mapping[str, Any], onset: float, window_s: float) -> bool:
-    """It stood at the onset, or came within the window around it."""
-    until = sign["until"]
-    return bool(sign["since"] <= onset + window_s and (until is None or until >= onset - window_s))
 
 
 def step_key(trouble: Trouble) -> StepKey:
@@ -313,10 +333,3 @@ def _keep(index: dict[str, None], id_: str, *, is_in: bool) -> None:
         index[id_] = None
     else:
         index.pop(id_, None)
-
-
-def _put(table: Table, row: str, content: Mapping[str, Any]) -> None:
-    if content:
-        table.put(row, json.dumps(content, separators=(",", ":")).encode())
-    else:
-        table.delete(row)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ....telemetry.incident_document import EvidenceRow
+from .landscape import NodeLoad
 from .rules import Rule
 from .scene import Scene
 from .troubles import Trouble
@@ -34,7 +35,7 @@ class Actor:
     since: float
     bursts: int
     correlation: Mapping[str, float]
-    evidence: Sequence[Mapping[str, Any]]
+    evidence: Sequence[EvidenceRow]
 
     @property
     def log_odds(self) -> float:
@@ -69,21 +70,21 @@ def actors_on(scene: Scene, rule: Rule, troubles: Sequence[Trouble]) -> Iterable
                 bursts=max(1, len(fitting)),
                 correlation=near,
                 evidence=[
-                    {
-                        "signal": f"load.{operation}",
-                        "source": f"job {job}",
-                        "time": since,
-                        "value": f"{rate:.0f}/s",
-                        "shows": f"job {job} asks {service} for {rate:.0f} {operation} operations a second, "
+                    EvidenceRow(
+                        signal=f"load.{operation}",
+                        source=f"job {job}",
+                        time_s=since,
+                        value=f"{rate:.0f}/s",
+                        shows=f"job {job} asks {service} for {rate:.0f} {operation} operations a second, "
                         f"{share:.0%} of all, since {min(stalls) - since:.0f} s before the first job waited"
                         + (f", in {len(spells)} bursts" if len(spells) > 1 else ""),
-                    }
+                    )
                 ],
             )
 
 
 def _by_job(
-    scene: Scene, nodes: Mapping[str, Mapping[str, Any]], troubles: Sequence[Trouble]
+    scene: Scene, nodes: Mapping[str, NodeLoad], troubles: Sequence[Trouble]
 ) -> tuple[dict[str, tuple[list[tuple[float, float]], float]], float]:
     """By job its bursts (begin, end) and their rate together, and the usual rate of all nodes that have none.
 
@@ -94,8 +95,8 @@ def _by_job(
     rates: dict[str, float] = {}
     loaded: set[str] = set()
     for node, known in nodes.items():
-        for since, until, rate in known["spells"]:
-            end = scene.now if until is None else float(until)
+        for since, until, rate in known.spells:
+            end = scene.now if until is None else until
             if end < first - 600.0:
                 continue
             for attempt in scene.memory.placements.at(node, max(since, 0.0)):
@@ -104,9 +105,9 @@ def _by_job(
                     rates[attempt.job] = rates.get(attempt.job, 0.0) + rate
                 loaded.add(node)
                 break
-    usual = sorted(float(known["usual"]) for known in nodes.values() if known["usual"] is not None)
+    usual = sorted(known.usual for known in nodes.values() if known.usual is not None)
     median = usual[len(usual) // 2] if usual else 0.0
-    others = sum(float(known["usual"] or median) for node, known in nodes.items() if node not in loaded)
+    others = sum((known.usual or median) for node, known in nodes.items() if node not in loaded)
     return {job: (_merged(spells), rates[job]) for job, spells in jobs.items()}, others
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from ....telemetry.incident_document import EvidenceRow
 from .history import Verdict
 from .memory import Memory
 from .placements import Attempt, Value
@@ -44,14 +45,14 @@ def newcomers(memory: Memory, troubles: Sequence[Trouble], _: Collection[str], n
             jobs=[(newcomer.job, newcomer.attempt, "victim")],
             words={"job": trouble.job, "other": newcomer.job, "attribute": attribute},
             evidence=[
-                {
-                    "signal": "placement",
-                    "source": f"job {newcomer.job}",
-                    "time": newcomer.begin,
-                    "value": value,
-                    "shows": f"it began {began} job {older.job} was slow in its exchange, which had run for "
+                EvidenceRow(
+                    signal="placement",
+                    source=f"job {newcomer.job}",
+                    time_s=newcomer.begin,
+                    value=value,
+                    shows=f"it began {began} job {older.job} was slow in its exchange, which had run for "
                     f"{(newcomer.begin - older.begin) / 60:.0f} min over the same spine without trouble",
-                }
+                )
             ],
         )
 

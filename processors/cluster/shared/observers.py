@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from ....telemetry.incident_document import EvidenceRow
+from ....telemetry.incident_writing import write_evidence
 from ....telemetry.records import Finding, Identity
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .history import Verdict
@@ -39,30 +40,30 @@ def blind_spots(troubles: Sequence[Trouble]) -> Iterator[Verdict]:
             onset=first.onset,
             words={"what": what, "jobs": len(jobs)},
             evidence=[
-                {
-                    "signal": f"telemetry.{t.kind}",
-                    "source": f"job {t.job}",
-                    "time": t.onset,
-                    "value": t.kind,
-                    "shows": f"of job {t.job} nothing is seen" + (f" on {', '.join(t.nodes)}" if t.nodes else ""),
-                }
+                EvidenceRow(
+                    signal=f"telemetry.{t.kind}",
+                    source=f"job {t.job}",
+                    time_s=t.onset,
+                    value=t.kind,
+                    shows=f"of job {t.job} nothing is seen" + (f" on {', '.join(t.nodes)}" if t.nodes else ""),
+                )
                 for t in together[:8]
             ],
         )
 
 
-def clock_note(trouble: Trouble, steps: Mapping[str, tuple[float, str]]) -> dict[str, Any] | None:
+def clock_note(trouble: Trouble, steps: Mapping[str, tuple[float, str]]) -> EvidenceRow | None:
     """Why the order of events in an incident is doubtful; None where it is not. steps: by node, when and how much."""
     for node in trouble.nodes:
         step = steps.get(node)
         if step is not None and abs(step[0] - trouble.onset) <= CLOCK_DOUBT_S:
-            return {
-                "signal": "change.clock",
-                "source": node,
-                "time": step[0],
-                "value": step[1],
-                "shows": f"the clock of {node} {step[1]}: which of the nodes' events came first is doubtful",
-            }
+            return EvidenceRow(
+                signal="change.clock",
+                source=node,
+                time_s=step[0],
+                value=step[1],
+                shows=f"the clock of {node} {step[1]}: which of the nodes' events came first is doubtful",
+            )
     return None
 
 
@@ -72,13 +73,13 @@ def clock_findings(finding: Finding) -> Iterator[Finding]:
     if not isinstance(change, Mapping) or change.get("what") != "clock":
         return
     node, time = str(change.get("entity") or ""), float(change.get("time") or finding.time_ns / 1e9)
-    row = {
-        "signal": "change.clock",
-        "source": node,
-        "time": time,
-        "value": str(change.get("new") or ""),
-        "shows": f"the clock of {node} {change.get('new')}: times of its events before and after do not compare",
-    }
+    row = EvidenceRow(
+        signal="change.clock",
+        source=node,
+        time_s=time,
+        value=str(change.get("new") or ""),
+        shows=f"the clock of {node} {change.get('new')}: times of its events before and after do not compare",
+    )
     body = {
         "bucket": Bucket.TELEMETRY.value,
         "kind": Kind.TELEMETRY_FAULT.value,
@@ -87,7 +88,7 @@ def clock_findings(finding: Finding) -> Iterator[Finding]:
         "suspects": [],
         "victims": {"count": 0, "ranks": ""},
         "times": {"onset": time, "detected": finding.time_ns / 1e9, "attributed": finding.time_ns / 1e9},
-        "evidence": [row],
+        "evidence": [write_evidence(row)],
         "ruled_out": [],
         "confidence": 0.9,
     }

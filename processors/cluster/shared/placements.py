@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ....telemetry.ring_layout import parse_ranks
 from ...operator import Table
@@ -55,6 +54,15 @@ class Attempt:
         return json.dumps({name: getattr(self, name) for name in names}, separators=(",", ":")).encode()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedRank:
+    """A rank that two nodes tell of. before, now: their names."""
+
+    rank: int
+    before: str
+    now: str
+
+
 class Placements:
     """A working copy of the table. Not thread-safe."""
 
@@ -72,27 +80,15 @@ class Placements:
             self._add(Attempt(**json.loads(row)))
         self.doubts.clear()  # it was told when it came
 
-    def take(self, body: Mapping[str, Any]) -> Attempt | None:
+    def take(self, fresh: Attempt, moved: MovedRank | None = None) -> Attempt | None:
         """Keep it. Gives the attempt back as it was before, if it was known and has run; None otherwise.
 
-        Raises ValueError or KeyError for a body that is no placement.
+        Raises ValueError for ranks that are no ranges.
         """
-        nodes = {str(node): str(ranks) for node, ranks in body["nodes"].items()}
-        self._check(str(body["job"]), nodes)
-        if moved := body.get("moved"):
-            words = f"rank {moved['rank']} of job {body['job']} is told of by {moved['from']} and by {moved['to']}"
-            self.doubts.append(Doubt(what=MOVED, entity=str(body["job"]), words=words))
-        fresh = Attempt(
-            job=str(body["job"]),
-            attempt=str(body["attempt"]),
-            run=str(body.get("run") or ""),
-            name=str(body.get("name") or ""),
-            owner=str(body.get("owner") or ""),
-            world_size=int(body.get("world_size") or 0),
-            begin=float(body["begin"]),
-            end=None if body.get("end") is None else float(body["end"]),
-            nodes=nodes,
-        )
+        self._check(fresh.job, fresh.nodes)
+        if moved is not None:
+            words = f"rank {moved.rank} of job {fresh.job} is told of by {moved.before} and by {moved.now}"
+            self.doubts.append(Doubt(what=MOVED, entity=fresh.job, words=words))
         before = self.attempts.get(fresh.key)
         if before is not None:
             self._drop(before)

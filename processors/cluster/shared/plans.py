@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from .placements import Attempt, Value
 from .troubles import Trouble
@@ -57,23 +56,9 @@ class Plan:
         return any((attribute, value) in counts for value in values)
 
 
-def plan_of(body: Mapping[str, Any], key: str, *, over: bool) -> Plan:
-    """Of a finding's body. over: it was called off, and explains nothing any more. Raises KeyError or ValueError."""
-    begin = float(body["begin"])
-    return Plan(
-        key=key,
-        what=str(body["what"]),
-        begin=begin,
-        end=begin - EARLY_S - 1.0 if over else float(body["end"]),
-        told=float(body.get("told", begin)),
-        by=str(body.get("by") or ""),
-        where={str(name): [str(value) for value in values] for name, values in (body.get("where") or {}).items()},
-        jobs=[str(job) for job in body.get("jobs") or ()],
-    )
-
-
 def plan_for(
     plans: Iterable[Plan], trouble: Trouble, attempt: Attempt | None, counts: Mapping[Value, int], now: float
 ) -> Plan | None:
+    """The earliest that explains the trouble now (Unix seconds). counts: how many nodes of its job have each value."""
     found = [plan for plan in plans if plan.explains(trouble, attempt, counts, now)]
     return min(found, key=lambda plan: (plan.begin, plan.key)) if found else None

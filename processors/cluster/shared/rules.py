@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from ....telemetry.evidence_facts import How
 from ....telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
@@ -55,7 +54,37 @@ class Rule:
 def load_shared_rules() -> Mapping[str, Rule]:
     """By name, in the file's order. Raises KeyError or ValueError for a file that is wrong; a test reads it."""
     content = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
-    rules = [_rule(entry) for entry in content["rule"]]
+    rules = [
+        Rule(
+            name=entry["name"],
+            kind=Kind(entry["kind"]),
+            scope=Scope(entry["scope"]),
+            bucket=Bucket(entry["bucket"]),
+            severity=Severity(entry["severity"]),
+            family=entry["family"],
+            attribute=entry.get("attribute", ""),
+            explains=frozenset(Kind(kind).value for kind in entry.get("explains", ())),
+            phases=frozenset(entry.get("phases", ())),
+            unknown_phase=float(entry.get("unknown_phase", 0.0)),
+            errors=re.compile("|".join(entry["errors"]), re.IGNORECASE) if entry.get("errors") else None,
+            ends=frozenset(How(how).value for how in entry.get("ends", ())),
+            conditions=frozenset(entry.get("conditions", ())),
+            symptoms=frozenset(entry.get("symptoms", ())),
+            signs=frozenset(entry.get("signs", ())),
+            window_s=float(entry.get("window_s", 60.0)),
+            patience_s=float(entry.get("patience_s", 30.0)),
+            p1=float(entry.get("p1", 0.9)),
+            inside=float(entry.get("inside", 1.0)),
+            prior=float(entry.get("prior", 0.0)),
+            min_jobs=int(entry.get("min_jobs", 2)),
+            min_nodes=int(entry.get("min_nodes", 0)),
+            action=Action(entry["action"]),
+            by=entry["by"],
+            says=entry["says"],
+            advice=entry["advice"],
+        )
+        for entry in content["rule"]
+    ]
     return {rule.name: rule for rule in rules}
 
 
@@ -66,34 +95,3 @@ def rules_of(family: str) -> list[Rule]:
 def the_rule(family: str) -> Rule:
     (rule,) = rules_of(family)
     return rule
-
-
-def _rule(entry: Mapping[str, Any]) -> Rule:
-    return Rule(
-        name=entry["name"],
-        kind=Kind(entry["kind"]),
-        scope=Scope(entry["scope"]),
-        bucket=Bucket(entry["bucket"]),
-        severity=Severity(entry["severity"]),
-        family=entry["family"],
-        attribute=entry.get("attribute", ""),
-        explains=frozenset(Kind(kind).value for kind in entry.get("explains", ())),
-        phases=frozenset(entry.get("phases", ())),
-        unknown_phase=float(entry.get("unknown_phase", 0.0)),
-        errors=re.compile("|".join(entry["errors"]), re.IGNORECASE) if entry.get("errors") else None,
-        ends=frozenset(How(how).value for how in entry.get("ends", ())),
-        conditions=frozenset(entry.get("conditions", ())),
-        symptoms=frozenset(entry.get("symptoms", ())),
-        signs=frozenset(entry.get("signs", ())),
-        window_s=float(entry.get("window_s", 60.0)),
-        patience_s=float(entry.get("patience_s", 30.0)),
-        p1=float(entry.get("p1", 0.9)),
-        inside=float(entry.get("inside", 1.0)),
-        prior=float(entry.get("prior", 0.0)),
-        min_jobs=int(entry.get("min_jobs", 2)),
-        min_nodes=int(entry.get("min_nodes", 0)),
-        action=Action(entry["action"]),
-        by=entry["by"],
-        says=entry["says"],
-        advice=entry["advice"],
-    )

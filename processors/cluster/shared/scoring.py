@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from ....telemetry.incident_document import EvidenceRow, Value
 from .rules import Rule
 
 LEAST_GAIN = 3.0
@@ -44,8 +44,8 @@ class Candidate:
     prior: float = 0.0
     onset: float = 0.0
     exposed: int = 0
-    words: Mapping[str, Any] = field(default_factory=dict)
-    evidence: Sequence[Mapping[str, Any]] = ()
+    words: Mapping[str, Value] = field(default_factory=dict)
+    evidence: Sequence[EvidenceRow] = ()
     jobs: frozenset[str] = frozenset()
     culprit: str = ""  # job that did it, where one did
     is_lone: bool = False  # one job is enough: several of its nodes were hit together

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 from ...operator import Table
 from .placements import DAY_S, KEPT_S, Attempt
@@ -17,12 +17,31 @@ _FLEET = "*"
 MAX_INCIDENTS_PER_NODE = 64
 
 
+#: Job, weight, day and Unix seconds of an incident that a node is to blame for.
+Blame = tuple[str, float, str, float]
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeSums:
+    """hours: in jobs, by day. blame: by incident. days: blame by day, of the whole fleet alone; None of a node."""
+
+    hours: dict[str, float] = field(default_factory=dict)
+    blame: dict[str, Blame] = field(default_factory=dict)
+    days: dict[str, float] | None = None
+
+    def pack(self) -> bytes:
+        """Its row."""
+        fields = {"hours": self.hours, "blame": self.blame}
+        row = fields if self.days is None else {**fields, "days": self.days}
+        return json.dumps(row, separators=(",", ":")).encode()
+
+
 class Sums:
     """Rows are read as they are needed."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._rows: dict[str, dict[str, Any]] = {}
+        self._rows: dict[str, NodeSums] = {}
 
     def add_hours(self, attempt: Attempt, until: float, *, sign: float = 1.0) -> None:
         """The attempt's nodes were in use from its begin until then."""
@@ -32,10 +51,10 @@ class Sums:
         day = str(int(until // DAY_S))
         for node in attempt.nodes:
             row = self._read(node)
-            row["hours"][day] = row["hours"].get(day, 0.0) + hours
+            row.hours[day] = row.hours.get(day, 0.0) + hours
             self._write(node, row, until)
         fleet = self._read(_FLEET)
-        fleet["hours"][day] = fleet["hours"].get(day, 0.0) + hours * len(attempt.nodes)
+        fleet.hours[day] = fleet.hours.get(day, 0.0) + hours * len(attempt.nodes)
         self._write(_FLEET, fleet, until)
 
     def blame(
@@ -43,48 +62,50 @@ class Sums:
     ) -> None:
         """Set how much each node is to blame for an incident, and take back what it was ``before``."""
         fleet, day = self._read(_FLEET), str(int(time // DAY_S))
+        days = fleet.days if fleet.days is not None else {}
         for node in sorted({*before, *weights}):
             row = self._read(node)
-            known = row["blame"].pop(incident, None)
+            known = row.blame.pop(incident, None)
             if known is not None:
-                fleet["days"][known[2]] = fleet["days"].get(known[2], 0.0) - known[1]
+                days[known[2]] = days.get(known[2], 0.0) - known[1]
             weight = weights.get(node, 0.0)
             if weight > 0:
-                row["blame"][incident] = [job, weight, day, time]
-                fleet["days"][day] = fleet["days"].get(day, 0.0) + weight
-                while len(row["blame"]) > MAX_INCIDENTS_PER_NODE:
-                    del row["blame"][next(iter(row["blame"]))]
+                row.blame[incident] = (job, weight, day, time)
+                days[day] = days.get(day, 0.0) + weight
+                while len(row.blame) > MAX_INCIDENTS_PER_NODE:
+                    del row.blame[next(iter(row.blame))]
             self._write(node, row, time)
+        fleet.days = days
         self._write(_FLEET, fleet, time)
 
-    def of(self, node: str, now: float) -> tuple[float, float, dict[str, list[Any]]]:
-        """(failures, hours, blame by incident: [job, weight, day, time]) of the last 28 days."""
+    def of(self, node: str, now: float) -> tuple[float, float, dict[str, Blame]]:
+        """(failures, hours, blame by incident) of the last 28 days."""
         row = self._read(node)
-        blame = {id_: entry for id_, entry in row["blame"].items() if entry[3] > now - KEPT_S}
-        return sum(entry[1] for entry in blame.values()), _recent(row["hours"], now), blame
+        blame = {id_: entry for id_, entry in row.blame.items() if entry[3] > now - KEPT_S}
+        return sum(entry[1] for entry in blame.values()), _recent(row.hours, now), blame
 
     def of_fleet(self, now: float) -> tuple[float, float]:
+        """Failures and node-hours of all nodes, of the last 28 days."""
         fleet = self._read(_FLEET)
-        return max(0.0, _recent(fleet["days"], now)), _recent(fleet["hours"], now)
+        return max(0.0, _recent(fleet.days or {}, now)), _recent(fleet.hours, now)
 
-    def _read(self, node: str) -> dict[str, Any]:
+    def _read(self, node: str) -> NodeSums:
         known = self._rows.get(node)
         if known is None:
-            row = self.table.get(node)
-            known = json.loads(row) if row else {"hours": {}, "blame": {}}
-            if node == _FLEET:
-                known.setdefault("days", {})
-            self._rows[node] = known
+            row = json.loads(self.table.get(node) or b"{}")
+            blame = {id_: (job, weight, day, time) for id_, (job, weight, day, time) in row.get("blame", {}).items()}
+            days = row.get("days", {}) if node == _FLEET else None
+            known = self._rows[node] = NodeSums(hours=row.get("hours", {}), blame=blame, days=days)
         return known
 
-    def _write(self, node: str, row: dict[str, Any], now: float) -> None:
+    def _write(self, node: str, row: NodeSums, now: float) -> None:
         oldest = int((now - KEPT_S) // DAY_S)
-        for name in ("hours", "days"):
-            if name in row:
-                row[name] = {day: value for day, value in row[name].items() if int(day) >= oldest}
-        row["blame"] = {id_: entry for id_, entry in row["blame"].items() if entry[3] > now - KEPT_S}
-        if row["hours"] or row["blame"] or node == _FLEET:
-            self.table.put(node, json.dumps(row, separators=(",", ":")).encode())
+        row.hours = {day: value for day, value in row.hours.items() if int(day) >= oldest}
+        if row.days is not None:
+            row.days = {day: value for day, value in row.days.items() if int(day) >= oldest}
+        row.blame = {id_: entry for id_, entry in row.blame.items() if entry[3] > now - KEPT_S}
+        if row.hours or row.blame or node == _FLEET:
+            self.table.put(node, row.pack())
         else:
             self.table.delete(node)
             self._rows.pop(node, None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ....telemetry.evidence_facts import EvidenceFact, How, signal_word
+from ....telemetry.incident_document import IncidentCause, IncidentDocument, SuspectEntry, word_of
 from ....telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
-from ...older_sentences import fact_of_row, hows_of_trouble, key_of_trouble
+from ...older_sentences import fact_of_evidence, hows_of_trouble, key_of_trouble
+from ...told_finding import ToldFinding
 
 MAX_NODES, MAX_RANKS, MAX_TEXT, MAX_STALLS = 64, 64, 400, 16
 #: By elimination: no cause of the node's own, and so none that rules a shared one out.
@@ -116,35 +117,33 @@ class Trouble:
         return cls(**{name: value for name, value in known.items() if name in cls.__slots__})
 
 
-def trouble_of(single: Mapping[str, Any], primary: Mapping[str, Any], opened: float, resolved: float | None) -> Trouble:
-    """single: the fields of the incident as its own job tells it; primary: the body that names its cause."""
-    suspects: Sequence[Mapping[str, Any]] = single["suspects"]
-    step = (single.get("first_bad") or {}).get("step")
-    job, ends = single["job"], _ends(single)
+def trouble_of(single: IncidentDocument, primary: ToldFinding, opened: float, resolved: float | None) -> Trouble:
+    """single: the incident as its own job tells it; primary: the finding that names its cause."""
+    suspects, step, job, ends = single.suspects, single.first_bad.step, single.job, _ends(single)
     return Trouble(
-        id=single["id"],
-        job=job["id"] or "",
-        attempt=job["attempt"] or "",
-        run=job["run"] or "",
-        kind=single["kind"],
-        bucket=single["bucket"],
-        severity=single["severity"],
-        onset=float(single["times"]["onset"]),
+        id=single.id,
+        job=job.id or "",
+        attempt=job.attempt or "",
+        run=job.run or "",
+        kind=word_of(single.kind),
+        bucket=word_of(single.bucket),
+        severity=word_of(single.severity),
+        onset=float(single.times.onset_s),
         opened=opened,
         resolved=resolved,
-        step=-1 if step is None else int(step) + int(primary.get("steps_before") or 0),
-        ranks=sorted({int(s["rank"]) for s in suspects if s.get("rank") is not None})[:MAX_RANKS],
+        step=-1 if step is None else step + primary.steps_before,
+        ranks=sorted({s.rank for s in suspects if s.rank is not None})[:MAX_RANKS],
         nodes=_nodes(single)[:MAX_NODES],
-        gpus=sorted({str(s["gpu"]) for s in suspects if s.get("gpu")})[:MAX_RANKS],
-        phase=_phase(suspects) or str(primary.get("grew") or ""),
+        gpus=sorted({s.gpu for s in suspects if s.gpu})[:MAX_RANKS],
+        phase=_phase(suspects) or primary.grew,
         place=_place(suspects),
         error=_error(single, primary, ends),
         said=fingerprint(_AND.join(fact.said for fact in ends)),
         hows=sorted({each.how.value for fact in ends for each in (fact, *fact.endings) if each.how is not None}),
-        own=_own(single.get("cause")),
-        confidence=float(single.get("confidence") or 0.5),
-        victims=int((single.get("victims") or {}).get("count") or 0),
-        stalls=[[float(begin), float(end)] for begin, end in (primary.get("stalls") or ())][-MAX_STALLS:],
+        own=_own(single.cause),
+        confidence=float(single.confidence or 0.5),
+        victims=single.victims.count or 0,
+        stalls=[[begin, end] for begin, end in primary.stalls][-MAX_STALLS:],
         blames=_blames(single),
     )
 
@@ -154,27 +153,27 @@ def fingerprint(text: str) -> str:
     return _NUMBERS.sub("#", text.strip().lower())[:MAX_TEXT]
 
 
-def _nodes(single: Mapping[str, Any]) -> list[str]:
+def _nodes(single: IncidentDocument) -> list[str]:
     """The suspects'; of a telemetry incident, which suspects nobody, those that are not seen."""
-    nodes = {str(suspect["node"]) for suspect in single["suspects"] if suspect.get("node")}
-    if single["bucket"] == Bucket.TELEMETRY.value:
-        nodes |= {fact.node for row in single["evidence"] if (fact := fact_of_row(row)) is not None and fact.node}
+    nodes = {suspect.node for suspect in single.suspects if suspect.node}
+    if single.bucket == Bucket.TELEMETRY:
+        nodes |= {fact.node for fact in map(fact_of_evidence, single.evidence) if fact is not None and fact.node}
     return sorted(nodes)
 
 
-def _ends(single: Mapping[str, Any]) -> list[EvidenceFact]:
+def _ends(single: IncidentDocument) -> list[EvidenceFact]:
     """What was raised, by the first two that did; the exit that follows adds nothing to it, and is told later."""
-    rows = [row for row in single["evidence"] if row.get("signal") in _ENDS]
-    rows = [row for row in rows if row["signal"] == _RAISED] or rows
-    facts = [fact for row in rows if (fact := fact_of_row(row)) is not None]
+    rows = [row for row in single.evidence if row.signal in _ENDS]
+    rows = [row for row in rows if row.signal == _RAISED] or rows
+    facts = [fact for row in rows if (fact := fact_of_evidence(row)) is not None]
     # The row that counts who raised the same has the same time as the first of them, and says less.
     return sorted(facts, key=lambda fact: fact.is_repeat)[:2]
 
 
-def _error(single: Mapping[str, Any], primary: Mapping[str, Any], ends: Sequence[EvidenceFact]) -> str:
+def _error(single: IncidentDocument, primary: ToldFinding, ends: Sequence[EvidenceFact]) -> str:
     texts = list(map(_key, ends))
-    if not texts and single["kind"] in (Kind.NUMERIC_FIRST_RANK.value, Kind.NUMERIC_ALL.value):
-        texts = [str(row.get("signal") or "") for row in (primary.get("evidence") or ())[:1]]
+    if not texts and single.kind in (Kind.NUMERIC_FIRST_RANK, Kind.NUMERIC_ALL):
+        texts = [row.signal for row in primary.evidence[:1]]
     return _AND.join(map(fingerprint, texts))[:MAX_TEXT]
 
 
@@ -195,23 +194,28 @@ def _key(fact: EvidenceFact) -> str:
     return name + sender + (f" in {fact.phase}" if fact.phase else "")
 
 
-def _phase(suspects: Sequence[Mapping[str, Any]]) -> str:
-    phases = Counter(str((s.get("where") or {}).get("phase") or "") for s in suspects)
+def _phase(suspects: Sequence[SuspectEntry]) -> str:
+    phases = Counter(suspect.phase or "" for suspect in suspects)
     phases.pop("", None)
     return min(phases, key=lambda phase: (-phases[phase], phase)) if phases else ""
 
 
-def _blames(single: Mapping[str, Any]) -> bool:
-    action = (single.get("advice") or {}).get("action")
-    return single["scope"] in _HARDWARE or action == Action.RESTART_WITHOUT_NODE.value
+def _blames(single: IncidentDocument) -> bool:
+    action = single.advice.action if single.advice is not None else None
+    return single.scope in _HARDWARE or action == Action.RESTART_WITHOUT_NODE
 
 
-def _place(suspects: Sequence[Mapping[str, Any]]) -> str:
-    where = (suspects[0].get("where") or {}) if suspects else {}
-    return f"{where['file']}:{where['line']}" if where.get("file") and where.get("line") is not None else ""
+def _place(suspects: Sequence[SuspectEntry]) -> str:
+    where = suspects[0].where if suspects else None
+    return f"{where.file}:{where.line}" if where is not None and where.file and where.line is not None else ""
 
 
-def _own(cause: Mapping[str, Any] | None) -> dict[str, str]:
-    if not cause or cause.get("condition") == _BY_ELIMINATION:
+def _own(cause: IncidentCause | None) -> dict[str, str]:
+    if cause is None or cause.condition == _BY_ELIMINATION:
         return {}
-    return {name: str(cause.get(name) or "") for name in ("condition", "device_kind", "domain", "entity")}
+    return {
+        "condition": cause.condition or "",
+        "device_kind": cause.device_kind or "",
+        "domain": cause.domain or "",
+        "entity": cause.entity or "",
+    }

@@ -267,7 +267,7 @@ def _with_endings(job: JobState, finding: OpenFinding, body: FindingBody) -> Fin
         ranks = format_ranks(sorted(cleared))
         entries = [replace(entries[0], who=f"ranks {ranks}", ranks=ranks)]
     known = set(cleared)
-    kept = [entry for entry in body.ruled_out if not set(parse_ranks(entry.ranks)) <= known]
+    kept = [entry for entry in body.ruled_out if not set(parse_ranks(entry.ranks or "")) <= known]
     return replace(body.with_evidence(*own), ruled_out=(*kept, *entries))
 
 

@@ -12,7 +12,8 @@ import pytest
 from tests.commands.check.checking import check as run_check
 from tests.commands.check.checking import families
 from whichrank.commands.check import compute
-from whichrank.commands.check.expected import Expected, expected_of
+from whichrank.commands.check.expectations_file import expected_of
+from whichrank.commands.check.expected import Expected
 from whichrank.commands.check.finding import Family, Finding
 from whichrank.commands.check.setup import Mode, Setup
 from whichrank.diagnosis.health_checks.outcome import CheckStatus

@@ -6,7 +6,8 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-from whichrank.telemetry.incident import Document, canonical_line, check_document, complete_document
+from whichrank.commands.run_folder.incident_log import read_lines
+from whichrank.telemetry.incident import Document, canonical_line, check_document, complete_document, read_line
 
 ID = "00531b2fdcc45a19"
 LAUNCH = "b52443d473a0a629"
@@ -88,3 +89,8 @@ def make_run(path: Path, *documents: Document, files: dict[str, bytes] | None = 
     for name, content in (evidence() if files is None else files).items():
         (path / "evidence" / name).write_bytes(content)
     return path
+
+
+def written_documents(path: Path) -> list[Document]:
+    """incidents.jsonl as it stands: each revision, in order. Lines that are none are left out."""
+    return [read_line(line) for _, line, incident in read_lines(path) if incident is not None]

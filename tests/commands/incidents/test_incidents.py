@@ -19,6 +19,7 @@ from whichrank.commands.incidents.chosen import Chosen, KeptFile, belongs, choos
 from whichrank.commands.incidents.contents import arrange, find_missing
 from whichrank.commands.main import app
 from whichrank.commands.run_folder.run_directory import Unusable
+from whichrank.telemetry.incident_reading import read_incident
 
 
 def whichrank(*words: object) -> Any:
@@ -211,7 +212,7 @@ def test_damaged_lines_and_odd_files_are_left_out(run: Path, tmp_path: Path) -> 
 
 
 def test_no_name_leads_out_of_the_archives_folder() -> None:
-    chosen, draw = Chosen(revisions=(document(),)), random.Random(5)
+    chosen, draw = Chosen(revisions=(read_incident(document()),)), random.Random(5)
     parts = [f"{ID}-", LAUNCH, "-rank-00001-", "-node-", "..", "/", "../../etc/passwd", "\0", "4711", "-kernel.log"]
     parts += ["-x.dump.gz", "-0.log", "ä", "\n", ".stack.txt"]
     for _ in range(3000):
@@ -224,7 +225,9 @@ def test_no_name_leads_out_of_the_archives_folder() -> None:
 
 def test_what_is_missing_depends_on_the_kind() -> None:
     def missing(**fields: Any) -> list[tuple[str, str]]:
-        return [(each.what, each.who) for each in find_missing(Chosen(revisions=(document(**fields),)), [])]
+        return [
+            (each.what, each.who) for each in find_missing(Chosen(revisions=(read_incident(document(**fields)),)), [])
+        ]
 
     actions = ("stack", "log_tail", "history", "flight_recorder")
     assert missing() == [*((action, "rank 1") for action in actions), ("kernel_log", "node-1")]
@@ -234,14 +237,16 @@ def test_what_is_missing_depends_on_the_kind() -> None:
     refused = KeptFile(
         name=f"{ID}-{LAUNCH}-node-node-1-kernel.log", content=b"# the kernel log cannot be read: /dev/kmsg: no right\n"
     )
-    chosen = Chosen(revisions=(document(kind="rank_slow", bucket="speed_regression", suspects=document()["suspects"]),))
+    slow = document(kind="rank_slow", bucket="speed_regression", suspects=document()["suspects"])
+    chosen = Chosen(revisions=(read_incident(slow),))
     (*_, kernel) = find_missing(chosen, arrange([refused], chosen))
     assert str(kernel) == "kernel log of node-1: /dev/kmsg: no right"
 
 
 def test_merges_in_a_circle_end() -> None:
     first, second = (
-        document(id_=id_ * 16, state="merged", change="merged", merged_into=into * 16) for id_, into in ("12", "21")
+        read_incident(document(id_=id_ * 16, state="merged", change="merged", merged_into=into * 16))
+        for id_, into in ("12", "21")
     )
     assert len(choose([first, second], "1").ids) == 2
     with pytest.raises(Unusable):

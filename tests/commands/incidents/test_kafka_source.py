@@ -10,6 +10,7 @@ from whichrank.commands.incidents.chosen import choose
 from whichrank.commands.incidents.contents import arrange
 from whichrank.commands.incidents.kafka_source import KafkaSource
 from whichrank.telemetry.evidence_pieces import EvidencePiece, encode_evidence, split_evidence
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Event, Identity, Incident
 from whichrank.telemetry.topics import TOPIC_INCIDENTS, TOPIC_LOGS
@@ -134,7 +135,7 @@ def test_what_was_sent_for_an_incident_is_put_together() -> None:
         "h:1",
     )
     revisions = source.revisions()
-    assert revisions == [document(), document(revision=2)]
+    assert revisions == [read_incident(document()), read_incident(document(revision=2))]
     chosen = choose(revisions, ID)
     entries = {entry.path: entry.content for entry in arrange(source.evidence(chosen), chosen)}
     stack_path = f"rank-00001/{LAUNCH}-4711-request.stack.txt"

@@ -12,6 +12,7 @@ from tests.processors.runner_examples import Clock
 from whichrank.commands.embedded.embedded_operators import make_operators
 from whichrank.commands.main import app
 from whichrank.commands.run_folder.labels import LABELS_FILE, finding_of, read_labels
+from whichrank.commands.run_folder.people_codec import read_people_label
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.incident import canonical_line
 from whichrank.telemetry.otlp import decode_logs, encode_payloads
@@ -51,7 +52,7 @@ def test_what_is_no_label_is_left_out_and_half_a_line_waits(tmp_path: Path) -> N
     line = json.dumps(LABEL).encode()
     (tmp_path / LABELS_FILE).write_bytes(b"oops\n[1]\n" + line + b"\n" + line[:20])
     labels, read = read_labels(tmp_path)
-    assert [label["incident"] for label in labels] == [ID]
+    assert [label.incident for label in labels] == [ID]
     with (tmp_path / LABELS_FILE).open("ab") as file:
         file.write(line[20:] + b"\n")
     assert len(read_labels(tmp_path, read)[0]) == 1
@@ -59,7 +60,7 @@ def test_what_is_no_label_is_left_out_and_half_a_line_waits(tmp_path: Path) -> N
 
 def test_people_s_findings_are_input_of_a_runner_and_its_own_are_not(tmp_path: Path) -> None:
     """A finding that says the same under another key is what an operator has concluded before: it is not taken."""
-    value = encode_payloads([finding_of(LABEL, "local")])
+    value = encode_payloads([finding_of(read_people_label(json.dumps(LABEL).encode()), "local")])
     (decoded,) = decode_logs(TOPIC_FINDINGS, value)
     assert isinstance(decoded, Finding)
     assert decoded.body["label"]["cause"] == "node=n1"

@@ -8,19 +8,21 @@ import pytest
 
 from tests.commands.incidents.documents import document
 from tests.commands.notify.parts import APIS, SECRET, Api
-from whichrank.commands.notify.desk import Desk
-from whichrank.commands.notify.ledger import Ledger
+from whichrank.commands.incident_feeds.feed_position import FeedPosition
+from whichrank.commands.notify.delivery_planner import DeliveryPlanner
+from whichrank.commands.notify.delivery_store import DeliveryStore
 from whichrank.commands.notify.messages.routes import Routing
+from whichrank.commands.notify.notify_service import make_receiver, routing_of
 from whichrank.commands.notify.sender import ReceiverPolicy, Sender
-from whichrank.commands.notify.service import make_receiver, routing_of
 from whichrank.commands.settings.notify_options import NotifyOptions, ReceiverOptions
-from whichrank.telemetry.incident import Document
+from whichrank.telemetry.incident_document import IncidentDocument
+from whichrank.telemetry.incident_reading import read_incident
 
 NOW = 1_800_000_000.0
 
 
 class Room:
-    """Desk, ledger and senders of some receivers, on a clock that the test moves. ``again``: as after a kill."""
+    """Planner, store and senders of some receivers, on a clock that the test moves. ``again``: as after a kill."""
 
     def __init__(self, folder: Path, kinds: dict[str, Api], **options: Any) -> None:
         self.now = NOW
@@ -40,12 +42,12 @@ class Room:
             for name, api in kinds.items()
         }
         self.options = NotifyOptions(notify_from=Path(), notify_receivers=receivers, **options)
-        self.ledger = Ledger(folder)
+        self.store = DeliveryStore(folder)
         self._open()
 
     def _open(self) -> None:
         self.routing: Routing = routing_of(self.options)
-        self.desk = Desk(self.ledger, self.routing, max_age_s=self.options.notify_max_age_s)
+        self.planner = DeliveryPlanner(self.store, self.routing, max_age_s=self.options.notify_max_age_s)
         self.senders = {
             name: Sender(
                 ReceiverPolicy(
@@ -56,21 +58,21 @@ class Room:
                     cluster="local",
                 ),
                 make_receiver(name, given, clock=lambda: self.now),
-                self.ledger,
+                self.store,
                 clock=lambda: self.now,
             )
             for name, given in self.options.notify_receivers.items()
         }
 
     def again(self) -> None:
-        self.ledger.close()
-        self.ledger = Ledger(self.folder)
+        self.store.close()
+        self.store = DeliveryStore(self.folder)
         self._open()
 
-    def take(self, *documents: Document) -> None:
-        self.ledger.take([(each, self.now) for each in documents], {"offset": 1}, self.now)
+    def take(self, *documents: IncidentDocument) -> None:
+        self.store.take([(each, self.now) for each in documents], FeedPosition(byte=1), self.now)
 
-    def tell(self, *documents: Document, after_s: float = 10.0) -> None:
+    def tell(self, *documents: IncidentDocument, after_s: float = 10.0) -> None:
         """Time goes on, so that changes need not wait for each other."""
         self.take(*documents)
         self.turn()
@@ -78,15 +80,15 @@ class Room:
         self.turn()
 
     def turn(self) -> None:
-        self.desk.turn(self.now)
+        self.planner.turn(self.now)
         for sender in self.senders.values():
             for _ in range(1000):
                 if not sender.turn():
                     break
-        self.desk.turn(self.now)
+        self.planner.turn(self.now)
 
     def close(self) -> None:
-        self.ledger.close()
+        self.store.close()
 
 
 @pytest.fixture(params=sorted(APIS))
@@ -120,19 +122,19 @@ def room(room_of: Callable[..., Room], kind: str, api: Api) -> Room:
     return room_of({kind: api})
 
 
-def page(number: int = 1, revision: int = 1, **fields: Any) -> Document:
-    return document(f"{number:016x}", revision, **fields)
+def page(number: int = 1, revision: int = 1, **fields: Any) -> IncidentDocument:
+    return read_incident(document(f"{number:016x}", revision, **fields))
 
 
 def suspect(node: str, rank: int = 3) -> list[dict[str, Any]]:
     return [{"scope": "rank", "id": str(rank), "rank": rank, "node": node, "pid": 1, "probability": 0.9}]
 
 
-def merged(number: int, revision: int, into: int) -> Document:
+def merged(number: int, revision: int, into: int) -> IncidentDocument:
     return page(number, revision, change="merged", state="merged", merged_into=f"{into:016x}")
 
 
-def resolved(number: int = 1, revision: int = 9) -> Document:
+def resolved(number: int = 1, revision: int = 9) -> IncidentDocument:
     return page(
         number,
         revision,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.incidents.documents import make_run
-from tests.commands.notify.conftest import page, suspect
+from tests.commands.incidents.documents import document, make_run
+from tests.commands.notify.conftest import suspect
 from tests.commands.notify.parts import APIS, SECRET, Api, PagerDutyApi, SlackApi, WebhookApi, receiver_table
 from tests.ports import free_ports
 from whichrank.telemetry.incident import Document, canonical_line
@@ -27,7 +27,7 @@ WAIT_S = 60.0
 
 def fresh(number: int = 1, revision: int = 1, **fields: object) -> Document:
     now = time.time()
-    return page(number, revision, times={"onset": now - 3.0, "detected": now}, **fields)
+    return document(f"{number:016x}", revision, times={"onset": now - 3.0, "detected": now}, **fields)
 
 
 class Bench:

@@ -18,8 +18,9 @@ from tests.commands.notify.parts import (
     Status,
     WebhookApi,
 )
-from whichrank.commands.notify.desk import LONGEST_HOLD_S
-from whichrank.commands.notify.ledger import HOUR_S
+from whichrank.commands.incident_feeds.feed_position import FeedPosition
+from whichrank.commands.incident_service.inbox import HOUR_S
+from whichrank.commands.notify.delivery_planner import LONGEST_HOLD_S
 
 ONE = f"{1:016x}"
 
@@ -72,7 +73,7 @@ def test_killed_between_sending_and_writing_down(room: Room, api: Api, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(room.ledger), "end", die)
+        patch.setattr(type(room.store), "end", die)
         with pytest.raises(KeyboardInterrupt):
             room.tell(page())
     assert len(api.pages) == 1
@@ -304,15 +305,15 @@ def test_tickets_do_not_use_up_the_limit_of_pages(room_of: Callable[..., Room]) 
 
 
 def test_after_a_night_without_the_service_what_is_still_open_is_told(room: Room, api: Api) -> None:
-    room.ledger.begin_telling(room.now)
-    room.ledger.take([(page(), room.now - 8 * HOUR_S)], {"offset": 1}, room.now)
+    room.store.begin_telling(room.now)
+    room.store.take([(page(), room.now - 8 * HOUR_S)], FeedPosition(byte=1), room.now)
     room.tell()
     assert api.pages == [ONE]
 
 
 def test_at_the_first_start_old_news_is_not_told(room: Room, api: Api) -> None:
-    room.ledger.take([(page(), room.now - 1 * HOUR_S), (page(2), room.now - 60.0)], {"offset": 1}, room.now)
-    room.desk.turn(room.now, is_first=True)
+    room.store.take([(page(), room.now - 1 * HOUR_S), (page(2), room.now - 60.0)], FeedPosition(byte=1), room.now)
+    room.planner.turn(room.now, is_first=True)
     room.turn()
     assert api.pages == [f"{2:016x}"]
-    assert room.desk.passed_over == {"too_old": 1}
+    assert room.planner.passed_over == {"too_old": 1}

@@ -14,7 +14,7 @@ from tests.processors.runner_examples import Clock
 from whichrank.commands.embedded.embedded_operators import make_operators
 from whichrank.commands.main import app
 from whichrank.commands.run_folder.maintenance_plans import PLANS_FILE, finding_of_plan, read_plans
-from whichrank.processors.cluster.shared.plans import plan_of
+from whichrank.processors.cluster.shared.told import plan_of
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.otlp import decode_logs, encode_payloads
 from whichrank.telemetry.records import Finding, Record

@@ -20,6 +20,7 @@ from whichrank.commands.report.grid import FEWEST_COLUMNS, MOST_CELLS, MOST_COLU
 from whichrank.commands.report.heat_map import MOST_ROWS, heat_maps
 from whichrank.commands.report.page import render
 from whichrank.commands.report.reading import Reading
+from whichrank.telemetry.incident_reading import read_incident
 
 OURS = {"script": 2, "style": 1, "canvas": 0, "img": 0, "iframe": 0, "link": 0, "base": 0, "form": 0, "object": 0}
 HOSTILE = st.one_of(
@@ -72,14 +73,14 @@ def test_what_a_job_says_stays_text(name: str, message: str, place: str, where: 
         advice={"action": "restart_without_node", "by": "human", "text": message},
         label={"cause": message, "wrong": True, "by": name, "time": 1.0, "closed": {"by": name, "because": message}},
     )
-    tags = Tags(render(reading, [said]))
+    tags = Tags(render(reading, [read_incident(said)]))
     assert {tag: tags.count.get(tag, 0) for tag in OURS} == OURS
     assert tags.active == []
 
 
 def test_what_a_job_says_is_there_to_be_read() -> None:
     said = document(evidence=[{"signal": "log", "source": "rank 1", "time": 1.0, "shows": "<b>bold</b> & {{ x }}"}])
-    page = render(Reading(job="job-1", name="<i>"), [said])
+    page = render(Reading(job="job-1", name="<i>"), [read_incident(said)])
     assert html.escape("<b>bold</b> & {{ x }}") in page
     assert "<b>bold</b>" not in page
 
@@ -101,7 +102,7 @@ def test_the_largest_report_is_small_enough() -> None:
         grid.add(column, everybody, draws.lognormal(0, 1, ranks), draws.lognormal(0, 1, ranks))
     assert len(grid.columns) == columns > FEWEST_COLUMNS
     maps = heat_maps(grid, [5, 9_001, 16_383])
-    assert [len(each.head["firsts"]) for each in maps] == [MOST_ROWS, 14, 17, 9]
+    assert [len(each.head.firsts) for each in maps] == [MOST_ROWS, 14, 17, 9]
     assert sum(len(each.body) + len(str(each.head)) for each in maps) < 9_500_000
 
 

@@ -12,16 +12,18 @@ import pytest
 
 from tests.commands.respond.parts import NODE, SECRET, FakeSlurm, Receiver, incident
 from tests.commands.respond.test_hooks import COMMANDS
-from whichrank.commands.respond.audit import AUDIT_FILE, AuditFile
+from whichrank.commands.incident_feeds.feed_position import BEGINNING
+from whichrank.commands.respond.action_executor import ActionExecutor
+from whichrank.commands.respond.action_store import DRY, LIVE, ActionStore
+from whichrank.commands.respond.audit import AUDIT_FILE, AuditFile, AuditLine
 from whichrank.commands.respond.breaker import Limits
-from whichrank.commands.respond.desk import Desk
 from whichrank.commands.respond.hooks import Hook
 from whichrank.commands.respond.hooks.slurm import Slurm
 from whichrank.commands.respond.hooks.webhook import Webhook
-from whichrank.commands.respond.ledger import DRY, LIVE, Ledger
-from whichrank.commands.respond.planning.acts import Act, Operation, Result
+from whichrank.commands.respond.planning.acts import Act, HookResult, Operation
 from whichrank.commands.respond.planning.plan import Policy
 from whichrank.telemetry.incident import Document
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.vocabulary import Outcome
 
 N = 4
@@ -30,7 +32,7 @@ SETTLE_S = 30.0
 
 
 class Office:
-    """A desk with real hooks and a ledger on disk; its clock is the test's."""
+    """An executor with real hooks and a store on disk; its clock is the test's."""
 
     def __init__(
         self, folder: Path, hooks: dict[str, Hook], *, mode: str = LIVE, limits: Limits = LIMITS, undo: bool = False
@@ -43,7 +45,7 @@ class Office:
 
     def _open(self, hooks: dict[str, Hook], mode: str, limits: Limits, undo: bool) -> None:
         self.is_closed = False
-        self.ledger = Ledger(self.folder, mode)
+        self.store = ActionStore(self.folder, mode)
         self.audit = AuditFile(self.folder)
         policy = Policy(
             actions=frozenset({"retry", "restart", "restart_without_node", "drain_after_job"}),
@@ -52,8 +54,8 @@ class Office:
             max_age_s=900.0,
             hooks={name: hook.can for name, hook in hooks.items()},
         )
-        self.desk = Desk(
-            self.ledger, self.audit, hooks, policy, limits, undo=undo, tell=lambda told: self.told.append(dict(told))
+        self.desk = ActionExecutor(
+            self.store, self.audit, hooks, policy, limits, undo=undo, tell=lambda told: self.told.append(told.written())
         )
         self.desk.begin(self.now)
 
@@ -63,13 +65,13 @@ class Office:
 
     def close(self) -> None:
         if not self.is_closed:
-            self.ledger.close()
+            self.store.close()
             self.audit.close()
         self.is_closed = True
 
     def hear(self, *documents: Document, after_s: float = SETTLE_S) -> None:
         """Told now; looked at so long after."""
-        self.ledger.take([(document, self.now) for document in documents], {}, self.now, SETTLE_S)
+        self.store.take([(read_incident(document), self.now) for document in documents], BEGINNING, self.now, SETTLE_S)
         self.now += after_s
         self.desk.turn(self.now)
 
@@ -153,7 +155,7 @@ def held(desk: Office, seconds: float) -> dict[str, Any]:
 def test_a_held_incident_waits_until_its_time_has_passed(office: Any, on_path: FakeSlurm) -> None:
     desk = office()
     desk.hear(incident(hold=held(desk, SETTLE_S + 20.0)))
-    assert (on_path.calls(), desk.lines(), desk.ledger.waiting()) == ([], [], 1)
+    assert (on_path.calls(), desk.lines(), desk.store.waiting()) == ([], [], 1)
     desk.hear(after_s=19.0)
     assert on_path.calls() == []
     desk.restart()
@@ -176,7 +178,7 @@ def test_nothing_is_done_for_one_that_merges_while_it_is_held(office: Any, on_pa
     desk.hear(incident(hold=held(desk, SETTLE_S + 20.0)), after_s=5.0)
     leader = f"{2:016x}"
     desk.hear(incident(revision=2, state="merged", merged_into=leader, change="merged"), after_s=1000.0)
-    assert (on_path.calls(), desk.lines(), desk.ledger.waiting()) == ([], [], 0)
+    assert (on_path.calls(), desk.lines(), desk.store.waiting()) == ([], [], 0)
 
 
 def test_an_old_incident_that_is_published_again_is_old(office: Any, on_path: FakeSlurm) -> None:
@@ -223,7 +225,7 @@ class DyingHook:
     def describe(self, act: Act) -> str:
         return act.operation.value
 
-    def do(self, act: Act) -> Result:
+    def do(self, act: Act) -> HookResult:
         self.calls.append(act.operation.value)
         raise Dies
 
@@ -265,7 +267,7 @@ def test_in_a_storm_of_300_incidents_the_breaker_holds(office: Any, on_path: Fak
     assert sum(line["outcome"] == "breaker_opened" for line in lines) == 1
     refused = [line for line in lines if line["outcome"] == "refused"]
     assert ({line["why"] for line in refused}, len(refused)) == ({"breaker_open"}, 300 - N)
-    assert f"would be node {N + 1} within an hour; {N} are allowed" in desk.ledger.breaker().why
+    assert f"would be node {N + 1} within an hour; {N} are allowed" in desk.store.breaker().why
 
 
 def test_it_stays_open_over_hours_and_restarts_for_everything_until_a_person_resets_it(
@@ -277,7 +279,7 @@ def test_it_stays_open_over_hours_and_restarts_for_everything_until_a_person_res
     desk.restart()
     desk.hear(incident(900, action="retry", cause=None, scope="rank", at=desk.now))
     assert len(on_path.calls("requeue")) == N, "nothing at all is done"
-    desk.ledger.reset_breaker(desk.now)
+    desk.store.reset_breaker(desk.now)
     desk.now += 1.0
     desk.hear(*storm(2, first=500, at=desk.now))
     assert len({words[1] for words in on_path.calls("update")}) == N + 2
@@ -289,13 +291,13 @@ def test_a_share_of_the_cluster_holds_slowly_too(office: Any, on_path: FakeSlurm
         desk.hear(*storm(1, first=number, at=desk.now))
         desk.now += 2 * 3600.0
     assert len(on_path.calls("update")) == 5
-    assert "5 are allowed" in desk.ledger.breaker().why
+    assert "5 are allowed" in desk.store.breaker().why
 
 
 def test_the_same_node_in_many_incidents_is_one_node(office: Any, on_path: FakeSlurm) -> None:
     desk = office(limits=Limits(acts_per_hour=99, nodes_per_hour=1, nodes_share=0.5, cluster_nodes=100))
     desk.hear(*(incident(number) for number in range(1, 9)))
-    assert desk.ledger.breaker().why is None
+    assert desk.store.breaker().why is None
     assert len(on_path.calls("update")) == 1, "it is drained already"
     assert len(on_path.calls("requeue")) == 8
 
@@ -311,7 +313,7 @@ def test_a_node_that_others_had_out_before_is_not_ours_to_count(office: Any, on_
     on_path.put(NODE, "IDLE+DRAIN", "maintenance")
     desk = office()
     desk.hear(incident())
-    assert desk.ledger.nodes_out(desk.now) == {}
+    assert desk.store.nodes_out(desk.now) == {}
     assert len(on_path.calls("requeue")) == 1, "it is out, so the job may start"
 
 
@@ -320,7 +322,7 @@ def test_a_hook_has_its_rate(office: Any, on_path: FakeSlurm, receiver: Receiver
     desk.hear(*storm(9))
     assert len(on_path.calls("requeue")) == 2, "two acts each: a third would be the sixth"
     assert desk.desk.refusals["rate_limited"] == 7
-    assert desk.ledger.breaker().why is None
+    assert desk.store.breaker().why is None
     desk.now += 3600.0
     desk.hear(*storm(1, first=50, at=desk.now))
     assert len(on_path.calls("requeue")) == 3
@@ -352,7 +354,7 @@ def test_a_node_comes_back_once(office: Any, on_path: FakeSlurm) -> None:
     desk.hear(incident())
     desk.hear(resolved())
     assert on_path.nodes()[NODE]["State"] == "IDLE"
-    assert desk.ledger.nodes_out(desk.now) == {}
+    assert desk.store.nodes_out(desk.now) == {}
     on_path.put(NODE, "IDLE+DRAIN", "somebody's own")
     desk.restart()
     desk.hear(incident(revision=6, change="reopened"))
@@ -379,18 +381,18 @@ def _no_room(number: int) -> None:
 
 
 def test_one_service_per_folder(tmp_path: Path) -> None:
-    first = Ledger(tmp_path, LIVE)
+    first = ActionStore(tmp_path, LIVE)
     with pytest.raises(BlockingIOError):
-        Ledger(tmp_path, LIVE)
-    Ledger(tmp_path, LIVE, exclusive=False).close()
+        ActionStore(tmp_path, LIVE)
+    ActionStore(tmp_path, LIVE, exclusive=False).close()
     first.close()
-    Ledger(tmp_path, LIVE).close()
+    ActionStore(tmp_path, LIVE).close()
 
 
 def test_a_torn_line_stays_and_the_next_begins_anew(tmp_path: Path) -> None:
     (tmp_path / AUDIT_FILE).write_bytes(b'{"outcome": "do')
     audit = AuditFile(tmp_path)
-    audit.write({"outcome": Outcome.DONE.value, "operation": Operation.TELL.value})
+    audit.write(AuditLine(time=1.0, outcome=Outcome.DONE.value, mode=LIVE, operation=Operation.TELL.value))
     audit.close()
     lines = (tmp_path / AUDIT_FILE).read_text().splitlines()
     assert (len(lines), json.loads(lines[1])["outcome"]) == (2, "done")

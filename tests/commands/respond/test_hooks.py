@@ -17,11 +17,12 @@ from whichrank.commands.respond.hooks.slurm import Commands, Slurm
 from whichrank.commands.respond.hooks.webhook import Webhook
 from whichrank.commands.respond.planning.acts import Act, Operation, Why
 from whichrank.commands.respond.planning.plan import act_of
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.vocabulary import Outcome
 
 
 def act(operation: Operation, target: str, number: int = 1, **fields: Any) -> Act:
-    return act_of(incident(number, **fields), "hook", operation, target, "restart_without_node")
+    return act_of(read_incident(incident(number, **fields)), "hook", operation, target, "restart_without_node")
 
 
 # --- webhook ----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.commands.respond.parts import GPU_CAUSE, incident
 from whichrank.commands.respond.breaker import Limits, why_open
-from whichrank.commands.respond.planning.acts import Operation, Plan, Refusal, Why
+from whichrank.commands.respond.planning.acts import ActionPlan, Operation, Refusal, Why
 from whichrank.commands.respond.planning.plan import Policy, plan
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope
 
 SLURM = frozenset({Operation.DRAIN_NODE, Operation.RESTART_JOB, Operation.UNDRAIN_NODE})
@@ -26,14 +27,14 @@ POLICY = Policy(
 
 
 def refused(age_s: float = 1.0, policy: Policy = POLICY, **fields: Any) -> Why:
-    found = plan(incident(**fields), policy, age_s=age_s)
+    found = plan(read_incident(incident(**fields)), policy, age_s=age_s)
     assert isinstance(found, Refusal), found
     return found.why
 
 
 def steps(**fields: Any) -> list[tuple[str, str, str]]:
-    found = plan(incident(**fields), POLICY, age_s=1.0)
-    assert isinstance(found, Plan), found
+    found = plan(read_incident(incident(**fields)), POLICY, age_s=1.0)
+    assert isinstance(found, ActionPlan), found
     return [(act.hook, act.operation.value, act.target) for act in found.acts]
 
 
@@ -104,7 +105,7 @@ def test_no_node_goes_for_the_program_and_nothing_that_is_a_persons(
     document = incident(cause=cause)
     document |= {"bucket": bucket.value, "kind": kind.value, "scope": scope.value}
     document["advice"] |= {"action": action.value, "by": by}
-    found = plan(document, POLICY, age_s=1.0)
+    found = plan(read_incident(document), POLICY, age_s=1.0)
     if by != "automatic":
         assert isinstance(found, Refusal)
     if scope is Scope.APPLICATION or domain == "application" or kind in (Kind.DESYNC, Kind.DEADLOCK):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.outside.assertions import job_log
-from whichrank.commands.diagnose.job_log import document
+from whichrank.commands.diagnose.job_log_document import write_job_log
 from whichrank.diagnosis.job_log.job_log_reader import LogSource, read_job_logs
 
 if sys.version_info >= (3, 11):
@@ -28,7 +28,7 @@ LINES = (HERE / "harmless_lines.txt").read_text().splitlines()
 
 
 def read(text: str) -> dict[str, Any]:
-    return document(read_job_logs([LogSource(name="log.txt", file=io.BytesIO(text.encode()))]))
+    return write_job_log(read_job_logs([LogSource(name="log.txt", file=io.BytesIO(text.encode()))]))
 
 
 @pytest.mark.parametrize("case", REPORTS, ids=lambda case: case["name"])

@@ -18,12 +18,12 @@ PACKAGE = Path(whichrank.__file__).resolve().parent
 RUN = """
 import json
 import sys
-from whichrank.evaluation.bench.matrix import score_run
+from whichrank.evaluation.bench.matrix import score_lines
 from whichrank.evaluation.bench.one_run import Asked, run
 asked = Asked(scenario=sys.argv[1], ranks=16, seed=100003)
 measured = run(asked)
 assert not measured.problem
-score_run(measured.truth, measured.revisions)
+score_lines(measured, measured.revisions)
 print(json.dumps([module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "whichrank"]))
 """
 

@@ -32,7 +32,8 @@ def test_each_run_gives_what_it_gives_alone() -> None:
         assert shared.revisions == alone.revisions
         assert shared.simple == alone.simple
         assert (shared.rank_hours, shared.out_of_time) == (alone.rank_hours, False)
-    faults = [{fault["fault"] for fault in found[each].truth["faults"] if fault["kinds"]} for each in asked]
+    truths = [truth for each in asked if (truth := found[each].truth) is not None]
+    faults = [{fault.fault for fault in truth.faults if fault.kinds} for truth in truths]
     assert faults == [set(), {"never_enters"}, {"exception"}, {"gpu_clock_locked"}]
 
 
@@ -51,7 +52,7 @@ def test_runs_without_time_are_wrong() -> None:
     asked = runs_of("exception", "never_enters")
     late = dict(run_together(asked, limit_s=0.01))
     assert [each.out_of_time for each in late.values()] == [True, True]
-    assert all(each.truth["faults"] for each in late.values())
+    assert all(each.truth is not None and each.truth.faults for each in late.values())
 
 
 def test_what_should_have_happened_by_now_is_refused() -> None:

@@ -132,7 +132,7 @@ def test_a_flag_of_the_table_sets_its_key(tmp_path: Path, monkeypatch: pytest.Mo
         for key, flags in settings.flags_of(command, kind).items():
             flag = flags.split(",")[0].strip("`")
             option = next(each for each in settings.program()[command].params if flag in each.opts)
-            value = [] if option.is_flag else [_value_for(key)]
+            value = [] if getattr(option, "is_flag", False) else [_value_for(key)]
             given = [command, *begin.get(command, ["--kafka", "a:1"]), flag, *value, "--print-config"]
             told = CliRunner().invoke(app, given)
             assert told.exit_code == 0, (given, told.output)

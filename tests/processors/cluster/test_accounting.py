@@ -12,6 +12,7 @@ from whichrank.diagnosis.goodput.interval import Interval, Part, as_body, as_los
 from whichrank.processors.cluster.accounting import Account, Accounts
 from whichrank.processors.cluster.case_book import KEPT_NS
 from whichrank.processors.cluster.folding import FOLD_NS
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.records import Finding, Identity
 from whichrank.telemetry.vocabulary import Kind, TimeBucket
 
@@ -119,7 +120,7 @@ def test_jobs_of_last_week_are_sums(finding: Maker) -> None:
     court.hear(told(replace(steps(0, 0), gpus=2), job="quiet"))
     court.pass_time(110.0)
     accounts = Accounts(court.table("accounts"), court.table("account_sums"))
-    documents = {"j": list(court.incidents.values())}
+    documents = {"j": list(map(read_incident, court.incidents.values()))}
     live = accounts.totals(documents)
     court.hear(replace(death, cleared=True, time_ns=death.time_ns + 200 * S))
     court.pass_time((KEPT_NS + 3 * FOLD_NS) / S + 1000)

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from tests.processors.cluster.conftest import Court, make_finding
 from tests.processors.endings import raised_fact, row_of
 from tests.processors.entity.node import Node
-from whichrank.processors.cluster.advice import DOMAINS, EVICTING, HUMAN, MOTIONS, Situation, choose, load_rules
+from whichrank.processors.cluster.advice import EVICTING, Situation, choose, fits
+from whichrank.processors.cluster.advice_table import DOMAINS, HUMAN, MOTIONS, load_advice
 from whichrank.processors.cluster.case_book import KEPT_NS
 from whichrank.processors.cluster.failures import MAX_FAILURES, Precedents, error_of, last_end
-from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, SignalSender, write_fact
+from whichrank.telemetry.evidence_facts import FACT, EvidenceFact, How, SignalSender
+from whichrank.telemetry.incident_document import EvidenceRow
 from whichrank.telemetry.records import Finding
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 
@@ -56,7 +58,7 @@ def test_a_fault_of_the_program_takes_no_node_out_whatever_else_is_said() -> Non
         situation = replace(
             SITUATION, bucket=bucket, kind=kind, scope=scope, domain=domain, asked=wanted, before=before
         )
-        evicts = choose(situation, WORDS)["action"] in EVICTING_WORDS
+        evicts = choose(situation, WORDS).action in EVICTING
         innocent = scope == "application" or domain == "application" or before.elsewhere
         assert not (evicts and innocent), situation
         evicted, of_program = evicted + evicts, of_program + innocent
@@ -82,21 +84,22 @@ situations = st.builds(
 @given(situations)
 def test_everything_is_answered_and_nothing_is_tried_for_ever(situation: Situation) -> None:
     advice = choose(situation, WORDS)
-    Action(advice["action"])
-    assert advice["by"] in ("automatic", "human")
-    assert advice["text"]
-    assert "{" not in advice["text"]
-    if advice["action"] in ("retry", "restart", "restart_without_node") and situation.bucket != Bucket.PLANNED.value:
-        assert advice["retry"]["number"] <= advice["retry"]["of"], "who tries again says how often"
+    assert isinstance(advice.action, Action)
+    assert advice.by in ("automatic", "human")
+    assert advice.text
+    assert "{" not in advice.text
+    if advice.action in ("retry", "restart", "restart_without_node") and situation.bucket != Bucket.PLANNED.value:
+        assert advice.retry is not None, "who tries again says how often"
+        assert advice.retry.number <= advice.retry.of
     if situation.before.alike >= 3:
-        assert advice["by"] == HUMAN or advice["action"] in ("wait", "drain_after_job")
-    if advice["action"] in EVICTING_WORDS:
+        assert advice.by == HUMAN or advice.action in ("wait", "drain_after_job")
+    if advice.action in EVICTING:
         assert not situation.before.elsewhere
 
 
 def test_each_row_of_the_table_can_hold() -> None:
     """A row that others hide is a mistake: over all situations each is chosen once at least."""
-    rows, held = load_rules().rows, set()
+    rows, held = load_advice().rows, set()
     everything = itertools.product(
         values(Bucket),
         values(Kind),
@@ -126,7 +129,7 @@ def test_each_row_of_the_table_can_hold() -> None:
         history = frozenset(
             word for word, holds in (("elsewhere", before.elsewhere), ("storm", before.recent > 4)) if holds
         )
-        held.add(next(index for index, row in enumerate(rows) if row.fits(situation, history)))
+        held.add(next(index for index, row in enumerate(rows) if fits(row, situation, history)))
     assert sorted(set(range(len(rows))) - held - {len(rows) - 1}) == []
 
 
@@ -314,6 +317,6 @@ def test_errors_are_compared_without_what_differs_each_time(fact: EvidenceFact, 
 def test_how_it_ended_is_asked_of_the_suspect_before_those_that_are_only_counted() -> None:
     own = EvidenceFact(how=How.RAISED, rank=3, type="OSError", message="no", file="/x/train.py", line=88)
     counted = EvidenceFact(how=How.RAISED, ranks="2", type="OSError")
-    rows = [{"signal": "rank.exception", FACT: write_fact(fact)} for fact in (counted, own)]
+    rows = [EvidenceRow(signal="rank.exception", fact=fact) for fact in (counted, own)]
     assert last_end(rows) == own
-    assert last_end([{"signal": "rank.exception", "shows": "in words of no release"}]) is None
+    assert last_end([EvidenceRow(signal="rank.exception", shows="in words of no release")]) is None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from whichrank.processors.cluster.causes import Relation, relate
+from whichrank.processors.told_finding import ToldFinding, read_told
 from whichrank.telemetry.vocabulary import Bucket, Kind
 
 
-def body(kind: Kind, *, onset: float, detected: float, ranks: str = "") -> dict[str, Any]:
+def body(kind: Kind, *, onset: float, detected: float, ranks: str = "") -> ToldFinding:
     suspects = [{"scope": "node", "id": "n0", "node": "n0", "rank": None, "ranks": ranks}] if ranks else []
     times = {"onset": onset, "detected": detected}
-    return {"kind": kind.value, "bucket": Bucket.COMMUNICATION_HANG.value, "suspects": suspects, "times": times}
+    told = {"kind": kind.value, "bucket": Bucket.COMMUNICATION_HANG.value, "suspects": suspects, "times": times}
+    return read_told(told)
 
 
 LOST = body(Kind.NODE_LOST, onset=3.0, detected=6.0, ranks="0-7")
@@ -51,4 +53,4 @@ def test_all_becoming_slower_is_no_part_of_a_rank_that_was_always_slow() -> None
     slow_rank = body(Kind.RANK_SLOW, onset=1.0, detected=4.0, ranks="2")
     together = body(Kind.SLOW_TOGETHER, onset=60.0, detected=64.0)
     assert relate(slow_rank, together, None) is Relation.SAME_CAUSE
-    assert relate({**slow_rank, "always": True}, together, None, always=True) is Relation.UNRELATED
+    assert relate(replace(slow_rank, always=True), together, None, always=True) is Relation.UNRELATED

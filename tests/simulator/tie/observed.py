@@ -116,7 +116,7 @@ def observe(folder: Path) -> Observed:
     """folder: of a run. Raises Unusable for one without a description, OSError and ValueError for an empty one."""
     directory = RunDirectory(folder)
     description = directory.read_run()
-    listens = description.get("listens") is True
+    listens = description.listens
     watched = WatchedJobOperator(listens=listens)
     operators = [
         watched if isinstance(operator, JobOperator) else operator for operator in make_operators(listens=listens)
@@ -138,7 +138,7 @@ def observe(folder: Path) -> Observed:
         metrics=wanted_metrics(),
     )
     runner.drain()
-    if description.get("ended") is None:
+    if description.ended is None:
         runner.let_time_pass(AFTERMATH_NS)
     runner.close()
     bus.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from whichrank.commands.run_folder.run_description import RunDescription
 from whichrank.commands.run_folder.run_directory import RunDirectory
 from whichrank.evaluation.simulate.judge import CaptureBus, encoded
 from whichrank.simulator.clock import START_UNIX_NS, generator, ns
@@ -134,6 +135,8 @@ def _simulate(
         bus.advance(world.start_unix_ns + ns(end_s))
     bus.close()
     started_s = world.start_unix_ns / 1e9
-    description = {"command": ["whichrank", "simulate"], "listens": True, "simulated": True}
-    directory.write_run({**description, "started": started_s, "ended": started_s + until_s})
+    description = RunDescription(
+        command=("whichrank", "simulate"), started=started_s, ended=started_s + until_s, listens=True, simulated=True
+    )
+    directory.write_run(description)
     (folder / "truth.json").write_text(json.dumps(world.settle().as_json(), indent=1) + "\n")

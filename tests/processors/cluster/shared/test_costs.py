@@ -13,6 +13,7 @@ from tests.processors.cluster.shared.fleet import Fleet, Job, joint_of
 from whichrank.diagnosis.goodput.interval import Interval, Part, as_body
 from whichrank.processors.cluster.accounting import KIND, TENANT, Accounts
 from whichrank.telemetry.incident import SCHEMA_PATH, check_document
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.vocabulary import Kind, TimeBucket
 
 S = 1_000_000_000
@@ -59,7 +60,7 @@ def by_job(document: Any) -> dict[str, float]:
 def sums(court: Any) -> dict[str, int]:
     documents: dict[str, list[Any]] = {}
     for document in court.incidents.values():
-        documents.setdefault(document["job"]["id"], []).append(document)
+        documents.setdefault(document["job"]["id"], []).append(read_incident(document))
     return Accounts(court.state.table("accounts"), court.state.table("account_sums")).totals(documents)
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from tests.processors.endings import raised_fact, row_of
 from whichrank.processors.cluster.shared.troubles import Trouble, trouble_of
+from whichrank.processors.told_finding import read_told
 from whichrank.telemetry.evidence_facts import EvidenceFact, How, SignalSender
+from whichrank.telemetry.incident_reading import read_incident
 
 
 def ended(*facts: EvidenceFact, signal: str = "rank.exception") -> Trouble:
@@ -18,7 +20,7 @@ def ended(*facts: EvidenceFact, signal: str = "rank.exception") -> Trouble:
         "job": {"id": "j", "attempt": "a", "run": "r"}, "times": {"onset": 1.0}, "suspects": [],
         "evidence": [row_of(signal, "rank", 1.0, fact) for fact in facts],
     }  # fmt: skip
-    return trouble_of(single, {}, 1.0, None)
+    return trouble_of(read_incident(single), read_told(single), 1.0, None)
 
 
 def test_the_words_are_those_of_the_error_in_whatever_order_its_rows_come() -> None:

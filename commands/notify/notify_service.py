@@ -7,26 +7,25 @@ modules beside this one.
 from __future__ import annotations
 
 import contextlib
-import logging
-import sqlite3
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from ...transport.kafka import make_client
-from ...transport.kafka_client import KafkaTrouble
-from ..incident_feeds.feeds import Feed, FolderFeed, KafkaFeed
-from ..run_folder.run_directory import Unusable
+from ..incident_feeds.feed_position import FeedPosition
+from ..incident_feeds.feeds import Revisions
+from ..incident_service.reader import IncidentReader
+from ..incident_service.service_pages import ServicePages
+from ..incident_service.serving import EXIT_FAILED, EXIT_USAGE, FORGET_S, listen, open_feed, serve
 from ..settings.notify_options import NotifyOptions, ReceiverOptions
 from ..support.addresses import split_address
 from ..support.ending import Ending
-from ..support.stderr import SayHandler, say
-from .desk import Desk
-from .health import NotifyHealth, NotifyServer, ReceiverHealth
-from .ledger import Ledger
+from ..support.health_server import PageServer
+from ..support.stderr import say
+from .delivery_planner import DeliveryPlanner
+from .delivery_store import DeliveryStore
 from .messages.notices import AlertState, test_notice
 from .messages.routes import DEFAULT_ROUTES, Routing
-from .receivers import DeliveryContext, Outcome, Receiver
+from .notify_health import HUNG_S, NotifyFigures, NotifyHealth, ReceiverHealth
+from .receivers import NO_REFERENCE, DeliveryContext, Outcome, Receiver
 from .receivers.alertmanager import Alertmanager
 from .receivers.http import Http
 from .receivers.pagerduty import PagerDuty
@@ -34,7 +33,6 @@ from .receivers.slack import Slack
 from .receivers.webhook import Webhook
 from .sender import ReceiverPolicy, Sender
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
 DEFAULT_PORT = 8463
 #: One look at what has come.
 LOOK_S = 0.2
@@ -43,41 +41,22 @@ LONGEST_PAUSE_S = 5.0
 ONCE_S = 120.0
 #: A try at the end is waited for.
 _LAST_TRY_S = 10.0
-FORGET_S = 3600.0
 
 
 def notify(options: NotifyOptions, *, once: bool) -> int:
     """The exit status: 0; 1 not everything could be told (--once), or its state was lost; 2 it cannot start."""
-    _listen()
-    ending = Ending()
-    with contextlib.ExitStack() as parts:
-        try:
-            service = _Service(options, parts)
-        except (Unusable, ValueError, KafkaTrouble) as error:
-            say(str(error))
-            return EXIT_USAGE
-        except BlockingIOError:
-            say(f"{options.notify_state}: another whichrank notify uses it")
-            return EXIT_USAGE
-        except OSError as error:
-            say(f"{error.filename or options.notify_state}: {error.strerror or error}")
-            return EXIT_USAGE
-        except sqlite3.Error as error:
-            say(f"{options.notify_state}: {error}")
-            return EXIT_USAGE
-        if options.notify_health and not once:
-            try:
-                server = NotifyServer(*split_address(options.notify_health, DEFAULT_PORT), service.health)
-            except OSError as error:
-                say(f"health at {options.notify_health}: {error.strerror or error}; choose another: notify_health")
-                return EXIT_USAGE
-            parts.callback(server.close)
-        return service.run_once(ending) if once else service.run(ending)
+    return serve(
+        lambda parts: _Service(options, parts),
+        "notify",
+        options.notify_state,
+        health=options.notify_health,
+        once=once,
+    )
 
 
 def send_test(options: NotifyOptions, name: str) -> int:
     """One receiver is told a word that is marked, and then that it is over. 0; 1 it was not taken; 2 no such one."""
-    _listen()
+    listen()
     given = options.notify_receivers.get(name)
     if given is None:
         say(f"{name}: no receiver; there are {', '.join(options.notify_receivers) or 'none'} (notify_receivers)")
@@ -88,14 +67,14 @@ def send_test(options: NotifyOptions, name: str) -> int:
         say(str(error))
         return EXIT_USAGE
     now = time.time()
-    reference: dict[str, Any] = {}
+    reference = NO_REFERENCE
     for standing, told in ((AlertState.OPEN, None), (AlertState.CLOSED, AlertState.OPEN)):
         notice = test_notice(name, now, options.notify_cluster, standing)
         answer = receiver.send(notice, DeliveryContext(reference=reference, told=told))
         if answer.outcome is not Outcome.TOLD:
             say(f"{name}: {answer.detail}")
             return EXIT_FAILED
-        reference = dict(answer.reference)
+        reference = answer.reference
     say(f"{name} has taken a test, {notice.key}, and that it is over")
     return 0
 
@@ -106,11 +85,12 @@ class _Service:
         receivers = {name: make_receiver(name, given) for name, given in options.notify_receivers.items()}
         if not receivers:
             raise ValueError("a receiver is needed: [notify_receivers.NAME] in the settings file (docs/notify.md)")
-        self._ledger = Ledger(options.notify_state)
-        parts.callback(self._ledger.close)
-        self._feed = _source(options, self._ledger)
+        self._store = DeliveryStore(options.notify_state)
+        parts.callback(self._store.close)
+        self._feed, _ = open_feed(options, options.notify_from, self._store.position(), "notify")
         parts.callback(self._feed.close)
-        self._desk = Desk(self._ledger, routing_of(options), max_age_s=options.notify_max_age_s)
+        self._reader = IncidentReader(self._feed, self._take, look_s=LOOK_S, longest_pause_s=LONGEST_PAUSE_S)
+        self._planner = DeliveryPlanner(self._store, routing_of(options), max_age_s=options.notify_max_age_s)
         self._senders = [
             Sender(
                 ReceiverPolicy(
@@ -121,52 +101,57 @@ class _Service:
                     cluster=options.notify_cluster,
                 ),
                 receiver,
-                self._ledger,
+                self._store,
             )
             for name, receiver in receivers.items()
         ]
         self._is_sending = False
-        self._taken: Mapping[str, Any] = {}
-        self._trouble: str | None = None
-        self._said = ""
         self._forgotten_s = 0.0
         self._health = self._look()
         trial = " (a trial: shadow receivers only)" if options.notify_shadow else ""
         say(f"reads {self._feed.where}, tells {', '.join(receivers)}{trial}")
 
     def run(self, ending: Ending) -> int:
-        pause_s = LOOK_S
-        while not ending.asked:
-            read = self._read()
-            pause_s = LOOK_S if read else min(LONGEST_PAUSE_S, pause_s * 2.0)
-            self._turn()
-            if self._is_broken():
-                return EXIT_FAILED
-            ending.wait(pause_s if not read or isinstance(self._feed, FolderFeed) else 0.0)
+        """Until SIGTERM, or until a sender breaks."""
+        if not self._reader.run(ending, self._turn_whole):
+            return EXIT_FAILED
         self._end()
         say("ends")
         return 0
+
+    def _turn_whole(self) -> bool:
+        """False: a sender has broken."""
+        self._turn()
+        return not self._is_broken()
+
+    def page_server(self, address: str) -> PageServer:
+        """See ``IncidentService``."""
+        host, port = split_address(address, DEFAULT_PORT)
+        return ServicePages(host, port, self.health, NotifyFigures(self.health), hung_s=HUNG_S)
+
+    def _take(self, revisions: Revisions, position: FeedPosition) -> None:
+        self._store.take(revisions, position, time.time())
 
     def run_once(self, ending: Ending) -> int:
         """To the end of what is there now, until it is told."""
         until = time.monotonic() + ONCE_S
         while not ending.asked and time.monotonic() < until:
-            if not self._read():
+            if not self._reader.read():
                 say(f"{self._feed.where} was not read to its end; nothing is told")
                 return EXIT_USAGE
             self._turn()
             if self._is_broken():
                 return EXIT_FAILED
-            if self._feed.is_caught_up and not any(self._ledger.waiting_at(each.name) for each in self._senders):
+            if self._feed.is_caught_up and not any(self._store.waiting_at(each.name) for each in self._senders):
                 break
             ending.wait(LOOK_S)
         self._end()
-        left = {each.name: self._ledger.waiting_at(each.name) for each in self._senders}
+        left = {each.name: self._store.waiting_at(each.name) for each in self._senders}
         refused = sum(each.figures.counts["refused"] for each in self._senders)
         for name, count in left.items():
             if count:
                 say(f"{name}: {count} could not be told")
-        for why, count in self._desk.passed_over.items():
+        for why, count in self._planner.passed_over.items():
             say(f"{count} told to nobody: {why}")
         return EXIT_FAILED if refused or any(left.values()) else 0
 
@@ -174,37 +159,21 @@ class _Service:
         """From the thread of the server: what the last turn left."""
         return self._health
 
-    def _read(self) -> bool:
-        """False: what is read does not answer; said once."""
-        try:
-            revisions = self._feed.read(LOOK_S)
-        except (KafkaTrouble, Unusable) as error:
-            self._trouble = str(error).splitlines()[0]
-            if self._trouble != self._said:
-                self._said = self._trouble
-                say(f"{self._trouble}; trying again")
-            return False
-        self._trouble, self._said = None, ""
-        if revisions or self._feed.position != self._taken:
-            self._taken = self._feed.position
-            self._ledger.take(revisions, self._taken, time.time())
-        return True
-
     def _turn(self) -> None:
         # What an old life has not read yet may say that an incident is over: nothing is told before all is read.
         if self._feed.is_caught_up:
             now = time.time()
-            news = self._desk.turn(now, is_first=not self._is_sending and self._ledger.is_fresh())
+            news = self._planner.turn(now, is_first=not self._is_sending and self._store.is_fresh())
             if not self._is_sending:
                 self._is_sending = True
-                self._ledger.begin_telling(now)
+                self._store.begin_telling(now)
                 for sender in self._senders:
                     sender.start()
             elif news:
                 for sender in self._senders:
                     sender.wake()
         if time.monotonic() - self._forgotten_s > FORGET_S:
-            self._ledger.forget(time.time())
+            self._store.forget(time.time())
             self._forgotten_s = time.monotonic()
         self._health = self._look()
 
@@ -225,13 +194,13 @@ class _Service:
         return NotifyHealth(
             turned_s=now,
             caught_up=self._feed.is_caught_up,
-            trouble=self._trouble,
+            trouble=self._reader.trouble,
             unreadable=self._feed.unreadable,
-            passed_over=dict(self._desk.passed_over),
+            passed_over=dict(self._planner.passed_over),
             receivers={
                 sender.name: ReceiverHealth(
                     counts=dict(sender.figures.counts),
-                    waiting=self._ledger.waiting_at(sender.name),
+                    waiting=self._store.waiting_at(sender.name),
                     trouble=sender.figures.trouble,
                     failing_s=now - sender.figures.trouble_since_s,
                     last_delay_s=sender.figures.last_delay_s,
@@ -269,18 +238,3 @@ def make_receiver(name: str, given: ReceiverOptions, clock: Callable[[], float] 
         raise ValueError(f"kind {given.kind!r} has no receiver")  # not another one's in its place
     except ValueError as error:
         raise ValueError(f"notify_receivers.{name}: {error}") from None
-
-
-def _source(options: NotifyOptions, ledger: Ledger) -> Feed:
-    """Raises Unusable, KafkaTrouble."""
-    if options.notify_from is not None:
-        return FolderFeed(options.notify_from, ledger.position())
-    client = make_client(options.kafka_settings(client_id="whichrank-notify"))
-    return KafkaFeed(client, ledger.position(), options.kafka)
-
-
-def _listen() -> None:
-    """What parts of whichrank log is for people, each line once."""
-    logger = logging.getLogger("whichrank")
-    logger.addHandler(SayHandler())
-    logger.propagate = False

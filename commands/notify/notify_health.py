@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..support.health_server import Page, PageServer
+from ..incident_service.service_pages import FeedHealth, feed_gauges, unreadable_counter
 
 #: A turn that takes longer means that the service hangs.
 HUNG_S = 60.0
@@ -29,46 +29,38 @@ class ReceiverHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyHealth:
-    """turned_s: monotonic time of the last turn. trouble None: what is read answers."""
+class NotifyHealth(FeedHealth):
+    """passed_over: incidents told to nobody, by reason. receivers: by name."""
 
-    turned_s: float
-    caught_up: bool
-    trouble: str | None
-    unreadable: int
     passed_over: Mapping[str, int] = field(default_factory=dict)
     receivers: Mapping[str, ReceiverHealth] = field(default_factory=dict)
 
+    def failing(self) -> dict[str, str]:
+        """Receivers at which something has waited for too long, and why."""
+        return {
+            name: each.trouble
+            for name, each in self.receivers.items()
+            if each.trouble is not None and each.waiting and each.failing_s > FAILING_S
+        }
 
-class NotifyServer(PageServer):
-    def __init__(self, host: str, port: int, health: Callable[[], NotifyHealth]) -> None:
-        """Raises OSError when the address cannot be had."""
+    def holds_up(self) -> bool:
+        """A receiver that does not answer."""
+        return bool(self.failing())
 
-        def page(ready: bool) -> tuple[bool, Mapping[str, object]]:
-            now = health()
-            idle_s = time.monotonic() - now.turned_s
-            failing = {
-                name: each.trouble
-                for name, each in now.receivers.items()
-                if each.trouble is not None and each.waiting and each.failing_s > FAILING_S
-            }
-            good = idle_s < HUNG_S
-            if ready:
-                good = good and now.caught_up and now.trouble is None and not failing
-            return good, {
-                "ok": good,
-                "caught_up": now.caught_up,
-                "source": now.trouble or "ok",
-                "failing": failing,
-                "waiting": {name: each.waiting for name, each in now.receivers.items()},
-                "withheld": {name: each.counts.get("withheld", 0) for name, each in now.receivers.items()},
-                "passed_over": dict(now.passed_over),
-                "unreadable": now.unreadable,
-                "idle_s": round(idle_s, 3),
-            }
-
-        pages: dict[str, Page] = {"/healthz": lambda: page(False), "/readyz": lambda: page(True)}
-        super().__init__(host, port, pages, NotifyFigures(health))
+    def page(self, good: bool, idle_s: float) -> str:
+        """See ``FeedHealth``."""
+        told = {
+            "ok": good,
+            "caught_up": self.caught_up,
+            "source": self.trouble or "ok",
+            "failing": self.failing(),
+            "waiting": {name: each.waiting for name, each in self.receivers.items()},
+            "withheld": {name: each.counts.get("withheld", 0) for name, each in self.receivers.items()},
+            "passed_over": dict(self.passed_over),
+            "unreadable": self.unreadable,
+            "idle_s": round(idle_s, 3),
+        }
+        return json.dumps(told)
 
 
 class NotifyFigures(Collector):
@@ -77,12 +69,7 @@ class NotifyFigures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._health()
-        gauges = {
-            "caught_up": ("1 when every incident that is there was read", now.caught_up),
-            "source_reachable": ("0 while what is read does not answer", now.trouble is None),
-        }
-        for name, (text, value) in gauges.items():
-            yield GaugeMetricFamily(f"whichrank_notify_{name}", text, value=float(value))
+        yield from feed_gauges("whichrank_notify", now)
         notices = CounterMetricFamily(
             "whichrank_notify_notices", "what became of what was to be told", labels=["receiver", "outcome"]
         )
@@ -104,6 +91,4 @@ class NotifyFigures(Collector):
         for why, count in dict(now.passed_over).items():
             passed.add_metric([why], count)
         yield passed
-        yield CounterMetricFamily(
-            "whichrank_notify_unreadable", "messages or lines that are no incident", value=now.unreadable
-        )
+        yield unreadable_counter("whichrank_notify", now)

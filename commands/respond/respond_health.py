@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..support.health_server import Page, PageServer
+from ..incident_service.service_pages import FeedHealth, feed_gauges, unreadable_counter
 
 #: A turn that takes longer means that the service hangs: hooks try for a minute and a half at most.
 HUNG_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RespondHealth:
-    """turned_s: monotonic time of the last turn. breaker None: closed. trouble None: what is read answers."""
+class RespondHealth(FeedHealth):
+    """breaker: why it is open, None: it is closed. outcomes: by outcome, hook and operation. refusals: by reason."""
 
     mode: str
-    turned_s: float
-    caught_up: bool
-    trouble: str | None
     breaker: str | None
     nodes_out: int
     waiting: int
     events_dropped: int
-    unreadable: int
     outcomes: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     refusals: Mapping[str, int] = field(default_factory=dict)
 
+    def holds_up(self) -> bool:
+        """An open breaker."""
+        return self.breaker is not None
 
-class RespondServer(PageServer):
-    def __init__(self, host: str, port: int, health: Callable[[], RespondHealth]) -> None:
-        """Raises OSError when the address cannot be had."""
-
-        def page(ready: bool) -> tuple[bool, Mapping[str, object]]:
-            now = health()
-            idle_s = time.monotonic() - now.turned_s
-            good = idle_s < HUNG_S
-            if ready:
-                good = good and now.caught_up and now.trouble is None and now.breaker is None
-            return good, {
-                "ok": good,
-                "mode": now.mode,
-                "breaker": now.breaker or "closed",
-                "caught_up": now.caught_up,
-                "source": now.trouble or "ok",
-                "nodes_out": now.nodes_out,
-                "waiting": now.waiting,
-                "idle_s": round(idle_s, 3),
-            }
-
-        pages: dict[str, Page] = {"/healthz": lambda: page(False), "/readyz": lambda: page(True)}
-        super().__init__(host, port, pages, RespondFigures(health))
+    def page(self, good: bool, idle_s: float) -> str:
+        """See ``FeedHealth``."""
+        told = {
+            "ok": good,
+            "mode": self.mode,
+            "breaker": self.breaker or "closed",
+            "caught_up": self.caught_up,
+            "source": self.trouble or "ok",
+            "nodes_out": self.nodes_out,
+            "waiting": self.waiting,
+            "idle_s": round(idle_s, 3),
+        }
+        return json.dumps(told)
 
 
 class RespondFigures(Collector):
@@ -68,11 +57,10 @@ class RespondFigures(Collector):
             "dry_run": ("1 where it is only said what would be done", now.mode == "dry"),
             "nodes_out": ("nodes taken out and not given back", now.nodes_out),
             "waiting": ("incidents whose advice must stand a while longer", now.waiting),
-            "caught_up": ("1 when every incident that is there was read", now.caught_up),
-            "source_reachable": ("0 while what is read does not answer", now.trouble is None),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"whichrank_respond_{name}", text, value=float(value))
+        yield from feed_gauges("whichrank_respond", now)
         acts = CounterMetricFamily(
             "whichrank_respond_acts",
             "acts and refusals by what became of them",
@@ -88,6 +76,4 @@ class RespondFigures(Collector):
         yield CounterMetricFamily(
             "whichrank_respond_events_dropped", "events that Kafka did not take", value=now.events_dropped
         )
-        yield CounterMetricFamily(
-            "whichrank_respond_unreadable", "messages or lines that are no incident", value=now.unreadable
-        )
+        yield unreadable_counter("whichrank_respond", now)

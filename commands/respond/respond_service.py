@@ -7,73 +7,51 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
-import sqlite3
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ...telemetry.vocabulary import Outcome
-from ...transport.kafka import make_client
-from ...transport.kafka_client import KafkaTrouble
-from ..incident_feeds.feeds import Feed, FolderFeed, KafkaFeed
-from ..run_folder.run_directory import Unusable
+from ..incident_feeds.feed_position import FeedPosition
+from ..incident_feeds.feeds import Revisions
+from ..incident_service.reader import IncidentReader
+from ..incident_service.service_pages import ServicePages
+from ..incident_service.serving import EXIT_FAILED, EXIT_USAGE, FORGET_S, open_feed, serve
 from ..settings.settings import RespondOptions
 from ..support.addresses import split_address
 from ..support.ending import Ending
-from ..support.stderr import SayHandler, say
-from .audit import AuditFile
+from ..support.health_server import PageServer
+from ..support.stderr import say
+from .action_executor import ActionExecutor
+from .action_store import DRY, LIVE, ActionStore
+from .audit import AuditFile, AuditLine
 from .breaker import Limits
-from .desk import Desk
-from .health import RespondHealth, RespondServer
 from .hooks import Hook
 from .hooks.kubernetes import Kubernetes
 from .hooks.slurm import Commands, Slurm
 from .hooks.webhook import Webhook
-from .ledger import DRY, LIVE, Ledger
 from .planning.plan import Policy
+from .respond_health import HUNG_S, RespondFigures, RespondHealth
 from .telling import EventFeed
 
-EXIT_FAILED, EXIT_USAGE, EXIT_BREAKER = 1, 2, 3
+EXIT_BREAKER = 3
 DEFAULT_PORT = 8462
 #: One look at what has come.
 LOOK_S = 0.5
 LONGEST_PAUSE_S = 10.0
 #: --once reads to the end that there is now, no longer.
 READ_S = 120.0
-FORGET_S = 3600.0
 
 
 def respond(options: RespondOptions, *, once: bool, as_json: bool) -> int:
     """The exit status: 0; 1 an act failed (--once); 2 it cannot start; 3 it ends with an open breaker."""
-    logger = logging.getLogger("whichrank")
-    logger.addHandler(SayHandler())
-    logger.propagate = False
-    ending = Ending()
-    with contextlib.ExitStack() as parts:
-        try:
-            service = _Service(options, parts, once=once, as_json=as_json)
-        except (Unusable, ValueError, KafkaTrouble) as error:
-            say(str(error))
-            return EXIT_USAGE
-        except BlockingIOError:
-            say(f"{options.respond_state}: another whichrank respond uses it")
-            return EXIT_USAGE
-        except OSError as error:
-            say(f"{error.filename or options.respond_state}: {error.strerror or error}")
-            return EXIT_USAGE
-        except sqlite3.Error as error:
-            say(f"{options.respond_state}: {error}")
-            return EXIT_USAGE
-        if options.respond_health and not once:
-            try:
-                server = RespondServer(*split_address(options.respond_health, DEFAULT_PORT), service.health)
-            except OSError as error:
-                say(f"health at {options.respond_health}: {error.strerror or error}; choose another: respond_health")
-                return EXIT_USAGE
-            parts.callback(server.close)
-        return service.run_once(ending) if once else service.run(ending)
+    return serve(
+        lambda parts: _Service(options, parts, once=once, as_json=as_json),
+        "respond",
+        options.respond_state,
+        health=options.respond_health,
+        once=once,
+    )
 
 
 class _Service:
@@ -84,16 +62,18 @@ class _Service:
         self._settle_s = 0.0 if once else options.respond_settle_s
         hooks = make_hooks(options)
         mode = LIVE if options.respond_act else DRY
-        self._ledger = Ledger(options.respond_state, mode)
-        parts.callback(self._ledger.close)
+        self._store = ActionStore(options.respond_state, mode)
+        parts.callback(self._store.close)
         audit = AuditFile(options.respond_state)
         parts.callback(audit.close)
-        self._feed, self._events = _source(options, self._ledger)
+        self._feed, client = open_feed(options, options.respond_from, self._store.position(), "respond")
         parts.callback(self._feed.close)
+        self._events = None if client is None else EventFeed(client, options.respond_cluster)
+        self._reader = IncidentReader(self._feed, self._take, look_s=LOOK_S, longest_pause_s=LONGEST_PAUSE_S)
         if self._events is not None:
             parts.callback(self._events.close)
-        self._desk = Desk(
-            self._ledger,
+        self._executor = ActionExecutor(
+            self._store,
             audit,
             hooks,
             Policy(
@@ -112,9 +92,6 @@ class _Service:
             undo=options.respond_undo,
             tell=self._tell,
         )
-        self._taken: Mapping[str, Any] = {}
-        self._trouble: str | None = None
-        self._said = ""
         self._is_audit_full = False
         self._forgotten_s = 0.0
         self._health = self._look()
@@ -122,27 +99,33 @@ class _Service:
         say(f"reads {self._feed.where}, {what}, by {', '.join(hooks) or 'no hook'}; audit: {audit.path}")
 
     def run(self, ending: Ending) -> int:
+        """Until SIGTERM."""
         self._start()
-        pause_s = LOOK_S
-        while not ending.asked:
-            read = self._read()
-            pause_s = LOOK_S if read else min(LONGEST_PAUSE_S, pause_s * 2.0)
-            self._turn()
-            ending.wait(pause_s if not read or isinstance(self._feed, FolderFeed) else 0.0)
+        self._reader.run(ending, self._turn)
         return self._end()
+
+    def page_server(self, address: str) -> PageServer:
+        """See ``IncidentService``."""
+        host, port = split_address(address, DEFAULT_PORT)
+        return ServicePages(host, port, self.health, RespondFigures(self.health), hung_s=HUNG_S)
+
+    def _take(self, revisions: Revisions, position: FeedPosition) -> None:
+        self._store.take(revisions, position, time.time(), self._settle_s)
 
     def run_once(self, ending: Ending) -> int:
         """To the end of what is there now; advice need not have stood for a while."""
         self._start()
         until = time.monotonic() + READ_S
         while not ending.asked:
-            if not self._read() or (not self._feed.is_caught_up and time.monotonic() > until):
+            if not self._reader.read() or (not self._feed.is_caught_up and time.monotonic() > until):
                 say(f"{self._feed.where} was not read to its end; nothing is done")
                 return EXIT_USAGE
             if self._feed.is_caught_up:
                 self._turn()
                 break
-        failed = sum(count for (outcome, _, _), count in self._desk.outcomes.items() if outcome == Outcome.FAILED.value)
+        failed = sum(
+            count for (outcome, _, _), count in self._executor.outcomes.items() if outcome == Outcome.FAILED.value
+        )
         return self._end() or (EXIT_FAILED if failed or self._is_audit_full else 0)
 
     def health(self) -> RespondHealth:
@@ -150,42 +133,28 @@ class _Service:
         return self._health
 
     def _start(self) -> None:
-        if (why := self._ledger.breaker().why) is not None:
+        if (why := self._store.breaker().why) is not None:
             say(f"the breaker is open ({why}); nothing is done until: whichrank respond reset-breaker")
         with self._writing():
-            self._desk.begin(time.time())
+            self._executor.begin(time.time())
 
-    def _read(self) -> bool:
-        """False: what is read does not answer; said once."""
-        try:
-            revisions = self._feed.read(LOOK_S)
-        except (KafkaTrouble, Unusable) as error:
-            self._trouble = str(error).splitlines()[0]
-            if self._trouble != self._said:
-                self._said = self._trouble
-                say(f"{self._trouble}; trying again")
-            return False
-        self._trouble, self._said = None, ""
-        if revisions or self._feed.position != self._taken:
-            self._taken = self._feed.position
-            self._ledger.take(revisions, self._taken, time.time(), self._settle_s)
-        return True
-
-    def _turn(self) -> None:
+    def _turn(self) -> bool:
+        """True: it can go on."""
         now = time.time()
         # What an old life has not read yet may say that an incident is over: nothing is done before all is read.
         if self._feed.is_caught_up:
             with self._writing():
-                self._desk.turn(now)
+                self._executor.turn(now)
         if self._events is not None:
             self._events.turn()
         if time.monotonic() - self._forgotten_s > FORGET_S:
-            self._ledger.forget(now)
+            self._store.forget(now)
             self._forgotten_s = time.monotonic()
         self._health = self._look()
+        return True
 
     @contextlib.contextmanager
-    def _writing(self) -> Any:
+    def _writing(self) -> Iterator[None]:
         """An audit file that takes nothing stops all acts; what waits goes on waiting."""
         try:
             yield
@@ -197,47 +166,39 @@ class _Service:
             self._is_audit_full = False
 
     def _end(self) -> int:
-        if (why := self._ledger.breaker().why) is not None:
+        if (why := self._store.breaker().why) is not None:
             say(f"ends with an open breaker: {why}")
             return EXIT_BREAKER
         say("ends")
         return 0
 
-    def _tell(self, told: Mapping[str, Any]) -> None:
-        prefix = "dry run: " if told.get("mode") == DRY else ""
+    def _tell(self, told: AuditLine) -> None:
+        prefix = "dry run: " if told.mode == DRY else ""
         if self._as_json:
-            sys.stdout.write(json.dumps(told) + "\n")
+            sys.stdout.write(json.dumps(told.written()) + "\n")
             sys.stdout.flush()
         else:
-            say(f"{prefix}{told.get('text')}")
+            say(f"{prefix}{told.text}")
         if self._events is not None:
             self._events.tell(told)
             self._events.turn()  # a turn with many acts may be long
 
     def _look(self) -> RespondHealth:
         now = time.time()
-        trouble = "the audit file cannot be written" if self._is_audit_full else self._trouble
+        trouble = "the audit file cannot be written" if self._is_audit_full else self._reader.trouble
         return RespondHealth(
-            mode=self._ledger.mode,
+            mode=self._store.mode,
             turned_s=time.monotonic(),
             caught_up=self._feed.is_caught_up,
             trouble=trouble,
-            breaker=self._ledger.breaker().why,
-            nodes_out=len(self._ledger.nodes_out(now)),
-            waiting=self._ledger.waiting(),
+            breaker=self._store.breaker().why,
+            nodes_out=len(self._store.nodes_out(now)),
+            waiting=self._store.waiting(),
             events_dropped=self._events.dropped if self._events is not None else 0,
             unreadable=self._feed.unreadable,
-            outcomes=dict(self._desk.outcomes),
-            refusals=dict(self._desk.refusals),
+            outcomes=dict(self._executor.outcomes),
+            refusals=dict(self._executor.refusals),
         )
-
-
-def _source(options: RespondOptions, ledger: Ledger) -> tuple[Feed, EventFeed | None]:
-    """Raises Unusable, KafkaTrouble."""
-    if options.respond_from is not None:
-        return FolderFeed(options.respond_from, ledger.position()), None
-    client = make_client(options.kafka_settings(client_id="whichrank-respond"))
-    return KafkaFeed(client, ledger.position(), options.kafka), EventFeed(client, options.respond_cluster)
 
 
 def make_hooks(options: RespondOptions) -> dict[str, Hook]:

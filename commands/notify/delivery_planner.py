@@ -8,12 +8,12 @@ called twice for one cause.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
+from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.vocabulary import IncidentState
 from ..incident_feeds.incident_times import held_until
-from .ledger import HOUR_S, REFUSED, TOLD, WITHHELD, Delivery, Ledger, Waiting
+from ..incident_service.inbox import HOUR_S
+from .delivery_store import REFUSED, TOLD, WITHHELD, Delivery, DeliveryStore, WaitingNews
 from .messages.notices import AlertState, digest_of, standing_of
 from .messages.routes import Routing, Urgency, receivers_of, urgency_of
 
@@ -27,9 +27,9 @@ FIRST_AGE_S = 900.0
 MOST_WAITING = 1000
 
 
-class Desk:
-    def __init__(self, ledger: Ledger, routing: Routing, *, max_age_s: float) -> None:
-        self._ledger = ledger
+class DeliveryPlanner:
+    def __init__(self, store: DeliveryStore, routing: Routing, *, max_age_s: float) -> None:
+        self._store = store
         self._routing = routing
         self._max_age_s = max_age_s
         #: By reason, what nobody is told.
@@ -37,26 +37,26 @@ class Desk:
 
     def turn(self, now: float, *, is_first: bool = False) -> bool:
         """Look at what has come. is_first: nothing was ever read before. True: there may be something to send."""
-        waiting = self._ledger.waiting(now)
+        waiting = self._store.waiting(now)
         max_age_s = min(FIRST_AGE_S, self._max_age_s) if is_first else self._max_age_s
         if waiting:
-            with self._ledger.transaction():
+            with self._store.transaction():
                 for each in waiting:
                     self._settle(each, now, max_age_s)
         self._close_summaries(now)
         return bool(waiting)
 
-    def _settle(self, waiting: Waiting, now: float, max_age_s: float) -> None:
-        document = waiting.document
-        incident = str(document["id"])
+    def _settle(self, waiting: WaitingNews, now: float, max_age_s: float) -> None:
+        document = waiting.incident
+        incident = document.id
         urgency = urgency_of(document)
-        if document.get("state") == IncidentState.MERGED.value:
-            self._hand_over(incident, str(document.get("merged_into")), now)
-        told = self._ledger.deliveries(incident)
+        if document.state is IncidentState.MERGED:
+            self._hand_over(incident, document.merged_into or "", now)
+        told = self._store.deliveries(incident)
         if standing_of(document) is AlertState.CLOSED or urgency is None:
             for delivery in told.values():
                 self._close(delivery, waiting.news, now)
-            self._ledger.look_again(incident, None)
+            self._store.look_again(incident, None)
             return
         digest = digest_of(document)
         held = _held_until(document, waiting.held_since)
@@ -69,19 +69,19 @@ class Desk:
             self._change(delivery, standing_of(document), digest, urgency, waiting.news, now)
         new = [name for name in wanted if name not in told]
         if new and held > now:
-            self._ledger.look_again(incident, held)
+            self._store.look_again(incident, held)
             return
         for name in new:
             self._open(incident, name, urgency, waiting.news, now, max_age_s)
-        self._ledger.look_again(incident, None)
+        self._store.look_again(incident, None)
 
     def _open(self, incident: str, name: str, urgency: Urgency, news: float, now: float, max_age_s: float) -> None:
         if news < now - max_age_s:
             self.passed_over["too_old"] += 1
-        elif self._ledger.waiting_at(name) >= MOST_WAITING:
+        elif self._store.waiting_at(name) >= MOST_WAITING:
             self.passed_over["queue_full"] += 1
         else:
-            self._ledger.add(incident, name, urgency, news, now)
+            self._store.add(incident, name, urgency, news, now)
 
     def _change(
         self, delivery: Delivery, standing: AlertState, digest: str, urgency: Urgency, news: float, now: float
@@ -91,50 +91,50 @@ class Desk:
         if delivery.status == REFUSED and delivery.told_digest == digest:
             return
         if delivery.told == standing and delivery.told_digest == digest and not delivery.is_unsure:
-            self._ledger.need_not_say(delivery)
+            self._store.need_not_say(delivery)
             return
         is_known = delivery.told in (AlertState.OPEN, AlertState.ACKNOWLEDGED)
         is_urgent = not is_known or _is_louder(urgency, delivery.urgency)
-        self._ledger.say(delivery, urgency, news, now if is_urgent else now + CHANGES_APART_S)
+        self._store.say(delivery, urgency, news, now if is_urgent else now + CHANGES_APART_S)
 
     def _close(self, delivery: Delivery, news: float, now: float) -> None:
         if delivery.is_open:
-            self._ledger.say(delivery, delivery.urgency, news, now)
+            self._store.say(delivery, delivery.urgency, news, now)
         elif delivery.told is None:
-            self._ledger.drop(delivery)
+            self._store.drop(delivery)
 
     def _hand_over(self, merged: str, leader: str, now: float) -> None:
         """What receivers know of ``merged`` goes on as ``leader``, where they do not know that and would be told it."""
-        document = self._ledger.document(leader)
+        document = self._store.incident(leader)
         if document is None or standing_of(document) is AlertState.CLOSED:
             return
-        wanted, known = receivers_of(document, self._routing), self._ledger.deliveries(leader)
+        wanted, known = receivers_of(document, self._routing), self._store.deliveries(leader)
         moved = False
-        for name, delivery in self._ledger.deliveries(merged).items():
+        for name, delivery in self._store.deliveries(merged).items():
             its = known.get(name)
             if not delivery.is_open or name not in wanted or (its is not None and its.is_open):
                 continue
             if its is not None and its.told is None:
-                self._ledger.drop(its)
+                self._store.drop(its)
             elif its is not None:
                 continue  # it was told and is over there: it is opened again under its own name
-            self._ledger.hand_over(delivery, leader)
+            self._store.hand_over(delivery, leader)
             moved = True
         if moved:
-            self._ledger.look_again(leader, now)
+            self._store.look_again(leader, now)
 
     def _close_summaries(self, now: float) -> None:
         """An hour without anything that was withheld."""
-        for summary in self._ledger.summaries():
+        for summary in self._store.summaries():
             _, _, hour = summary.key.rpartition("-")
             if summary.is_open and now > (int(hour) + 2) * HOUR_S and summary.status == TOLD:
-                self._ledger.say(summary, summary.urgency, now, now)
+                self._store.say(summary, summary.urgency, now, now)
 
 
 def _is_louder(urgency: Urgency, than: Urgency) -> bool:
     return urgency is Urgency.PAGE and than is Urgency.TICKET
 
 
-def _held_until(document: Mapping[str, Any], held_since: float | None) -> float:
+def _held_until(incident: IncidentDocument, held_since: float | None) -> float:
     """Unix seconds; 0.0: it is not on hold."""
-    return 0.0 if held_since is None else min(held_until(document), held_since + LONGEST_HOLD_S)
+    return 0.0 if held_since is None else min(held_until(incident), held_since + LONGEST_HOLD_S)

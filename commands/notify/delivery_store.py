@@ -7,30 +7,23 @@ the same key. Called by the main thread and by a thread per receiver, one at a t
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
 import sqlite3
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ...telemetry.incident import Document
+from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.vocabulary import IncidentState
+from ..incident_feeds.feed_position import FeedPosition
+from ..incident_service.inbox import HOUR_S, KEPT_S, IncidentInbox, pack_incident, unpack_incident
 from .messages.notices import AlertState, Notice
 from .messages.routes import Urgency
+from .receivers import Reference
+from .receivers.reference_codec import read_reference, write_reference
 
-STATE_FILE = "notify.sqlite"
 SCHEMA_VERSION = 1
-HOUR_S = 3600.0
-#: What is over is forgotten after so long.
-KEPT_S = 30 * 24 * HOUR_S
 
 _TABLES = """
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS incidents (
     id TEXT PRIMARY KEY, revision INTEGER NOT NULL, document TEXT NOT NULL, open INTEGER NOT NULL,
     news REAL NOT NULL, seen REAL NOT NULL, held_since REAL, due REAL);
@@ -52,10 +45,10 @@ DUE, TOLD, WITHHELD, REFUSED = "due", "told", "withheld", "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class WaitingNews:
     """An incident to be looked at. news: when this revision was told; held_since: None, it is not on hold."""
 
-    document: Document
+    incident: IncidentDocument
     news: float
     held_since: float | None
 
@@ -71,7 +64,7 @@ class Delivery:
     status: str
     told: AlertState | None
     told_digest: str
-    reference: Mapping[str, Any]
+    reference: Reference
     is_unsure: bool
     tries: int
     news: float
@@ -82,90 +75,43 @@ class Delivery:
         return self.is_unsure or self.told in (AlertState.OPEN, AlertState.ACKNOWLEDGED)
 
 
-class Ledger:
-    """``sqlite3.Error`` and OSError come through: without its ledger the service must not go on."""
+class DeliveryStore(IncidentInbox):
+    """What has been told and is to be told, over the incidents that were read."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError, also (BlockingIOError) when another one runs."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._mutex = threading.RLock()
-        self._lock = os.open(folder / "notify.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path = folder / STATE_FILE
-            self._db = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.Error):
-            os.close(self._lock)
-            raise
-        self._db.row_factory = sqlite3.Row
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            self.close()
-            raise OSError(f"{folder / STATE_FILE} is of a newer release")
-        self._db.executescript(_TABLES)
-        self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-    def close(self) -> None:
-        with self._mutex:
-            self._db.close()
-            os.close(self._lock)
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All or nothing, and nobody else in between. Inside of another one it is a part of that."""
-        with self._mutex:
-            if self._db.in_transaction:
-                yield
-                return
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
+        super().__init__(folder, "notify", _TABLES, version=SCHEMA_VERSION)
 
     # --- incidents ---------------------------------------------------------------------------------------------------
-    def position(self) -> dict[str, Any]:
-        """Where reading goes on, as the feed has said it; empty: nothing was ever read."""
-        row = self._one("SELECT value FROM facts WHERE name = 'position'")
-        return dict(json.loads(row["value"])) if row else {}
-
     def is_fresh(self) -> bool:
         """Nothing was ever told by this state, or could have been."""
-        return self._one("SELECT 1 FROM facts WHERE name = 'begun'") is None
+        return self._fact("begun") is None
 
     def begin_telling(self, now: float) -> None:
-        self._do("INSERT OR REPLACE INTO facts VALUES ('begun', ?)", str(now))
+        self._put_fact("begun", str(now))
 
-    def take(self, revisions: Sequence[tuple[Document, float]], position: Mapping[str, Any], now: float) -> None:
+    def take(self, revisions: Sequence[tuple[IncidentDocument, float]], position: FeedPosition, now: float) -> None:
         """Revisions with the time of each, and the position behind them, in one transaction."""
-        with self.transaction():
-            for document, news in revisions:
-                self._take(document, news, now)
-            self._db.execute("INSERT OR REPLACE INTO facts VALUES ('position', ?)", (json.dumps(position),))
+        self._take_all(revisions, position, lambda incident, news: self._keep(incident, news, now))
 
-    def _take(self, document: Document, news: float, now: float) -> None:
-        row = self._one("SELECT revision, held_since FROM incidents WHERE id = ?", document["id"])
-        if row is not None and row["revision"] >= document["revision"]:
+    def _keep(self, incident: IncidentDocument, news: float, now: float) -> None:
+        row = self._one("SELECT revision, held_since FROM incidents WHERE id = ?", incident.id)
+        if row is not None and row["revision"] >= incident.revision:
             return  # told again by a processor that begins anew
         held = None
-        if document.get("hold") is not None:
+        if incident.hold is not None:
             held = now if row is None or row["held_since"] is None else row["held_since"]
-        text = json.dumps(document, separators=(",", ":"))
-        is_open = document["state"] == IncidentState.OPEN.value
-        self._db.execute(
+        is_open = incident.state is IncidentState.OPEN
+        self._do(
             "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (document["id"], document["revision"], text, is_open, news, now, held, now),
+            *(incident.id, incident.revision, pack_incident(incident), is_open, news, now, held, now),
         )
 
-    def waiting(self, now: float) -> list[Waiting]:
+    def waiting(self, now: float) -> list[WaitingNews]:
         """What has to be looked at, the oldest first."""
         query = "SELECT document, news, held_since FROM incidents WHERE due <= ? ORDER BY news, id"
         return [
-            Waiting(document=json.loads(row["document"]), news=row["news"], held_since=row["held_since"])
+            WaitingNews(incident=unpack_incident(row["document"]), news=row["news"], held_since=row["held_since"])
             for row in self._all(query, now)
         ]
 
@@ -173,9 +119,10 @@ class Ledger:
         """None: when something new is heard of it."""
         self._do("UPDATE incidents SET due = ? WHERE id = ?", at, incident)
 
-    def document(self, incident: str) -> Document | None:
-        row = self._one("SELECT document FROM incidents WHERE id = ?", incident)
-        return None if row is None else dict(json.loads(row["document"]))
+    def incident(self, id_: str) -> IncidentDocument | None:
+        """Its newest revision; None: it was never read, or is forgotten."""
+        row = self._one("SELECT document FROM incidents WHERE id = ?", id_)
+        return None if row is None else unpack_incident(row["document"])
 
     # --- deliveries --------------------------------------------------------------------------------------------------
     def deliveries(self, incident: str) -> dict[str, Delivery]:
@@ -245,7 +192,7 @@ class Ledger:
         delivery: Delivery,
         notice: Notice,
         digest: str,
-        reference: Mapping[str, Any],
+        reference: Reference,
         now: float,
         again: float | None,
     ) -> None:
@@ -255,7 +202,7 @@ class Ledger:
                 "UPDATE deliveries SET status = ?, told = ?, told_digest = ?, reference = ?, begun = NULL, tries = 0,"
                 " again = ? WHERE key = ? AND receiver = ?",
                 (
-                    *(TOLD, notice.standing.value, digest, json.dumps(dict(reference)), again),
+                    *(TOLD, notice.standing.value, digest, write_reference(reference), again),
                     *(delivery.key, delivery.receiver),
                 ),
             )
@@ -266,12 +213,12 @@ class Ledger:
                 (now, notice.incident, notice.revision, delivery.key, delivery.receiver),
             )
 
-    def fail(self, delivery: Delivery, reference: Mapping[str, Any], at: float, *, is_unsure: bool) -> None:
+    def fail(self, delivery: Delivery, reference: Reference, at: float, *, is_unsure: bool) -> None:
         """It is tried again at that time. is_unsure: it may have arrived."""
         self._do(
             "UPDATE deliveries SET reference = ?, tries = tries + 1, at = ?, begun = CASE WHEN ? THEN begun END,"
             " status = ? WHERE key = ? AND receiver = ?",
-            *(json.dumps(dict(reference)), at, is_unsure, DUE, delivery.key, delivery.receiver),
+            *(write_reference(reference), at, is_unsure, DUE, delivery.key, delivery.receiver),
         )
 
     def refuse(self, delivery: Delivery, digest: str) -> None:
@@ -328,24 +275,6 @@ class Ledger:
             self._db.execute("DELETE FROM openings WHERE at < ?", (now - HOUR_S,))
             self._db.execute("DELETE FROM withheld WHERE at < ?", (before,))
 
-    # --- helpers -----------------------------------------------------------------------------------------------------
-    def _do(self, query: str, *values: Any) -> None:
-        with self._mutex:
-            self._db.execute(query, values)
-
-    def _all(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        with self._mutex:
-            return self._db.execute(query, values).fetchall()
-
-    def _one(self, query: str, *values: Any) -> sqlite3.Row | None:
-        with self._mutex:
-            row: sqlite3.Row | None = self._db.execute(query, values).fetchone()
-            return row
-
-    def _count(self, query: str, *values: Any) -> int:
-        row = self._one(query, *values)
-        return int(row[0]) if row else 0
-
 
 def _delivery(row: sqlite3.Row) -> Delivery:
     return Delivery(
@@ -356,7 +285,7 @@ def _delivery(row: sqlite3.Row) -> Delivery:
         status=row["status"],
         told=AlertState(row["told"]) if row["told"] else None,
         told_digest=row["told_digest"] or "",
-        reference=json.loads(row["reference"]),
+        reference=read_reference(row["reference"]),
         is_unsure=row["begun"] is not None,
         tries=row["tries"],
         news=row["news"],

@@ -1,0 +1,27 @@
+"""A receiver's reference as the store keeps it: JSON with the fields that are known. Parsing and writing only."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from . import NO_REFERENCE, Reference
+
+
+def write_reference(reference: Reference) -> str:
+    """Only what differs from nothing known: as releases before this one have written it."""
+    nothing = asdict(NO_REFERENCE)
+    return json.dumps({name: value for name, value in asdict(reference).items() if value != nothing[name]})
+
+
+def read_reference(text: str) -> Reference:
+    """Raises ValueError for what is no JSON object of references."""
+    known = json.loads(text)
+    replied = known.get("replied")
+    return Reference(
+        labels={str(name): str(value) for name, value in (known.get("labels") or {}).items()},
+        ts=str(known.get("ts") or ""),
+        channel=str(known.get("channel") or ""),
+        replied=None if replied is None else str(replied),
+        openings=int(known.get("openings") or 0),
+    )

@@ -1,0 +1,81 @@
+"""What findings tell of nodes and jobs, and of no incident: placements, places, changes, loads and plans. Pure.
+
+Each function reads a body, and raises KeyError, ValueError, TypeError or AttributeError for what is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .landscape import NodeChange, NodePlaces, ToldLoad
+from .placements import Attempt, MovedRank
+from .plans import EARLY_S, Plan
+
+
+def read_placement(body: Mapping[str, Any]) -> tuple[Attempt, MovedRank | None]:
+    """Which nodes an attempt runs on; and the rank that two of them tell of."""
+    moved = body.get("moved")
+    attempt = Attempt(
+        job=str(body["job"]),
+        attempt=str(body["attempt"]),
+        run=str(body.get("run") or ""),
+        name=str(body.get("name") or ""),
+        owner=str(body.get("owner") or ""),
+        world_size=int(body.get("world_size") or 0),
+        begin=float(body["begin"]),
+        end=None if body.get("end") is None else float(body["end"]),
+        nodes={str(node): str(ranks) for node, ranks in body["nodes"].items()},
+    )
+    return attempt, MovedRank(rank=moved["rank"], before=moved["from"], now=moved["to"]) if moved else None
+
+
+def read_places(body: Mapping[str, Any]) -> NodePlaces:
+    """A node's topology."""
+    return NodePlaces(
+        node=str(body["entity"]),
+        labels={str(name): str(value) for name, value in body["labels"].items()},
+        refused=tuple(str(name) for name in body.get("refused") or ()),
+    )
+
+
+def read_change(body: Mapping[str, Any]) -> NodeChange:
+    """A change of a version, or a step of a clock."""
+    return NodeChange(
+        node=str(body["entity"]),
+        what=str(body["what"]),
+        where=str(body.get("where") or ""),
+        new=str(body["new"]),
+        old=str(body.get("old") or ""),
+        time_s=float(body["time"]),
+        is_baseline=bool(body.get("baseline")),
+    )
+
+
+def read_load(body: Mapping[str, Any]) -> ToldLoad:
+    """How much is asked of a service."""
+    usual, since, until = body.get("usual"), body.get("since"), body.get("until")
+    return ToldLoad(
+        node=str(body["entity"]),
+        service=str(body["service"]),
+        operation=str(body["operation"]),
+        usual=None if usual is None else float(usual),
+        since_s=None if since is None else float(since),
+        until_s=None if until is None else float(until),
+        rate=0.0 if since is None else float(body["rate"]),
+    )
+
+
+def plan_of(body: Mapping[str, Any], key: str, *, over: bool) -> Plan:
+    """What was announced. over: it was called off, and explains nothing any more."""
+    begin = float(body["begin"])
+    return Plan(
+        key=key,
+        what=str(body["what"]),
+        begin=begin,
+        end=begin - EARLY_S - 1.0 if over else float(body["end"]),
+        told=float(body.get("told", begin)),
+        by=str(body.get("by") or ""),
+        where={str(name): [str(value) for value in values] for name, values in (body.get("where") or {}).items()},
+        jobs=[str(job) for job in body.get("jobs") or ()],
+    )

@@ -18,8 +18,8 @@ MIGRATION = "processors/older_sentences.py"
 #: What only looks like it.
 NO_SENTENCE = {
     ("processors/cluster/shared/joint.py", "'jobs' in verdict.words"): "a mapping of what a template may name",
-    ("commands/incident_text/incident_panel.py", "_PORT.sub(']', text)"): "lines that differ in a port are drawn once",
-    ("commands/incident_text/incident_panel.py", "text.replace(EMOJI_SELECTOR, '')"): "how wide a terminal draws it",
+    ("commands/incident_text/incident_view.py", "_PORT.sub(']', text)"): "lines that differ in a port are drawn once",
+    ("commands/incident_text/incident_view.py", "text.replace(EMOJI_SELECTOR, '')"): "how wide a terminal draws it",
     (
         "commands/run/watching.py",
         "printable(redact(named or script)).split()",

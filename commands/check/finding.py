@@ -45,6 +45,7 @@ def verdict(findings: Iterable[Finding]) -> Status:
 
 
 def exit_status(overall: Status, *, strict: bool) -> int:
+    """strict: a warning fails the check as well. What could not be seen is no failure, and not well either."""
     if overall is Status.CRITICAL or (strict and overall is Status.WARN):
         return EXIT_CRITICAL
     return EXIT_UNKNOWN if overall is Status.UNKNOWN else EXIT_OK

@@ -24,6 +24,7 @@ _ORDER = (Status.CRITICAL, Status.WARN, Status.UNKNOWN, Status.OK)
 
 
 def print_json(mode: Mode, findings: Sequence[Finding], exit_code: int, took_s: float) -> None:
+    """One document on stdout, the worst findings first. took_s: of the whole check."""
     document = {
         "schema": SCHEMA,
         "host": socket.gethostname(),
@@ -42,6 +43,7 @@ def print_json(mode: Mode, findings: Sequence[Finding], exit_code: int, took_s: 
 
 
 def print_lines(findings: Sequence[Finding], took_s: float, *, verbose: bool) -> None:
+    """The worst first. verbose: what is OK is shown as well. took_s: of the whole check."""
     console = Console(highlight=False, soft_wrap=True)
     overall = verdict(findings)
     bad = [finding for finding in _sorted(findings) if finding.status is not Status.OK]

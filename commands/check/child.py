@@ -20,10 +20,12 @@ class Pipe:
         self._out = out
 
     def found(self, *findings: Finding) -> None:
+        """Each is told at once, in a line of its own."""
         for finding in findings:
             self.write(finding)
 
-    def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:
+    def begins(self, what: str, stuck: Status = CheckStatus.UNKNOWN) -> None:
+        """The parent tells it where this process has to be left."""
         self.write(Begins(what=what, stuck=stuck))
 
     def write(self, message: ChildMessage) -> None:
@@ -33,6 +35,7 @@ class Pipe:
 
 
 def main(module: str) -> None:
+    """Runs one module's check and ends the process, whatever its threads wait for. module: its name in this package."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no finding
     pipe = Pipe(out)

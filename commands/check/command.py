@@ -23,6 +23,8 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank check`` to the program."""
+
     @app.command("check")
     def check_command(
         mode: Annotated[

@@ -33,6 +33,7 @@ Measured = dict[str, dict[str, float]]
 
 
 def check(setup: Setup, tell: Tell) -> None:
+    """Measures every GPU with torch, as long as there is time; what cannot be measured is told."""
     wanted = setup.expected.gpu.count
     is_expected = wanted if wanted is not None else expected_gpus(inventory(setup.root))
     if wanted == 0:

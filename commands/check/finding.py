@@ -45,6 +45,7 @@ def verdict(findings: Iterable[Finding]) -> CheckStatus:
 
 
 def exit_status(overall: CheckStatus, *, strict: bool) -> int:
+    """strict: a warning fails the check as well. What could not be seen is no failure, and not well either."""
     if overall is CheckStatus.CRITICAL or (strict and overall is CheckStatus.WARN):
         return EXIT_CRITICAL
     return EXIT_UNKNOWN if overall is CheckStatus.UNKNOWN else EXIT_OK

@@ -17,6 +17,7 @@ _REBOOT = "drain the node; reset the GPU (nvidia-smi -r) or reboot, then look in
 
 
 def check(setup: Setup, tell: Tell) -> None:
+    """Whether all GPUs and NVLinks are there, answer, count no errors, and agree with each other."""
     here = inventory(setup.root)
     expected = setup.expected.gpu.count if setup.expected.gpu.count is not None else expected_gpus(here)
     tell.begins("the GPU driver was asked for its GPUs", CheckStatus.CRITICAL)

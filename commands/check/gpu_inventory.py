@@ -25,6 +25,7 @@ class GpuInventory:
 
 
 def inventory(root: Path) -> GpuInventory:
+    """What the PCI bus and the driver show below ``root``, without asking the driver anything."""
     on_bus, nvswitches = nvidia_on_bus(root / "sys")
     folder = root / "proc/driver/nvidia/gpus"
     in_driver = list_names(folder)

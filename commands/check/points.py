@@ -14,6 +14,7 @@ from .setup import Setup, Tell
 
 
 def moment() -> Timestamps:
+    """Now, on both clocks: what collectors are asked with."""
     return Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 
 

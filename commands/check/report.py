@@ -29,6 +29,7 @@ _ORDER = (CheckStatus.CRITICAL, CheckStatus.WARN, CheckStatus.UNKNOWN, CheckStat
 
 
 def print_json(mode: Mode, findings: Sequence[Finding], exit_code: int, took_s: float) -> None:
+    """One document on stdout, the worst findings first. took_s: of the whole check."""
     document = {
         "schema": SCHEMA,
         "host": socket.gethostname(),
@@ -47,6 +48,7 @@ def print_json(mode: Mode, findings: Sequence[Finding], exit_code: int, took_s: 
 
 
 def print_lines(findings: Sequence[Finding], took_s: float, *, verbose: bool) -> None:
+    """The worst first. verbose: what is OK is shown as well. took_s: of the whole check."""
     console = Console(highlight=False, soft_wrap=True)
     overall = verdict(findings)
     bad = [finding for finding in _sorted(findings) if finding.status is not CheckStatus.OK]

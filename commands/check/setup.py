@@ -36,21 +36,25 @@ class Setup:
 
     @property
     def proc(self) -> Path:
+        """The host's /proc, also where it is mounted elsewhere."""
         return self.root / "proc"
 
     @property
     def sys(self) -> Path:
+        """The host's /sys, also where it is mounted elsewhere."""
         return self.root / "sys"
 
     @property
     def etc(self) -> Path:
+        """The host's /etc, also where it is mounted elsewhere."""
         return self.root / "etc"
 
 
 class Tell(Protocol):
     """Where findings go, at once: a family that gets stuck has told what it found before."""
 
-    def found(self, *findings: Finding) -> None: ...
+    def found(self, *findings: Finding) -> None:
+        """What is known by now; may be called as often as something is found."""
 
     def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:
         """What is asked now, and what it means if the answer never comes."""

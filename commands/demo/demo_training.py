@@ -88,6 +88,7 @@ class Model(nn.Module):
         self.layers = nn.Sequential(nn.Linear(FEATURES, 128), nn.ReLU(), nn.Linear(128, 1))
 
     def forward(self, samples: torch.Tensor) -> torch.Tensor:
+        """Raises ValueError on the guilty rank, where that is its fault."""
         if self._fault.strikes("sleep_in_forward"):
             time.sleep(3600)  # fault: sleep_in_forward
         if self._fault.strikes("gil_held"):
@@ -138,6 +139,7 @@ def train(plan: Plan) -> None:
 
 
 def main() -> None:
+    """torchrun starts it once a rank."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--plan", type=Path, required=True)
     train(Plan(**json.loads(parser.parse_args().plan.read_text())))

@@ -32,4 +32,5 @@ def _program() -> None:
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank diagnose``; its commands are imported when they are asked for."""
     app.add_typer(diagnose_app, name="diagnose")

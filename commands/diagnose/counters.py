@@ -41,6 +41,8 @@ A folder with snapshots of /sys by time: PATH/TIME/class/infiniband/..., TIME as
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank diagnose counters`` to the group."""
+
     @app.command("counters", help=f"Conditions of network ports, from series of their counters.\n\n{FORMATS}")
     def counters_command(
         path: Annotated[Path, typer.Argument(metavar="PATH", help="file, folder of snapshots, or - for stdin")],

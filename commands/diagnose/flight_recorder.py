@@ -33,6 +33,8 @@ NO_DUMPS = frozenset({".log", ".out", ".err", ".md", ".tsv", ".csv", ".py", ".ya
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank diagnose flight-recorder`` to the group."""
+
     @app.command("flight-recorder")
     def flight_recorder(
         where: Annotated[
@@ -46,6 +48,7 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose_flight_recorder(where: Sequence[Path], *, as_json: bool) -> int:
+    """The exit status: 0; 2 where there is no dump that can be read."""
     from ...diagnosis.flight_recorder.analysis import analyse
     from .flight_recorder_document import write_diagnosis
 

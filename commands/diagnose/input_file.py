@@ -23,8 +23,10 @@ def bounded_lines(file: TextIO) -> Iterator[str]:
 
 
 def looks_like_json(first: str, suffix: str) -> bool:
+    """By the file's suffix, else by the first line's first character."""
     return first.lstrip().startswith("{") or suffix in {".jsonl", ".json", ".ndjson"}
 
 
 def delimiter_of(header: str) -> str:
+    """A tab where the header has one, else a comma."""
     return "\t" if "\t" in header else ","

@@ -25,6 +25,7 @@ SHOWN = 12
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank diagnose job-log`` to the group."""
     app.command("job-log", no_args_is_help=True)(job_log)
 
 

@@ -30,6 +30,8 @@ _SHOWN_DEVICE = 40
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank diagnose kernel-log`` to the group."""
+
     @app.command("kernel-log")
     def kernel_log_command(
         files: Annotated[
@@ -50,6 +52,7 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
+    """The exit status: 0; 2 where a file cannot be read. driver: its version; None: as the logs say."""
     findings = Findings()
     status = unread = 0
     for name in files:

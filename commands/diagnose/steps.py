@@ -32,6 +32,8 @@ where pyarrow is installed. It is replayed with ideal durations to say what the 
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank diagnose steps`` to the group."""
+
     @app.command("steps", help=f"Who is slow, in which phase, and who waits.\n\n{FORMATS}")
     def steps_command(
         path: Annotated[Path, typer.Argument(metavar="FILE", help="file, or - for stdin")],

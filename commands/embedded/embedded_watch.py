@@ -204,26 +204,32 @@ class EmbeddedWatch:
 
     # --- for the instances on other nodes (peers.Bench) ---------------------------------------------------------------
     def append(self, topic: str, key: str, value: bytes) -> None:  # it has come through that node's gate
+        """A message of another node; its texts have come through that node's gate."""
         self._publish(topic, key, value)
 
     def tell_of(self, node: str, name: EventName, **attributes: str | int) -> None:
+        """An event of another node's instance, as this one has seen it."""
         event = self._event(replace(self._identity, node=node), name, attributes)
         for topic in (TOPIC_BLOCKS, TOPIC_LOGS):
             value = encode_payloads([event], is_copy=topic == TOPIC_LOGS)
             self._gate.publish(self._publish)(topic, self._identity.job, value)
 
     def show(self, incident: Incident) -> None:
+        """An incident that is judged elsewhere: it is shown here, and kept there."""
         self._on_foreign_incident(incident)
 
     def request(self, event: Event) -> None:
+        """Evidence that the judge asks this node for."""
         self._agent.request(event)
 
     def rename(self, node: str) -> None:
+        """The judge knows another node of this name: agent and collectors go on under the new one."""
         self._identity = replace(self._identity, node=node)
         self._agent.rename_node(node)
         self._reports.rename_node(node)
 
     def announce(self) -> None:
+        """Who has lost the beginning hears again which ranks are here."""
         self._agent.announce()
 
     def wait_for_peers(self, seconds: float) -> None:

@@ -11,6 +11,8 @@ EXIT_USAGE = 2
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank goodput`` to the program."""
+
     @app.command("goodput")
     def goodput_command(
         path: Annotated[

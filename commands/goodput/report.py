@@ -254,10 +254,12 @@ def _words(bucket: TimeBucket) -> str:
 
 
 def percent(share: float | None) -> str:
+    """share: 0 to 1; None is "unknown"."""
     return "unknown" if share is None else f"{100 * share:.2f} %"
 
 
 def duration(ns: int) -> str:
+    """Milliseconds, seconds, minutes or hours, whichever reads best."""
     seconds = ns / _NS
     if 0 < ns < _NS:
         return f"{1000 * seconds:.3g} ms"

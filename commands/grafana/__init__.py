@@ -30,6 +30,7 @@ grafana_app = typer.Typer(help="Put dashboards, rules and incidents into a Grafa
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank grafana`` to the program."""
     app.add_typer(grafana_app, name="grafana")
 
 

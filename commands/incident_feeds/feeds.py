@@ -42,8 +42,12 @@ class Feed(Protocol):
         ...
 
     @property
-    def is_caught_up(self) -> bool: ...
-    def close(self) -> None: ...
+    def is_caught_up(self) -> bool:
+        """All that was there at the last look has been read."""
+        ...
+
+    def close(self) -> None:
+        """The next ``read`` connects again."""
 
 
 class KafkaFeed:
@@ -60,6 +64,7 @@ class KafkaFeed:
         self._consumer: Consumer | None = None
 
     def read(self, wait_s: float) -> Revisions:
+        """What is no incident is counted. Raises KafkaTrouble; the next call connects anew."""
         consumer = self._connected()
         found: Revisions = []
         try:
@@ -77,9 +82,11 @@ class KafkaFeed:
 
     @property
     def position(self) -> FeedPosition:
+        """With the topic's identity: offsets of another topic of that name mean nothing."""
         return FeedPosition(topic=self._topic, offsets=dict(self._next))
 
     def close(self) -> None:
+        """What was read stays read."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -159,9 +166,11 @@ class FolderFeed:
 
     @property
     def position(self) -> FeedPosition:
+        """With the file's identity: a byte of another file of that name means nothing."""
         return FeedPosition(file=self._identity(), byte=self._offset)
 
     def close(self) -> None:
+        """Nothing is held open between looks."""
         pass
 
     def _identity(self) -> str:

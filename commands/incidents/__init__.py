@@ -30,6 +30,7 @@ incidents_app = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank incidents`` to the program."""
     app.add_typer(incidents_app, name="incidents")
 
 

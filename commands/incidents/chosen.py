@@ -32,10 +32,12 @@ class Chosen:
 
     @property
     def last(self) -> IncidentDocument:
+        """What is said of it by now."""
         return self.revisions[-1]
 
     @property
     def ids(self) -> tuple[str, ...]:
+        """Its own first, then those of what was merged into it: evidence was asked for under each."""
         return tuple(incident.id for incident in (self.last, *self.merged))
 
     def suspects(self) -> list[SuspectEntry]:

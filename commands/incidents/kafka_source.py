@@ -36,6 +36,7 @@ class KafkaSource:
         self.problems: list[str] = []
 
     def revisions(self) -> list[IncidentDocument]:
+        """Each once, by onset: those of several partitions have no common order. Raises KafkaTrouble."""
         found: dict[tuple[str, int], IncidentDocument] = {}
         for message in read_whole(self._client, TOPIC_INCIDENTS):
             for incident in self._incidents(message):
@@ -64,6 +65,7 @@ class KafkaSource:
                 yield read_incident(payload.document)
 
     def evidence(self, chosen: Chosen) -> list[KeptFile]:
+        """Pieces are put together; what is too much, or in parts only, is a problem. Raises KafkaTrouble."""
         job = chosen.last.job.id or ""
         since_ns = int((chosen.last.times.onset_s - _BEFORE_S) * _S)
         pieces: list[EvidencePiece] = []
@@ -89,9 +91,11 @@ class KafkaSource:
         return [*(KeptFile(name=kept_name(file), content=file.content) for file in files), *stacks.values()]
 
     def run(self) -> RunDescription | None:
+        """None: no topic describes a run."""
         return None
 
     def label(self, incident: IncidentDocument, label: PeopleLabel) -> None:
+        """A finding that the processors read. Raises KafkaTrouble."""
         send_label(self._client, label, incident.cluster or "")
 
 

@@ -32,6 +32,7 @@ class RunSource:
         self.problems: list[str] = []
 
     def revisions(self) -> list[IncidentDocument]:
+        """With what people have said since. Raises Unusable where there is no file that can be read."""
         path = self._directory.incidents
         try:
             lines = list(read_lines(path))
@@ -62,6 +63,7 @@ class RunSource:
             time.sleep(FOLLOW_PERIOD_S)
 
     def evidence(self, chosen: Chosen) -> list[KeptFile]:
+        """Of all nodes whose folders lie here; what is too much, or gone meanwhile, is a problem."""
         files: list[KeptFile] = []
         left_bytes = MAX_BYTES
         for folder in (self._directory.evidence, *sorted(self._directory.path.glob(f"node-*/{EVIDENCE_FOLDER}"))):
@@ -83,6 +85,7 @@ class RunSource:
         return files
 
     def run(self) -> RunDescription | None:
+        """None where run.json cannot be read, which is a problem."""
         try:
             return self._directory.read_run()
         except Unusable as unusable:
@@ -90,6 +93,7 @@ class RunSource:
             return None
 
     def label(self, incident: IncidentDocument, label: PeopleLabel) -> None:
+        """A line of labels.jsonl. Raises Unusable."""
         append_label(self._directory.path, label, incident.cluster or "")
 
     def _has_ended(self) -> bool:

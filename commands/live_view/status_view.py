@@ -50,19 +50,23 @@ class View(Protocol):
         """Called every turn; the view decides what is due."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The terminal is left as it was."""
 
 
 class JsonView:
     """Incident documents as JSON lines on stderr; stdout stays the command's."""
 
     def incident(self, incident: IncidentDocument) -> None:
+        """The same line as in incidents.jsonl."""
         sys.stderr.write(canonical_line(write_incident(incident)).decode())
         sys.stderr.flush()
 
-    def update(self, status: JobStatus) -> None: ...
+    def update(self, status: JobStatus) -> None:
+        """Progress is no document."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing is held back."""
 
 
 class LineView:
@@ -77,12 +81,14 @@ class LineView:
         self._said: dict[str, str] = {}
 
     def incident(self, incident: IncidentDocument) -> None:
+        """A line, unless the last one of this incident said the same."""
         line = incident_line(incident)
         if self._said.get(incident.id) != line:
             self._said[incident.id] = line
             self._say(line)
 
     def update(self, status: JobStatus) -> None:
+        """A wait is told once when it gets long; every half minute a line of progress."""
         waiting = [w for w in status.waiting() if time.monotonic_ns() - w.since_ns > WORTH_SHOWING_S * 3e9]
         for wait in waiting:
             if (wait.group, wait.sequence) not in self._shown:
@@ -106,7 +112,8 @@ class LineView:
             self._without_steps_since = _SAID
             self._say(describe_lack_of_steps(status))
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Lines stay where they are."""
 
 
 class LiveView:
@@ -123,10 +130,12 @@ class LiveView:
         os.get_terminal_size(sys.stderr.fileno())
 
     def incident(self, incident: IncidentDocument) -> None:
+        """Shown with the next update, at once."""
         self._incidents[incident.id] = incident
         self._due = 0.0
 
     def update(self, status: JobStatus) -> None:
+        """Draws the block anew, a few times a second at most."""
         if self._now() < self._due:
             return
         self._due = self._now() + REDRAW_S
@@ -134,6 +143,7 @@ class LiveView:
         self._block.draw(render_lines(view, self._block.width)[: self._block.max_height])
 
     def close(self) -> None:
+        """Takes the block away."""
         self._block.clear()
 
 
@@ -208,6 +218,7 @@ def step_words(status: JobStatus) -> str:
 
 
 def describe_lack_of_steps(status: JobStatus) -> str:
+    """That no step is seen, what would help, and which calls are seen instead."""
     group, calls = status.calls()
     known = f"{calls} calls in group {group}" if calls else "no calls in any group"
     return (

@@ -28,6 +28,7 @@ class TerminalBlock:
 
     @property
     def width(self) -> int:
+        """Columns of the terminal by now; it may have been made narrower."""
         return os.get_terminal_size(self._descriptor).columns
 
     @property

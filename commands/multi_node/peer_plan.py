@@ -41,6 +41,7 @@ class PeerPlan:
 
     @property
     def address(self) -> str:
+        """HOST:PORT, of the first port that the judge may have; HOST alone without ports."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.ports[0]}" if self.ports else host
 
@@ -87,6 +88,7 @@ def secret_of(plan: PeerPlan, given: str) -> bytes:
 
 
 def ports_of(key: str) -> tuple[int, ...]:
+    """Where the judge of this job may listen: they follow from the key, so that every node knows them."""
     first = int(key[:8], 16) % (PORT_COUNT - NEIGHBOURS)
     return tuple(FIRST_PORT + first + neighbour for neighbour in range(NEIGHBOURS))
 

@@ -30,10 +30,12 @@ class PeerSetup:
 
     @property
     def role(self) -> Role:
+        """Judge, follower, the first to come on this machine, or alone."""
         return self.plan.role
 
     @property
     def several(self) -> bool:
+        """Whether there are other nodes to talk to."""
         return self.plan.role is not Role.ALONE
 
 

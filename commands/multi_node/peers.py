@@ -53,7 +53,8 @@ class Bench(Protocol):
         """A request for evidence for this node's agent."""
         ...
 
-    def rename(self, node: str) -> None: ...
+    def rename(self, node: str) -> None:
+        """The judge knows another node of this name: this one is called so from now on."""
 
     def announce(self) -> None:
         """Say again who is there."""
@@ -61,13 +62,15 @@ class Bench(Protocol):
 
 
 class Peers(Protocol):
-    def turn(self, bench: Bench) -> None: ...
+    def turn(self, bench: Bench) -> None:
+        """Take in what the other nodes have sent. Never blocks."""
 
     def published(self, topic: str, key: str, value: bytes) -> None:
         """This node's own agent has published it."""
         ...
 
-    def concluded(self, incident: Incident) -> None: ...
+    def concluded(self, incident: Incident) -> None:
+        """This instance has published a revision."""
 
     def request(self, event: Event) -> bool:
         """Whether the request is another node's, and has been passed on."""
@@ -85,17 +88,22 @@ class Peers(Protocol):
         """Whether nodes of the job are missing here that this instance would judge."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Say goodbye and hang up; waits a little for what is on its way."""
 
     def abandon(self) -> None:
         """This instance watches no more: the others must not believe that it does."""
         ...
 
     @property
-    def losses(self) -> dict[str, int]: ...
+    def losses(self) -> dict[str, int]:
+        """What was lost between the nodes, by reason."""
+        ...
 
     @property
-    def several(self) -> bool: ...
+    def several(self) -> bool:
+        """Whether the job has other nodes."""
+        ...
 
 
 class NoPeers:
@@ -104,26 +112,35 @@ class NoPeers:
     several = False
     losses: dict[str, int] = {}  # noqa: RUF012  # never written
 
-    def turn(self, bench: Bench) -> None: ...
+    def turn(self, bench: Bench) -> None:
+        """Nobody sends anything."""
 
-    def published(self, topic: str, key: str, value: bytes) -> None: ...
+    def published(self, topic: str, key: str, value: bytes) -> None:
+        """Nobody is told."""
 
-    def concluded(self, incident: Incident) -> None: ...
+    def concluded(self, incident: Incident) -> None:
+        """Nobody is shown it."""
 
     def request(self, event: Event) -> bool:
+        """False: every rank is here."""
         return False
 
     def may_end(self) -> bool:
+        """True: there is nobody to wait for."""
         return True
 
-    def leave(self, bench: Bench) -> None: ...
+    def leave(self, bench: Bench) -> None:
+        """Nobody stays behind."""
 
     def is_partial(self) -> bool:
+        """False: all ranks are on this machine."""
         return False
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """No connection is open."""
 
-    def abandon(self) -> None: ...
+    def abandon(self) -> None:
+        """Nobody relies on this instance."""
 
 
 class JudgePeers:
@@ -143,6 +160,7 @@ class JudgePeers:
         say(f"{setup.plan.why}: judges here, port {port}")
 
     def turn(self, bench: Bench) -> None:
+        """Messages of followers go on the bus; who comes, goes or falls silent becomes an event there."""
         for news in self._hub.take():
             if isinstance(news, PeerMessage):
                 if news.topic in FOLLOWERS_TOPICS:
@@ -162,12 +180,15 @@ class JudgePeers:
                     how = f"silent for {news.silent_ns / 1e9:.1f} s" if news.why == "silent" else "gone without a word"
                     self._say(f"whichrank on {news.node} is {how}; its ranks are not visible")
 
-    def published(self, topic: str, key: str, value: bytes) -> None: ...
+    def published(self, topic: str, key: str, value: bytes) -> None:
+        """Stays here: it is judged here."""
 
     def concluded(self, incident: Incident) -> None:
+        """Every follower is sent the document, to be shown there."""
         self._hub.broadcast(PeerFrame.INCIDENT, json.dumps(incident.document).encode())
 
     def request(self, event: Event) -> bool:
+        """Passed on to its node; without a node to all of them, and then this node's agent looks as well."""
         node = str(event.attributes.get("node", ""))
         if node == self._node:
             return False
@@ -176,9 +197,11 @@ class JudgePeers:
         return bool(node)
 
     def may_end(self) -> bool:
+        """When the last follower has left."""
         return not self._there
 
     def is_partial(self) -> bool:
+        """While fewer nodes are connected than the job has."""
         return len(self._there) + 1 < self._nodes_expected
 
     def leave(self, bench: Bench) -> None:
@@ -187,13 +210,16 @@ class JudgePeers:
             bench.tell_of(node, EventName.PEER_LOST, role="follower", why="left", silent_ns=0)
 
     def close(self) -> None:
+        """With a goodbye: followers need not wait for the time-out."""
         self._hub.close()
 
     def abandon(self) -> None:
+        """Without a goodbye: followers judge for themselves from now on."""
         self._hub.close(goodbye=False)
 
     @property
     def losses(self) -> dict[str, int]:
+        """Messages that never came, words that could not be passed on, and who had no business here."""
         return {
             "never_received": self._hub.missing,
             "incidents_not_passed_on": self._hub.unsent,
@@ -228,6 +254,7 @@ class FollowerPeers:
         return next((news.node for news in self._first if isinstance(news, JudgeReached)), self._node)
 
     def turn(self, bench: Bench) -> None:
+        """Shows what the judge concluded, passes on what it asks for, and says once when it is out of reach."""
         first, self._first = self._first, []
         for news in (*first, *self._link.take()):
             if isinstance(news, JudgeReached):
@@ -272,29 +299,38 @@ class FollowerPeers:
             )
 
     def published(self, topic: str, key: str, value: bytes) -> None:
+        """Goes to the judge; kept until that has confirmed it."""
         self._link.send(topic, key, value)
 
-    def concluded(self, incident: Incident) -> None: ...
+    def concluded(self, incident: Incident) -> None:
+        """What is judged here without the judge stays here."""
 
     def request(self, event: Event) -> bool:
+        """False: a follower asks no other node."""
         return False
 
     def may_end(self) -> bool:
+        """True: the judge goes on without this node."""
         return True
 
-    def leave(self, bench: Bench) -> None: ...
+    def leave(self, bench: Bench) -> None:
+        """The goodbye of ``close`` says it."""
 
     def is_partial(self) -> bool:
+        """While the judge is not connected: only this node's ranks are seen."""
         return not self._connected
 
     def close(self) -> None:
+        """Waits some seconds for the judge to confirm what it was sent."""
         self._link.close(GOODBYE_S if self._connected else 0.1)
 
     def abandon(self) -> None:
+        """Hangs up at once."""
         self._link.abandon()
 
     @property
     def losses(self) -> dict[str, int]:
+        """Messages that the judge never had, or has never confirmed."""
         return {"never_sent": self._link.dropped + (self._link.unacknowledged if self._reached_once else 0)}
 
 

@@ -22,6 +22,7 @@ CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank notify`` to the program."""
     app.command("notify")(notify_command)
 
 

@@ -88,6 +88,7 @@ class DeliveryStore(IncidentInbox):
         return self._fact("begun") is None
 
     def begin_telling(self, now: float) -> None:
+        """From now on this state counts as one that has told people."""
         self._put_fact("begun", str(now))
 
     def take(self, revisions: Sequence[tuple[IncidentDocument, float]], position: FeedPosition, now: float) -> None:
@@ -229,10 +230,12 @@ class DeliveryStore(IncidentInbox):
         )
 
     def waiting_at(self, receiver: str) -> int:
+        """How many deliveries wait for this receiver, those that are paused included."""
         return int(self._count("SELECT count(*) FROM deliveries WHERE receiver = ? AND status = ?", receiver, DUE))
 
     # --- limits ------------------------------------------------------------------------------------------------------
     def openings(self, receiver: str, urgency: Urgency, since: float) -> int:
+        """How many were opened there since then (Unix seconds), of this urgency."""
         query = "SELECT count(*) FROM openings WHERE receiver = ? AND urgency = ? AND at > ?"
         return int(self._count(query, receiver, urgency.value, since))
 
@@ -249,6 +252,7 @@ class DeliveryStore(IncidentInbox):
         return key
 
     def delivery(self, key: str, receiver: str) -> Delivery | None:
+        """None: that receiver knows nothing under this key."""
         row = self._one("SELECT * FROM deliveries WHERE key = ? AND receiver = ?", key, receiver)
         return None if row is None else _delivery(row)
 

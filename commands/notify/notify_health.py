@@ -68,6 +68,7 @@ class NotifyFigures(Collector):
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
+        """As the last turn left them."""
         now = self._health()
         yield from feed_gauges("whichrank_notify", now)
         notices = CounterMetricFamily(

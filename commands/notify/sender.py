@@ -71,9 +71,11 @@ class Sender:
         self.broken: BaseException | None = None
 
     def start(self) -> None:
+        """Its thread tells from now on."""
         self._thread.start()
 
     def wake(self) -> None:
+        """There may be something to tell: it looks at once."""
         self._wake.set()
 
     def end(self, wait_s: float) -> None:

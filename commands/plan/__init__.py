@@ -30,6 +30,7 @@ plan_app = typer.Typer(help="Announce what is going to be done: maintenance, a d
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank plan`` to the program."""
     app.add_typer(plan_app, name="plan")
 
 

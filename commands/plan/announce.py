@@ -40,7 +40,8 @@ class Board(Protocol):
     where: str
     cluster: str
 
-    def put(self, plan: MaintenancePlan) -> None: ...
+    def put(self, plan: MaintenancePlan) -> None:
+        """Say it where operators read it. Raises Unusable, KafkaTrouble."""
 
     def all(self) -> list[MaintenancePlan]:
         """In the order in which they were said."""
@@ -57,9 +58,11 @@ class FolderBoard:
         self.where, self.cluster = str(self._path), ""
 
     def put(self, plan: MaintenancePlan) -> None:
+        """A line of the file. Raises Unusable."""
         append_plan(self._path, plan)
 
     def all(self) -> list[MaintenancePlan]:
+        """As they stand in the file. Raises Unusable."""
         try:
             return read_plans(self._path)[0]
         except OSError as error:
@@ -74,9 +77,11 @@ class KafkaBoard:
         self.where = f"Kafka at {brokers}"
 
     def put(self, plan: MaintenancePlan) -> None:
+        """A finding under the key of people. Raises KafkaTrouble."""
         send_of_people(self._client, finding_of_plan(plan, self.cluster))
 
     def all(self) -> list[MaintenancePlan]:
+        """Of this board's cluster, as far as retention has left them. Raises KafkaTrouble."""
         found: list[tuple[int, MaintenancePlan]] = []
         for message in read_whole(self._client, TOPIC_FINDINGS):
             if message.key != KEY_OF_PEOPLE.encode():

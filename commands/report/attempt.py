@@ -95,10 +95,12 @@ class Attempt:
             self._take_group_progress(block)
 
     def end_rank(self, rank: int, at_s: float) -> None:
+        """at_s: Unix seconds; the first word counts."""
         if 0 <= rank < self.ranks.size and self.ranks["ended_s"][rank] == 0:
             self.ranks["ended_s"][rank] = at_s
 
     def newest_step(self) -> int:
+        """-1 before any rank has told of one."""
         return int(self.ranks["newest_step"].max(initial=-1))
 
     def horizon(self, furthest_behind: int) -> int:
@@ -117,9 +119,11 @@ class Attempt:
         return steps, calls, sums
 
     def rows(self) -> int:
+        """Of calls that are not measured yet."""
         return sum(part.size for part in self.calls)
 
     def shape(self) -> GroupShape:
+        """What its groups look like; looked at anew when a rank has moved to another node."""
         if self._shape is None:
             node = self.ranks["node"]
             one_clock = [_all_on_one(node, members) for members in self.members]

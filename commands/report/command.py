@@ -15,6 +15,8 @@ DEFAULT_MINUTES = 30.0
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank report`` to the program."""
+
     @app.command("report")
     def report_command(
         run: Annotated[

@@ -42,18 +42,22 @@ class Grid:
 
     @property
     def ranks(self) -> int:
+        """Rows of the tables."""
         return len(self._own_s)
 
     @property
     def own_s(self) -> np.ndarray:
+        """(ranks, columns), seconds: a rank's own time in each column, NaN where it is not known."""
         return self._own_s[:, : len(self.columns)]
 
     @property
     def waited_s(self) -> np.ndarray:
+        """(ranks, columns), seconds: what a rank has waited for others, NaN where it is not known."""
         return self._waited_s[:, : len(self.columns)]
 
     @property
     def apart_s(self) -> np.ndarray:
+        """(ranks, columns), seconds: own time against the median of all ranks, NaN where it is not known."""
         return self._apart_s[:, : len(self.columns)]
 
     def add(self, column: Column, ranks: np.ndarray, own_s: np.ndarray, waited_s: np.ndarray) -> None:

@@ -38,6 +38,7 @@ class JobSteps:
         self._looked_at = -1
 
     def take(self, block: Block) -> None:
+        """Late words of an attempt that is over are passed over."""
         if not block.rows.size:
             return
         now = self._attempt(block)

@@ -21,6 +21,7 @@ respond_app = typer.Typer(help="Do what incidents advise, or say what would be d
 
 
 def register(app: typer.Typer) -> None:
+    """Adds ``whichrank respond`` to the program."""
     app.add_typer(respond_app, name="respond")
 
 

@@ -148,6 +148,7 @@ class ActionStore(IncidentInbox):
         return None if row is None else Outcome(row["outcome"])
 
     def end(self, act: Act, outcome: Outcome, detail: str, now: float) -> None:
+        """What has become of an act that was begun; detail: one line."""
         self._do(
             "UPDATE acts SET outcome = ?, detail = ?, ended = ? WHERE key = ? AND mode = ?",
             *(outcome.value, detail, now, act.key, self.mode),

@@ -61,4 +61,5 @@ class AuditFile:
         self._torn = False
 
     def close(self) -> None:
+        """Every line is on the disk already."""
         os.close(self._file)

@@ -51,6 +51,7 @@ class RespondFigures(Collector):
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
+        """As the last turn left them."""
         now = self._health()
         gauges = {
             "breaker_open": ("1 while nothing is done until a person resets the breaker", now.breaker is not None),

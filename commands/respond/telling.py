@@ -49,6 +49,7 @@ class EventFeed:
             self._producer.poll()
 
     def close(self) -> None:
+        """Waits some seconds for Kafka to take the rest."""
         self.turn()
         if self._producer is not None:
             self._producer.flush(5.0)

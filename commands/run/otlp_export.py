@@ -109,10 +109,12 @@ class OtlpExport:
 
     @property
     def active(self) -> bool:
+        """Whether anything is exported at all."""
         return self._logs is not None or self._metrics is not None
 
     @property
     def delivered(self) -> int:
+        """Incident events that the endpoint has taken. Exact after ``close``."""
         return self._delivered.records
 
     @property
@@ -122,6 +124,7 @@ class OtlpExport:
 
     @property
     def problem(self) -> str | None:
+        """Why something was not exported, in a line; None: nothing is known to be missing."""
         if self._problem is None and self.dropped:
             return f"telemetry export: {self.dropped} of {self.submitted} incident events were not delivered"
         return self._problem

@@ -185,6 +185,7 @@ def start_publisher(settings: RunSettings, directory: RunDirectory) -> KafkaPubl
 
 
 def end_publisher(publisher: KafkaPublisher) -> None:
+    """Waits some seconds for Kafka, and says what became of what was to go there."""
     from ...agents.publish.kafka_publisher import describe_stats
 
     publisher.close(KAFKA_PATIENCE_S)

@@ -38,18 +38,22 @@ class RunDirectory:
 
     @property
     def capture(self) -> Path:
+        """The folder of all messages, for a replay."""
         return self.path / CAPTURE_FOLDER
 
     @property
     def state(self) -> Path:
+        """The operators' state, in SQLite."""
         return self.path / STATE_FILE
 
     @property
     def evidence(self) -> Path:
+        """The folder of what agents have kept for incidents."""
         return self.path / EVIDENCE_FOLDER
 
     @property
     def incidents(self) -> Path:
+        """A line for each revision."""
         return self.path / INCIDENTS_FILE
 
     def write_run(self, description: RunDescription) -> None:

@@ -42,10 +42,13 @@ class DeadLetter:
 
     @property
     def is_cut(self) -> bool:
+        """The message was larger than a letter may be: the rest is only where it came from."""
         return self.whole_bytes > len(self.value)
 
     @classmethod
     def of(cls, message: Fetched) -> DeadLetter:
+        """From the message and its headers; what these do not say is empty."""
+
         def text(name: str) -> str:
             return message.headers.get(name, b"").decode("utf-8", "replace")
 

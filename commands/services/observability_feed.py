@@ -79,6 +79,7 @@ class ObservabilityFeed:
             self._disconnect()
 
     def close(self) -> None:
+        """Waits some seconds for Kafka to take the rest."""
         if self._producer is not None:
             self._producer.flush(1.0)
             self._disconnect()

@@ -67,10 +67,12 @@ class ReceiverOptions(BaseModel):
 
     @property
     def address(self) -> str:
+        """The url that was given, else where this kind of receiver usually is; "" not known."""
         return (self.url or KNOWN_URLS.get(self.kind, "")).rstrip("/")
 
     @property
     def told_severities(self) -> frozenset[str]:
+        """PagerDuty is told of pages alone, unless the settings say otherwise."""
         if self.severities is not None:
             return frozenset(self.severities)
         return frozenset({"page"} if self.kind == "pagerduty" else {"page", "ticket"})
@@ -166,5 +168,6 @@ class NotifyOptions(KafkaOptions):
 
     @property
     def operations(self) -> tuple[str, ...]:
+        """Receivers of what is nobody's program: those of the settings, else all that are no shadows."""
         everybody = [name for name, receiver in self.notify_receivers.items() if not receiver.shadow]
         return tuple(self.notify_operations or everybody)

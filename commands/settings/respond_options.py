@@ -145,14 +145,17 @@ class RespondOptions(KafkaOptions):
 
     @property
     def hooks(self) -> tuple[str, ...]:
+        """Names, in the order in which they act."""
         return tuple(dict.fromkeys(words_of(self.respond_hooks)))
 
     @property
     def actions(self) -> frozenset[str]:
+        """What may be done without a person."""
         return frozenset(words_of(self.respond_actions))
 
     @property
     def scopes(self) -> frozenset[str]:
+        """Of which scopes incidents are answered."""
         return frozenset(words_of(self.respond_scopes))
 
     def webhook_secret(self) -> str:

@@ -109,6 +109,7 @@ class NodeSettings(KafkaOptions):
         return value
 
     def node_options(self, versions_file: str = "") -> NodeOptions:
+        """For this node's collectors. versions_file: where they keep what was installed the last time."""
         withheld = withheld_names_of(self.withhold)
         return NodeOptions(
             collect=names_of(self.collect) - ({"job_logs"} if LOG_LINES in withheld else set()),

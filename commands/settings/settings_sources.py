@@ -48,6 +48,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags beat variables, variables beat the file."""
         assert isinstance(init_settings, InitSettingsSource)
         arguments = dict(init_settings.init_kwargs)
         from_file = arguments.pop("_from_file", {})

@@ -19,6 +19,7 @@ HUNG_S = 60.0
 
 
 def is_alive(health: ServiceHealth) -> bool:
+    """The loop has turned within a minute."""
     return health.idle_s < HUNG_S
 
 
@@ -34,6 +35,7 @@ class ServiceFigures(Collector):
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
+        """At the moment at which they are asked for."""
         health = self._health()
         gauges = {
             "lag_seconds": ("age of the oldest record that waits", health.lag_s),
@@ -105,6 +107,7 @@ class PageServer:
         self._thread.start()
 
     def close(self) -> None:
+        """Answers that are on their way are finished, for some seconds."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5.0)

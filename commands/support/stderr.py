@@ -28,6 +28,7 @@ class SayHandler(logging.Handler):
         self._said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Each line once, and so many at most: what goes on is no news."""
         line = record.getMessage()
         if line not in self._said and len(self._said) < MAX_LINES:
             self._said.add(line)

@@ -26,6 +26,7 @@ def signed_headers(key: bytes, identity: str, stamp: int, body: bytes) -> dict[s
 
 
 def sign(key: bytes, identity: str, stamp: int, body: bytes) -> str:
+    """The header's value after the Standard Webhooks scheme: version 1, base64 of an HMAC-SHA256."""
     content = f"{identity}.{stamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
 

@@ -62,6 +62,7 @@ class Cost:
 
 
 def cost_name(ranks: int) -> str:
+    """Under which ``KeptRuns`` has it."""
     return f"cost-{ranks}"
 
 
@@ -78,6 +79,7 @@ def measure_cost(ranks: int, kept: KeptRuns) -> Cost:
 
 
 def kept_cost(ranks: int, kept: KeptRuns) -> Cost | None:
+    """None: it was not measured by this code, or cannot be read."""
     found = kept.read(cost_name(ranks))
     try:
         return None if found is None else Cost(**json.loads(found))

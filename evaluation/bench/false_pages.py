@@ -40,6 +40,7 @@ class Load:
 
     @property
     def chunk_gpu_days(self) -> float:
+        """GPU-days of one chunk: one job, one GPU a rank."""
         return self.ranks * self.hours / 24.0
 
 
@@ -59,21 +60,26 @@ class Chunk:
 
     @property
     def name(self) -> str:
+        """Under which ``KeptRuns`` has it: load, size, length and seed."""
         return f"sound-{self.load.mode.name}-{self.load.ranks}-{self.load.hours:g}h-{self.seed}"
 
     @property
     def compares(self) -> bool:
+        """The simple detector does not watch."""
         return False  # nobody asks what it would page on sound days
 
     @property
     def seconds(self) -> float:
+        """Of the simulation."""
         return 3600.0 * self.load.hours
 
     @property
     def most_memory_bytes(self) -> int:
+        """As of a run of the matrix with as many ranks."""
         return most_memory_bytes(self.load.ranks)
 
     def build(self) -> World:
+        """A world in which nothing fails, on this seed's ground."""
         return sound_world(self.load.mode, self.load.ranks, self.seed, self.seconds)
 
 
@@ -111,6 +117,7 @@ def kept_sound_days(load: Load, kept: KeptRuns) -> list[Sound]:
 
 
 def kept_sound_seeds(load: Load, kept: KeptRuns) -> list[int]:
+    """Of all chunks of this load that were run before, in no order."""
     prefix = f"sound-{load.mode.name}-{load.ranks}-{load.hours:g}h-"
     return [int(name.removeprefix(prefix)) for name in kept.names(f"{prefix}*")]
 

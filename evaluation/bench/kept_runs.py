@@ -68,6 +68,7 @@ class KeptRuns:
             return None
 
     def names(self, pattern: str = "*") -> list[str]:
+        """Sorted; none where nothing is kept. pattern: as of file names."""
         return [] if self.folder is None else sorted(path.stem for path in self.folder.glob(f"{pattern}.json"))
 
     def write(self, name: str, content: str) -> None:

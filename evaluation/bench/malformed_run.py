@@ -67,6 +67,7 @@ def malformed_lines() -> list[ScoreLine]:
 
 
 def run() -> Malformed:
+    """Simulates it once, on a fixed seed, and judges it with the real operators."""
     scenario = Scenario(
         name="malformed", sentence="", layout=four_jobs, faults=(CATALOGUE["process_killed"],), at_s=KILLED_S,
         recipe=Recipe(backend="gloo"),

@@ -52,6 +52,7 @@ class Matrix:
         return "; ".join(ground.in_words() for ground in (TUNING, *SEEN, *HELD_OUT) if ground.name in used)
 
     def about(self) -> str:
+        """How many scenarios, at how many ranks, on which seeds, in words."""
         kind = "held out from tuning" if self.seed >= HELD_OUT_SEED else "as used for tuning"
         kind += ", plain" if self.is_plain else ""
         part = "" if self.part == (1, 1) else f", part {self.part[0]} of {self.part[1]}"

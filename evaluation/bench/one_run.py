@@ -35,16 +35,24 @@ class Run(Protocol):
     be scored."""
 
     @property
-    def keep(self) -> Path | None: ...
+    def keep(self) -> Path | None:
+        """The folder where what the detectors may read is kept; None: nowhere."""
+        ...
 
     @property
-    def compares(self) -> bool: ...
+    def compares(self) -> bool:
+        """Whether the simple detector watches, too."""
+        ...
 
     @property
-    def seconds(self) -> float: ...
+    def seconds(self) -> float:
+        """Of the simulation."""
+        ...
 
     @property
-    def most_memory_bytes(self) -> int: ...
+    def most_memory_bytes(self) -> int:
+        """More, and it ends as one that could not be scored."""
+        ...
 
     def build(self) -> World:
         """Raises ValueError for what cannot be laid out."""
@@ -65,18 +73,22 @@ class Asked:
 
     @property
     def name(self) -> str:
+        """Under which ``KeptRuns`` has it: scenario, ranks, seed."""
         return f"{self.scenario}-{self.ranks}-{self.seed}{'-plain' if self.is_plain else ''}"
 
     @property
     def compares(self) -> bool:
+        """The simple detector watches as well."""
         return True
 
     @property
     def seconds(self) -> float:
+        """Of the simulation: as long as the scenario asks for."""
         return 60.0 * SCENARIOS[self.scenario].minutes
 
     @property
     def most_memory_bytes(self) -> int:
+        """Grows with the ranks."""
         return most_memory_bytes(self.ranks)
 
     def setting(self) -> Setting:
@@ -90,6 +102,7 @@ class Asked:
         )
 
     def build(self) -> World:
+        """Raises ValueError for what cannot be laid out."""
         return self.setting().world(self.seed, self.scenario)
 
 
@@ -112,6 +125,7 @@ class Measured:
 
 
 def most_memory_bytes(ranks: int) -> int:
+    """Of a run's process: a fixed part, and so much for each rank."""
     return _MEMORY_BYTES + ranks * _MEMORY_BYTES_PER_RANK
 
 
@@ -154,6 +168,7 @@ class UnderWay:
         self._wall_s += time.monotonic() - began_s
 
     def end(self) -> Measured:
+        """Closes it; what was concluded until now, with the truth. Raises OSError where it cannot be kept."""
         judge, world, seconds = self._judge, self.world, self.world.now_s
         judge.close()
         if self._keep is not None:

@@ -17,6 +17,7 @@ _WIDTH = 180
 
 
 def print_lines(lines: Sequence[ScoreLine], heading: str = "") -> None:
+    """On stdout, as wide as the terminal; in a pipe no cell is cut off. heading: of the first column."""
     table = Table(heading, "asked", "measured", "k of n", "", box=None, pad_edge=False)
     for line in lines:
         table.add_row(line.name, line.asked or "-", line.measured, line.share, line.verdict)

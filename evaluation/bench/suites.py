@@ -32,10 +32,13 @@ def sound_days(load: str, *, gpu_days: float, seed: int, jobs: int, results: Pat
 
 
 def cost(ranks: Sequence[int], *, results: Path | None) -> int:
+    """The exit code; 2 where nothing can be kept or the judging process ends."""
     return _measured(lambda kept: cost_lines({each: measure_cost(each, kept) for each in ranks}), results)
 
 
 def accounting(*, results: Path | None) -> int:
+    """The exit code: whether the accounting of seconds agrees with the simulator's ledger."""
+
     def measure(kept: KeptRuns) -> list[ScoreLine]:
         return measured_lines(kept, "accounting", lambda: accounting_lines(ACCOUNTING_SEEDS, ACCOUNTING_HOURS))
 

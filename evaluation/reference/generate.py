@@ -17,6 +17,7 @@ Made by `make reference` from the code; a test holds it current. What things mea
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 1 where --check finds that the file is not current."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit with 1 where the file is not current"
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def reference() -> str:
+    """The whole page, from the code alone."""
     parts = (
         _BEGINNING,
         settings.settings(),

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 
 
 def code(text: str) -> str:
+    """As a code span; empty stays empty."""
     return f"`{text}`" if text else ""
 
 
 def codes(names: Iterable[str]) -> str:
+    """Code spans with commas between them."""
     return ", ".join(code(name) for name in names)
 
 
@@ -24,6 +26,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def section(heading: str, *parts: str) -> str:
+    """A heading, a sentence below it, and its parts."""
     return "\n\n".join([f"## {heading}", *(part for part in parts if part)])
 
 

@@ -64,6 +64,7 @@ _PLACE_OF_STATE = "/var/lib/whichrank"
 
 
 def settings() -> str:
+    """The section of all keys, group by group, with their variables and flags."""
     parts = [f"### {heading}\n\n{table(_HEADS, _rows(kind, base, command))}" for heading, kind, base, command in GROUPS]
     tables = [
         f"### Table `{heading}`\n\n{table(('Key', 'Type', 'Default', 'What'), _fields(model))}"
@@ -203,6 +204,7 @@ def program() -> Mapping[str, TyperCommand | TyperGroup]:
 
 
 def commands() -> str:
+    """The section of all commands with their flags, arguments and exit statuses."""
     parts = [f"### whichrank {name}\n\n{_command(command)}" for name, command in sorted(program().items())]
     return section("Commands", "Flags that are not given leave the setting of the same name as it is.", *parts)
 

@@ -32,6 +32,7 @@ class SpanKind:
 
 
 def span_kinds() -> Sequence[SpanKind]:
+    """One row for each kind of span that people get, from spans that were made for it."""
     return (
         _read("`step`", "a rank's step; it has no parent, its phases and collectives are its children", _step()),
         _read("a phase: " + ", ".join(_phases()), "what the rank spent in one phase without a break", _phase()),

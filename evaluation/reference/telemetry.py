@@ -44,6 +44,7 @@ RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
 
 
 def metrics() -> str:
+    """The section of all metrics, of agents, processors and services."""
     rows = [
         (code(name), names.METRIC_UNITS[name], each.instrument.value, codes(each.attributes), each.description)
         for name, each in METRICS.items()
@@ -134,10 +135,12 @@ def own_families() -> Iterator[Family]:
 
 
 def served_name(family: Family) -> str:
+    """Of a metric as Prometheus serves it: counters end in _total."""
     return f"{family.name}_total" if family.type == "counter" else family.name
 
 
 def spans() -> str:
+    """The sections of spans and of what their attributes say."""
     rows = [(kind.name, _span_attributes(kind.attributes), codes(kind.events), kind.what) for kind in span_kinds()]
     meaning = [(code(name), text) for name, text in words.ATTRIBUTES.items()]
     return "\n\n".join(
@@ -161,6 +164,7 @@ def _span_attributes(found: Iterable[tuple[str, str]]) -> str:
 
 
 def events() -> str:
+    """The section of events with their attributes, from events that were made for it."""
     rows = [(_event_name(name), _event_content(name), words.EVENTS[name]) for name in EventName]
     return section(
         "Events",
@@ -241,6 +245,7 @@ def _wire_words(part: str) -> str:
 
 
 def topics() -> str:
+    """The section of Kafka's topics: keys, retention, who writes and who reads."""
     rows = [
         (
             code(plan.name),
@@ -267,6 +272,7 @@ def _retention(plan: TopicPlan) -> str:
 
 
 def closed_sets() -> str:
+    """The section of words that fields and attributes may hold."""
     kinds = [(f"[`{kind.value}`](runbooks/{kind.value}.md)", kind_words(kind)) for kind in Kind]
     sets = [
         section(heading, table(("Word", "Meaning"), [(code(word.value), text) for word, text in found.items()]))

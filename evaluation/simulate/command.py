@@ -32,6 +32,7 @@ EXIT_USAGE = 2
 
 
 def list_scenarios(*, as_json: bool) -> int:
+    """The exit code. Each scenario in a line, with the faults that it has."""
     told = [
         {"name": name, "number": [kind.number for kind in scenario.faults], "sentence": scenario.sentence}
         for name, scenario in SCENARIOS.items()

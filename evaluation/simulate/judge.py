@@ -57,6 +57,7 @@ class Judge:
         )
 
     def take(self, until_s: float, sent: Sequence[SentMessage]) -> None:
+        """until_s: the window's end, in seconds of the simulation. sent: what agents have sent in it."""
         for message in sent:
             self._bus.advance(self._start_ns + ns(message.at_s))
             for value in encoded(message):
@@ -70,6 +71,7 @@ class Judge:
         return {str(revision.document["id"]): revision for revision in self.revisions}
 
     def close(self) -> None:
+        """What is held back by timers is not concluded any more."""
         self.runner.close()
         self._bus.close()
 
@@ -83,7 +85,8 @@ class Judge:
 class SimulatedBus(Bus, Protocol):
     """A bus whose time is told to it."""
 
-    def advance(self, to_ns: int) -> None: ...
+    def advance(self, to_ns: int) -> None:
+        """to_ns: Unix nanoseconds of the simulation; earlier ones change nothing."""
 
 
 class CaptureBus(EmbeddedBus):
@@ -96,6 +99,7 @@ class CaptureBus(EmbeddedBus):
         super().__init__(directory, start_wall_ns=start_unix_ns, monotonic_ns=lambda: self._simulated_ns)
 
     def advance(self, to_ns: int) -> None:
+        """to_ns: Unix nanoseconds of the simulation; earlier ones change nothing."""
         self._simulated_ns = max(self._simulated_ns, to_ns - self._start_unix_ns)
 
 
@@ -111,29 +115,37 @@ class MemoryBus:
 
     @property
     def last_position(self) -> int:
+        """Of the newest message; 0 before the first."""
         return self.position
 
     def advance(self, to_ns: int) -> None:
+        """to_ns: Unix nanoseconds of the simulation; earlier ones change nothing."""
         self.ns = max(self.ns, to_ns)
 
     def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int:
+        """Stamped with the simulation's time; headers are not kept."""
         self.position += 1
         self.waiting.append(Message(topic=topic, key=key, value=value, position=self.position, stamp_ns=self.ns))
         return self.position
 
     def read(self, after: int, limit: int) -> Sequence[Message]:
+        """What was read is forgotten, wherever it is read from."""
         return [self.waiting.popleft() for _ in range(min(limit, len(self.waiting)))]
 
     def publish(self, outputs: Sequence[Output], until: int) -> None:
         """Nobody reads it."""
 
     def has_given(self, position: int) -> bool:
+        """Everything has been read."""
         return not self.waiting
 
     def caught_up(self) -> bool:
+        """Everything has been read."""
         return not self.waiting
 
     def now_ns(self) -> int:
+        """Unix nanoseconds of the simulation."""
         return self.ns
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """It is forgotten with the object."""

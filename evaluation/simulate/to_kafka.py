@@ -25,9 +25,11 @@ class KafkaSink:
 
     @property
     def began_ns(self) -> int:
+        """Unix nanoseconds of the simulation's begin."""
         return int(self._began_s * 1e9)
 
     def take(self, until_s: float, sent: Sequence[SentMessage]) -> None:
+        """Sends a window's messages, and waits where it would be ahead of the clock."""
         for message in sent:
             self._wait_until(message.at_s)
             for value in encoded(message):

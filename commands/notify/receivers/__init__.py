@@ -67,4 +67,6 @@ class Answer:
 class Receiver(Protocol):
     """Blocking, bounded in time, called by one thread; raises nothing that its world may answer with."""
 
-    def send(self, notice: Notice, telling: DeliveryContext) -> Answer: ...
+    def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
+        """Tell it, once; whatever the receiver answers becomes an ``Answer``."""
+        ...

@@ -27,6 +27,7 @@ class Alertmanager:
         self._clock = clock
 
     def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
+        """An alert of the labels under which it is known there; one that got louder ends, and another begins."""
         now = self._clock()
         labels = labels_of(notice)
         known = telling.reference.labels

@@ -55,9 +55,11 @@ class Http:
         )
 
     def post(self, body: bytes, headers: Mapping[str, str], path: str = "") -> Reply:
+        """path: behind the address."""
         return self._ask("POST", path, headers, body=body)
 
     def get(self, path: str, fields: Mapping[str, str], headers: Mapping[str, str]) -> Reply:
+        """fields: of the query. path: behind the address."""
         return self._ask("GET", path, headers, fields=dict(fields))
 
     def _ask(self, method: str, path: str, headers: Mapping[str, str], **more: Any) -> Reply:

@@ -21,6 +21,7 @@ class PagerDuty:
         self._routing_key = routing_key
 
     def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
+        """An event, or two where what is acknowledged was never triggered."""
         actions = [_ACTIONS[notice.standing]]
         if notice.standing is AlertState.ACKNOWLEDGED and telling.told is not AlertState.ACKNOWLEDGED and notice.is_new:
             actions.insert(0, "trigger")  # what was never triggered cannot be acknowledged

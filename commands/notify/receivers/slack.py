@@ -77,6 +77,7 @@ class Slack:
         self._channel = channel
 
     def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
+        """Edits the message that is known, or that an earlier try has left; else posts one."""
         reference = telling.reference
         if not reference.ts and telling.is_unsure:
             found = self._find("conversations.history", notice)

@@ -22,6 +22,7 @@ class Webhook:
         self._clock = clock
 
     def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
+        """An opening is told under an id of its own, so that a repetition can be told from a change."""
         openings = telling.reference.openings + notice.is_new
         reference = Reference(openings=openings)
         if notice.is_new:
@@ -41,6 +42,7 @@ class Webhook:
 
 
 def payload(notice: Notice) -> bytes:
+    """The body: the notice, and the whole incident without what looks like a secret."""
     return json_body(
         {
             "schema": 1,

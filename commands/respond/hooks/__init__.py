@@ -11,9 +11,15 @@ class Hook(Protocol):
     """Blocking, bounded in time, called by one thread; raises nothing that its world may answer with."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """As ``respond_hooks`` and the audit file have it."""
+        ...
+
     @property
-    def can(self) -> frozenset[Operation]: ...
+    def can(self) -> frozenset[Operation]:
+        """What may be asked of it."""
+        ...
+
     def describe(self, act: Act) -> str:
         """In one line and without secrets, what ``do`` would do."""
         ...

@@ -80,12 +80,14 @@ class Kubernetes:
         )
 
     def describe(self, act: Act) -> str:
+        """Which object would be patched, and how."""
         if act.operation is Operation.MARK_JOB:
             return f"PATCH {self._path_of_job(act) or act.target} annotation {ADVICE}={act.action}"
         verb = "uncordon" if act.operation is Operation.UNDRAIN_NODE else "cordon"
         return f"PATCH {_node_path(act.target)}: {verb}, taint {TAINT}:NoSchedule"
 
     def do(self, act: Act) -> HookResult:
+        """A node that others have changed meanwhile is read again, some times."""
         try:
             if act.operation is Operation.MARK_JOB:
                 return self._mark_job(act)

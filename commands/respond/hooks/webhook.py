@@ -56,9 +56,11 @@ class Webhook:
         )
 
     def describe(self, act: Act) -> str:
+        """Where it would be sent, without what the query holds."""
         return f"POST {self._shown}"
 
     def do(self, act: Act) -> HookResult:
+        """Signed; the same act has the same id, so that a receiver can tell a repetition."""
         identity = hashlib.sha256(act.key.encode()).hexdigest()[:32]
         body = payload(act)
         headers = signed_headers(self._key, identity, int(self._clock()), body)

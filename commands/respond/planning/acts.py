@@ -70,6 +70,7 @@ class Act:
 
     @property
     def key(self) -> str:
+        """One restart for an attempt of a job, whichever incident asks; all else once for an incident and action."""
         if self.operation is Operation.RESTART_JOB:  # of two incidents of one attempt, too
             return f"{self.hook}/{self.operation.value}/{self.job}/{self.attempt}"
         return f"{self.hook}/{self.operation.value}/{self.target}/{self.incident}/{self.action}"

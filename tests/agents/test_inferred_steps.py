@@ -10,6 +10,7 @@ import pytest
 
 from whichrank.agents.ranks.drain import Drained
 from whichrank.agents.ranks.inferred_steps import FIRST_LOOK, InferredSteps, find_period
+from whichrank.agents.ranks.rank_groups import RankGroups
 from whichrank.agents.rings.ring_events import EVENT
 from whichrank.telemetry.vocabulary import EventKind, Op, StepFlag
 
@@ -33,8 +34,7 @@ def rank(slot: int = 0) -> Any:
     """What of a watched rank is looked at."""
     return SimpleNamespace(
         slot=slot,
-        group_numbers={0: 3},
-        default_group=3,
+        groups=RankGroups(numbers={0: 3}, default=3),
         identity=SimpleNamespace(attempt="a1"),
         inferred_step=-1,
         inferred_since_ns=0,

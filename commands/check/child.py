@@ -24,7 +24,7 @@ class Pipe:
         for finding in findings:
             self.write(finding)
 
-    def begins(self, what: str, stuck: Status = CheckStatus.UNKNOWN) -> None:
+    def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:
         """The parent tells it where this process has to be left."""
         self.write(Begins(what=what, stuck=stuck))
 

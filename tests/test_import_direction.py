@@ -60,7 +60,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     # What judges the product: nothing of the product may know it.
     "evaluation": (
         {"telemetry", "diagnosis", "agents", "transport", "processors", "simulator", "grafana", "commands"},
-        {"numpy", "pydantic", "rich", "setuptools", "typer"},
+        {"numpy", "opentelemetry", "prometheus_client", "pyarrow", "pydantic", "rich", "setuptools", "typer"},
     ),
 }
 #: Runners are the only processors that see the bus.

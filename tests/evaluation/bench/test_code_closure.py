@@ -85,7 +85,7 @@ def test_all_that_a_run_loads_is_counted(scenario: str) -> None:
     done = subprocess.run([sys.executable, "-c", RUN, scenario], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     loaded = {source_of(Path(file)) for file in json.loads(done.stdout)}
-    bench = PACKAGE / "commands" / "bench"
+    bench = PACKAGE / "evaluation" / "bench"
     asks_and_keeps = {path for path in loaded if path.parent == bench} - decisive_files()
     assert {path.name for path in asks_and_keeps} >= {"matrix.py", "kept_runs.py"}
     assert loaded - decisive_files() - asks_and_keeps - {PACKAGE / "__init__.py"} == set()

@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[3]
 #: First cells of heads of tables.
 HEADS = {"Key", "Variable", "Metric", "Topic", "Event", "Span", "Attribute", "Word", "Kind"}
 #: Where the figures of a service are named.
-SERVED = {"notify": "commands/notify/health.py", "respond": "commands/respond/health.py"}
+SERVED = {"notify": "commands/notify/notify_health.py", "respond": "commands/respond/respond_health.py"}
 #: What of an event's attributes is named by who tells it, so that no table can have them.
 NAMED_FREELY = {EventName.AGENT_HEALTH, EventName.NODE_TOPOLOGY, EventName.SCHEDULER}
 

@@ -11,12 +11,12 @@ import typer
 from .settings.settings import (
     AgentOptions,
     Evidence,
-    Level,
+    HookLevel,
     ProcessOptions,
     RunSettings,
     SettingsError,
     TopicsOptions,
-    View,
+    ViewChoice,
     load_settings,
     print_settings,
 )
@@ -67,9 +67,9 @@ def run_command(
     json_lines: Annotated[
         bool | None, typer.Option("--json", help="incidents as JSON lines on stderr, see above")
     ] = None,
-    view: Annotated[View | None, typer.Option(help="live block, plain lines or nothing")] = None,
+    view: Annotated[ViewChoice | None, typer.Option(help="live block, plain lines or nothing")] = None,
     level: Annotated[
-        Level | None, typer.Option(help="what the ranks record at the start; default events, which is all")
+        HookLevel | None, typer.Option(help="what the ranks record at the start; default events, which is all")
     ] = None,
     native: Annotated[bool | None, typer.Option(help="compiled recorder where it was built")] = None,
     completion: Annotated[bool | None, typer.Option(help="record also when operations complete")] = None,
@@ -470,12 +470,14 @@ def _settings(kind: type[S], given: Flags, config: Path | None, pairs: list[str]
 def explain_nodes(command: list[str], judge: str) -> str:
     """Who would judge this command, in words."""
     from .multi_node.launcher import find_rendezvous
-    from .multi_node.peer_plan import Role, plan_peers
+    from .multi_node.peer_plan import InstanceRole, plan_peers
     from .multi_node.peer_setup import is_this_machine
 
     job = os.environ.get("WHICHRANK_JOB_ID", "")
     plan = plan_peers(find_rendezvous(command, os.environ), judge=judge, job=job, is_local=is_this_machine)
-    return plan.why if plan.role is Role.ALONE else f"{plan.why}: {plan.role.value}, ports from {plan.address} on"
+    return (
+        plan.why if plan.role is InstanceRole.ALONE else f"{plan.why}: {plan.role.value}, ports from {plan.address} on"
+    )
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from .expected import Expected
 from .finding import EXIT_UNKNOWN, EXIT_USAGE, Family, exit_status, verdict
 from .probes import PROBES, WHOLE_S, run_probes
 from .report import print_json, print_lines
-from .setup import Mode, Setup
+from .setup import CheckMode, Setup
 
 _NAMES = ", ".join(family.value for family in Family)
 _LEAST_S, _MOST_S = 1.0, 3600.0
@@ -28,8 +28,8 @@ def register(app: typer.Typer) -> None:
     @app.command("check")
     def check_command(
         mode: Annotated[
-            Mode, typer.Option(help="preflight: all, 60 s at most; prolog, epilog: 10 s at most")
-        ] = Mode.PREFLIGHT,
+            CheckMode, typer.Option(help="preflight: all, 60 s at most; prolog, epilog: 10 s at most")
+        ] = CheckMode.PREFLIGHT,
         only: Annotated[
             list[Family] | None, typer.Option(metavar="FAMILY", help="only this family; may be given several times")
         ] = None,

@@ -19,7 +19,7 @@ from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_REQUESTS
 from ...transport.peer_frames import Frame, PeerMessage
 from ...transport.peer_hub import PeerClock, PeerHub, PeerJoined, PeerLost
 from ...transport.peer_link import JudgeLost, JudgeReached, JudgeSaid, PeerLink
-from .peer_plan import Role
+from .peer_plan import InstanceRole
 from .peer_setup import PeerSetup
 
 #: What a follower may put on the judge's bus.
@@ -338,9 +338,9 @@ _HOW = {"closed": "gone without a word", "silent": "silent"}
 
 def join_peers(setup: PeerSetup, job: str, say: Callable[[str], None]) -> NoPeers | JudgePeers | FollowerPeers:
     """Start talking to the other nodes' instances."""
-    if setup.role is Role.FOLLOWER:
+    if setup.role is InstanceRole.FOLLOWER:
         return FollowerPeers(setup, job, say)
-    if setup.role is Role.JUDGE and setup.listener is not None:
+    if setup.role is InstanceRole.JUDGE and setup.listener is not None:
         return JudgePeers(setup, job, say)
     return NoPeers()
 

@@ -31,14 +31,13 @@ from ..embedded.embedded_watch import EmbeddedWatch, with_job
 from ..incident_text.incident_panel import incident_panel
 from ..incident_text.incident_view import printable
 from ..live_view.job_status import JobStatus, describe_ranks
-from ..live_view.status_view import JsonView, LineView, LiveView, View
+from ..live_view.status_view import JobView, JsonView, LineView, LiveView
 from ..multi_node.peer_setup import PeerSetup
 from ..multi_node.peers import OTHERS_END_S, FollowerPeers, join_peers
 from ..run_folder.losses import describe_losses
 from ..run_folder.run_description import PeerRole
 from ..run_folder.run_directory import RunDirectory, remove_ring_directory
-from ..settings.settings import RunSettings
-from ..settings.settings import View as ViewChoice
+from ..settings.settings import RunSettings, ViewChoice
 from ..support.stderr import say
 from .foreground_command import ForegroundCommand
 from .job import Job, describe_run
@@ -199,7 +198,7 @@ def name_job(chosen: str, script: str) -> str:
     return cut_text(" ".join(printable(redact(named or script)).split()), MAX_NAME)
 
 
-def choose_view(settings: RunSettings, job: str, running_s: float) -> View:
+def choose_view(settings: RunSettings, job: str, running_s: float) -> JobView:
     """A live block on a terminal, lines elsewhere, JSON when asked for."""
     if settings.json_lines:
         return JsonView()
@@ -255,8 +254,8 @@ def _is_passed_wait(incident: IncidentDocument) -> bool:
 class _Guarded:
     """A view that is given up, with one line, at its first failure."""
 
-    def __init__(self, view: View) -> None:
-        self._view: View | None = view
+    def __init__(self, view: JobView) -> None:
+        self._view: JobView | None = view
 
     def incident(self, incident: IncidentDocument) -> None:
         self._call("incident", incident)

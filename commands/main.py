@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
-from .settings.settings import (
-    AgentOptions,
-    Evidence,
-    HookLevel,
-    ProcessOptions,
-    RunSettings,
-    SettingsError,
-    TopicsOptions,
-    ViewChoice,
-    load_settings,
-    print_settings,
-)
-from .settings.settings_sources import Flags, Settings, settings_path
+from .bench.bench_flags import bench_command
+from .run.run_flags import run_command
+from .settings.settings import AgentOptions, Evidence, ProcessOptions, TopicsOptions, load_settings, print_settings
+from .settings.settings_or_exit import settings_or_exit
+from .settings.settings_sources import settings_path
 from .support.late_commands import late_group
 
 EXIT_USAGE = 2
@@ -58,92 +49,7 @@ def _program() -> None:
     """Keeps ``run`` a word of its own even while it is the only command."""
 
 
-@app.command("run", context_settings={"allow_interspersed_args": False}, no_args_is_help=True)
-def run_command(
-    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND...", help="what to watch")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="folder for incidents, capture and state; default whichrank-out/TIME-JOB")
-    ] = None,
-    json_lines: Annotated[
-        bool | None, typer.Option("--json", help="incidents as JSON lines on stderr, see above")
-    ] = None,
-    view: Annotated[ViewChoice | None, typer.Option(help="live block, plain lines or nothing")] = None,
-    level: Annotated[
-        HookLevel | None, typer.Option(help="what the ranks record at the start; default events, which is all")
-    ] = None,
-    native: Annotated[bool | None, typer.Option(help="compiled recorder where it was built")] = None,
-    completion: Annotated[bool | None, typer.Option(help="record also when operations complete")] = None,
-    check_inputs: Annotated[
-        bool | None,
-        typer.Option(help="name the rank that feeds the first NaN into an operation; reads each input once more"),
-    ] = None,
-    ring_root: Annotated[Path | None, typer.Option(help="parent folder of the rings, on a tmpfs")] = None,
-    keep_rings: Annotated[bool | None, typer.Option("--keep-rings", help="leave the rings after the end")] = None,
-    capture_limit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="size of the capture, as 500MB; the oldest goes first; 0: no limit; default 2GiB"
-        ),
-    ] = None,
-    job_name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="what people call the job; default: the scheduler's word, or the script"),
-    ] = None,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST[:PORT]", help="several nodes: whose whichrank judges; default: the rendezvous's machine"
-        ),
-    ] = None,
-    judge_secret: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="several nodes: shared by them; better as WHICHRANK_JUDGE_SECRET"),
-    ] = None,
-    kafka: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="brokers that get everything as well; default: none")
-    ] = None,
-    pairs: Annotated[list[str] | None, PAIRS] = None,
-    config: Annotated[Path | None, CONFIG] = None,
-    print_config: Annotated[bool, PRINT_CONFIG] = False,
-) -> None:
-    """Watch one command. Its output, its exit status and its signals stay its own.
-
-    With --json each revision of an incident is one line on stderr, the same
-    as in incidents.jsonl. It begins with {"schema": and all other lines there
-    are the command's own, or begin with "whichrank: ". Nothing of whichrank
-    goes to stdout.
-
-    Each flag is also a variable (WHICHRANK_OUT; WHICHRANK_JSON_LINES for
-    --json) and a key of whichrank.toml (out, json_lines). A flag beats the
-    variable, the variable beats the file; --print-config shows what holds.
-    """
-    given: Flags = {
-        "out": out,
-        "json_lines": json_lines,
-        "view": view,
-        "level": level,
-        "native": native,
-        "completion": completion,
-        "check_inputs": check_inputs,
-        "ring_root": ring_root,
-        "keep_rings": keep_rings,
-        "capture_limit": capture_limit,
-        "job_name": job_name,
-        "judge": judge,
-        "judge_secret": judge_secret,
-        "kafka": kafka,
-    }
-    settings, origins = _settings(RunSettings, given, config, pairs)
-    if print_config:
-        typer.echo(print_settings(settings, origins))
-        typer.echo(f"# {explain_nodes(command or [], settings.judge)}")
-        return
-    if not command:
-        typer.echo("whichrank: no command to watch; write it after --: whichrank run -- torchrun train.py", err=True)
-        raise typer.Exit(EXIT_USAGE)
-    from .run.command import run
-
-    run(command, settings)
+app.command("run", context_settings={"allow_interspersed_args": False}, no_args_is_help=True)(run_command)
 
 
 @app.command("agent")
@@ -168,7 +74,7 @@ def agent_command(
     SIGTERM, within 5 s, and starts without Kafka.
     """
     given = {"kafka": kafka, "rings": rings, "data": data, "spool_limit": spool_limit, "requests": requests}
-    settings, origins = _settings(AgentOptions, given, config, pairs)
+    settings, origins = settings_or_exit(AgentOptions, given, config, pairs)
     if print_config:
         typer.echo(print_settings(settings, origins))
         return
@@ -205,7 +111,7 @@ def process_command(
         "shadow": shadow,
         "disable": disable,
     }
-    settings, origins = _settings(ProcessOptions, given, config, pairs)
+    settings, origins = settings_or_exit(ProcessOptions, given, config, pairs)
     if print_config:
         typer.echo(print_settings(settings, origins))
         return
@@ -232,7 +138,7 @@ def topics_command(
     Exit status: 0 all can be used; 1 some cannot; 2 Kafka cannot be asked.
     """
     given = {"kafka": kafka, "kafka_partitions": partitions, "kafka_replication": replication}
-    settings, _ = _settings(TopicsOptions, given, config, pairs)
+    settings, _ = settings_or_exit(TopicsOptions, given, config, pairs)
     from .services.topics import topics
 
     raise typer.Exit(topics(settings, dry_run=dry_run, as_json=as_json))
@@ -251,7 +157,7 @@ def dlq_list_command(
     config: Annotated[Path | None, CONFIG] = None,
 ) -> None:
     """The newest letters: where each came from, and why it could not be read."""
-    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    settings, _ = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)
     from .services.dlq import dlq_list
 
     raise typer.Exit(dlq_list(settings, limit=limit, as_json=as_json))
@@ -266,7 +172,7 @@ def dlq_show_command(
     config: Annotated[Path | None, CONFIG] = None,
 ) -> None:
     """One letter."""
-    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    settings, _ = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)
     from .services.dlq import dlq_show
 
     raise typer.Exit(dlq_show(settings, letter, raw=raw))
@@ -284,7 +190,7 @@ def dlq_replay_command(
     if not letters and not everything:
         typer.echo("whichrank: say which letters, or --all", err=True)
         raise typer.Exit(EXIT_USAGE)
-    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    settings, _ = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)
     from .services.dlq import dlq_replay
 
     raise typer.Exit(dlq_replay(settings, letters or [], everything=everything))
@@ -310,7 +216,7 @@ def evidence_command(
     A stack is printed, files are written. Exit status: 0; 1 if no answer
     came; 2 if Kafka cannot be asked.
     """
-    settings, _ = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)
+    settings, _ = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)
     from .services.evidence import evidence
 
     raise typer.Exit(evidence(settings, rank=rank, node=node, job=job, action=action.value, out=out, wait_s=wait))
@@ -359,7 +265,7 @@ def simulate_command(
         raise typer.Exit(list_scenarios(as_json=as_json) if list_all else EXIT_USAGE)
     brokers = None
     if kafka is not None:
-        brokers = _settings(TopicsOptions, {"kafka": kafka}, config, pairs)[0].kafka_settings(
+        brokers = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)[0].kafka_settings(
             client_id="whichrank-simulate"
         )
     raise typer.Exit(
@@ -367,69 +273,7 @@ def simulate_command(
     )
 
 
-@app.command("bench")
-def bench_command(
-    ranks: Annotated[int, typer.Option(min=1, max=131_072, help="of all jobs of a scenario together")] = 64,
-    runs: Annotated[int, typer.Option(min=1, help="of each scenario, each with the next seed")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="of the first run")] = 1,
-    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="of scenarios, again for more")] = None,
-    detector: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="a program to be scored, see docs/faultbench.md")
-    ] = None,
-    limit: Annotated[float, typer.Option(min=1.0, metavar="SECONDS", help="per run; more is wrong")] = 900.0,
-    jobs: Annotated[int, typer.Option(min=1, help="so many runs at a time, a process each")] = 1,
-    results: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="keep what was measured; what is there is not run again")
-    ] = None,
-    part: Annotated[str, typer.Option(metavar="K/N", help="only the K-th of N parts of all runs")] = "1/1",
-    held_out: Annotated[
-        bool, typer.Option("--held-out", help="seeds, meshes and topologies that were not used for tuning")
-    ] = False,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="no harmless anomalies beside faults, and no collector fails to watch")
-    ] = False,
-    sound: Annotated[
-        str | None, typer.Option(metavar="LOAD", help="instead: days without a fault, at load reference or reduced")
-    ] = None,
-    gpu_days: Annotated[float, typer.Option(min=0.001, help="with --sound")] = 10.0,
-    cost: Annotated[
-        list[int] | None, typer.Option(metavar="RANKS", help="instead: what the operators cost; again for more")
-    ] = None,
-    accounting: Annotated[bool, typer.Option("--accounting", help="instead: the seconds, against the truth")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
-) -> None:
-    """Let every fault of the catalogue happen, and count how often it is told rightly.
-
-    Each run is simulated, and judged by the same operators as a real one (or
-    by FILE); a simple detector runs beside. The truth reaches only the scorer.
-
-    Exit status: 0; 1 if something is SHORT; 2 for what cannot be run.
-    """
-    from .bench import suites
-    from .bench.command import Wanted, bench
-
-    if sound is not None:
-        raise typer.Exit(
-            suites.sound_days(sound, gpu_days=gpu_days, seed=seed, jobs=jobs, results=results, limit_s=limit)
-        )
-    if cost:
-        raise typer.Exit(suites.cost(cost, results=results))
-    if accounting:
-        raise typer.Exit(suites.accounting(results=results))
-    wanted = Wanted(
-        ranks=ranks,
-        runs=runs,
-        seed=seed,
-        only=only or [],
-        detector=detector,
-        limit_s=limit,
-        jobs=jobs,
-        results=results,
-        part=part,
-        held_out=held_out,
-        plain=plain,
-    )
-    raise typer.Exit(bench(wanted, as_json=as_json))
+app.command("bench")(bench_command)
 
 
 @app.command("demo")
@@ -452,32 +296,6 @@ def demo_command(
     from .demo.command import demo
 
     raise typer.Exit(demo(scenario, as_json=as_json, seed=seed, out=out))
-
-
-S = TypeVar("S", bound=Settings)
-
-
-def _settings(kind: type[S], given: Flags, config: Path | None, pairs: list[str] | None) -> tuple[S, dict[str, str]]:
-    """The settings of a command; what is wrong with them is told, and the program ends."""
-    try:
-        return load_settings(kind, {k: v for k, v in given.items() if v is not None}, config, pairs or ())
-    except SettingsError as error:
-        for line in str(error).splitlines():
-            typer.echo(f"whichrank: {line}", err=True)
-        raise typer.Exit(EXIT_USAGE) from None
-
-
-def explain_nodes(command: list[str], judge: str) -> str:
-    """Who would judge this command, in words."""
-    from .multi_node.launcher import find_rendezvous
-    from .multi_node.peer_plan import InstanceRole, plan_peers
-    from .multi_node.peer_setup import is_this_machine
-
-    job = os.environ.get("WHICHRANK_JOB_ID", "")
-    plan = plan_peers(find_rendezvous(command, os.environ), judge=judge, job=job, is_local=is_this_machine)
-    return (
-        plan.why if plan.role is InstanceRole.ALONE else f"{plan.why}: {plan.role.value}, ports from {plan.address} on"
-    )
 
 
 def main() -> None:

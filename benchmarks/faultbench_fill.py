@@ -30,7 +30,7 @@ from whichrank.evaluation.bench.cost import RANKS, kept_cost, measure_cost
 from whichrank.evaluation.bench.false_pages import LOADS, Load, kept_sound_days, kept_sound_seeds, watch_sound_days
 from whichrank.evaluation.bench.kept_runs import KeptRuns, code_version
 from whichrank.evaluation.bench.matrix import run_all
-from whichrank.evaluation.bench.one_run import Asked, most_memory_bytes
+from whichrank.evaluation.bench.one_run import AskedRun, most_memory_bytes
 from whichrank.evaluation.bench.result_cache import kept_lines, measured_lines
 from whichrank.evaluation.bench.scored_run import Scored
 from whichrank.evaluation.bench.suites import ACCOUNTING_HOURS, ACCOUNTING_SEEDS
@@ -135,7 +135,7 @@ def matrix_part(name: str, kept: KeptRuns, scenarios: Sequence[str], ranks: int,
     )
 
 
-def missing_runs(before: Iterable[Scored], scenarios: Sequence[str], ranks: int, runs: int) -> Iterator[Asked]:
+def missing_runs(before: Iterable[Scored], scenarios: Sequence[str], ranks: int, runs: int) -> Iterator[AskedRun]:
     """Seed by seed, from the first one that was used on: runs of a seed share their beginning."""
     known = {(run.asked.scenario, run.asked.seed) for run in before if run.score is not None}
     counts = Counter(scenario for scenario, _ in known)
@@ -145,7 +145,7 @@ def missing_runs(before: Iterable[Scored], scenarios: Sequence[str], ranks: int,
         for name in scenarios:
             if lacking[name] > 0 and (name, seed) not in known:
                 lacking[name] -= 1
-                yield Asked(scenario=name, ranks=ranks, seed=seed)
+                yield AskedRun(scenario=name, ranks=ranks, seed=seed)
         seed += 1
 
 

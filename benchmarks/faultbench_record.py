@@ -22,7 +22,7 @@ from typing import Any
 from whichrank.evaluation.bench.kept_documents import finite, write_scored
 from whichrank.evaluation.bench.kept_runs import KeptRuns, code_version
 from whichrank.evaluation.bench.matrix import score_one
-from whichrank.evaluation.bench.one_run import Asked
+from whichrank.evaluation.bench.one_run import AskedRun
 
 RECORD = Path(__file__).with_name("faultbench_record")
 #: What the machine decides, and not the code.
@@ -127,7 +127,7 @@ def _check(kept: KeptRuns, *, runs: int, ranks: int, seed: int) -> int:
     chosen = random.Random(seed).sample(known, min(runs, len(known)))
     differs = 0
     for name, before in chosen:
-        asked = Asked(
+        asked = AskedRun(
             scenario=before["scenario"], ranks=before["ranks"], seed=before["seed"], is_plain=before["is_plain"]
         )
         other = differences(before, json.loads(write_scored(score_one(asked, None, _LIMIT_S))))

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ..telemetry.missing_packages import how_to_install, missing_package
-from .support import evaluation
+from .support import evaluation_commands
 
 EXIT_USAGE = 2
 #: What brings the packages of each command, where it is not ``AGENT``.
@@ -54,6 +54,6 @@ def _command_of(words: Sequence[str]) -> str:
 
 def _missing_distribution(words: Sequence[str]) -> str:
     """What to say of a command that came with a distribution which is not here; else empty."""
-    if _command_of(words) not in evaluation.COMMANDS or evaluation.installed_commands():
+    if _command_of(words) not in evaluation_commands.COMMANDS or evaluation_commands.installed_commands():
         return ""
-    return how_to_install(evaluation.DISTRIBUTION, evaluation.EXTRA)
+    return how_to_install(evaluation_commands.DISTRIBUTION, evaluation_commands.EXTRA)

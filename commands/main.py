@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .settings.command_line import CONFIG, EXIT_USAGE, KAFKA, PAIRS, PRINT_CONFIG, settings_or_exit
-from .settings.settings import (
-    AgentOptions,
-    Evidence,
-    Level,
-    ProcessOptions,
-    RunSettings,
-    TopicsOptions,
-    View,
-    load_settings,
-    print_settings,
-)
-from .settings.settings_sources import Flags, settings_path
-from .support.evaluation import installed_commands
+from .run.run_flags import run_command
+from .settings.command_line import CONFIG, KAFKA, PAIRS, PRINT_CONFIG
+from .settings.settings import AgentOptions, Evidence, ProcessOptions, TopicsOptions, load_settings, print_settings
+from .settings.settings_or_exit import EXIT_USAGE, settings_or_exit
+from .settings.settings_sources import settings_path
+from .support.evaluation_commands import installed_commands
 from .support.late_commands import late_group
 
 #: Commands and groups with their own modules (``late_commands``).
@@ -53,92 +44,7 @@ def _program() -> None:
     """Keeps ``run`` a word of its own even while it is the only command."""
 
 
-@app.command("run", context_settings={"allow_interspersed_args": False}, no_args_is_help=True)
-def run_command(
-    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND...", help="what to watch")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="folder for incidents, capture and state; default whichrank-out/TIME-JOB")
-    ] = None,
-    json_lines: Annotated[
-        bool | None, typer.Option("--json", help="incidents as JSON lines on stderr, see above")
-    ] = None,
-    view: Annotated[View | None, typer.Option(help="live block, plain lines or nothing")] = None,
-    level: Annotated[
-        Level | None, typer.Option(help="what the ranks record at the start; default events, which is all")
-    ] = None,
-    native: Annotated[bool | None, typer.Option(help="compiled recorder where it was built")] = None,
-    completion: Annotated[bool | None, typer.Option(help="record also when operations complete")] = None,
-    check_inputs: Annotated[
-        bool | None,
-        typer.Option(help="name the rank that feeds the first NaN into an operation; reads each input once more"),
-    ] = None,
-    ring_root: Annotated[Path | None, typer.Option(help="parent folder of the rings, on a tmpfs")] = None,
-    keep_rings: Annotated[bool | None, typer.Option("--keep-rings", help="leave the rings after the end")] = None,
-    capture_limit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="size of the capture, as 500MB; the oldest goes first; 0: no limit; default 2GiB"
-        ),
-    ] = None,
-    job_name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="what people call the job; default: the scheduler's word, or the script"),
-    ] = None,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST[:PORT]", help="several nodes: whose whichrank judges; default: the rendezvous's machine"
-        ),
-    ] = None,
-    judge_secret: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="several nodes: shared by them; better as WHICHRANK_JUDGE_SECRET"),
-    ] = None,
-    kafka: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="brokers that get everything as well; default: none")
-    ] = None,
-    pairs: Annotated[list[str] | None, PAIRS] = None,
-    config: Annotated[Path | None, CONFIG] = None,
-    print_config: Annotated[bool, PRINT_CONFIG] = False,
-) -> None:
-    """Watch one command. Its output, its exit status and its signals stay its own.
-
-    With --json each revision of an incident is one line on stderr, the same
-    as in incidents.jsonl. It begins with {"schema": and all other lines there
-    are the command's own, or begin with "whichrank: ". Nothing of whichrank
-    goes to stdout.
-
-    Each flag is also a variable (WHICHRANK_OUT; WHICHRANK_JSON_LINES for
-    --json) and a key of whichrank.toml (out, json_lines). A flag beats the
-    variable, the variable beats the file; --print-config shows what holds.
-    """
-    given: Flags = {
-        "out": out,
-        "json_lines": json_lines,
-        "view": view,
-        "level": level,
-        "native": native,
-        "completion": completion,
-        "check_inputs": check_inputs,
-        "ring_root": ring_root,
-        "keep_rings": keep_rings,
-        "capture_limit": capture_limit,
-        "job_name": job_name,
-        "judge": judge,
-        "judge_secret": judge_secret,
-        "kafka": kafka,
-    }
-    settings, origins = settings_or_exit(RunSettings, given, config, pairs)
-    if print_config:
-        typer.echo(print_settings(settings, origins))
-        typer.echo(f"# {explain_nodes(command or [], settings.judge)}")
-        return
-    if not command:
-        typer.echo("whichrank: no command to watch; write it after --: whichrank run -- torchrun train.py", err=True)
-        raise typer.Exit(EXIT_USAGE)
-    from .run.command import run
-
-    run(command, settings)
+app.command("run", context_settings={"allow_interspersed_args": False}, no_args_is_help=True)(run_command)
 
 
 @app.command("agent")
@@ -347,17 +253,6 @@ def demo_command(
     from .demo.command import demo
 
     raise typer.Exit(demo(scenario, as_json=as_json, seed=seed, out=out))
-
-
-def explain_nodes(command: list[str], judge: str) -> str:
-    """Who would judge this command, in words."""
-    from .multi_node.launcher import find_rendezvous
-    from .multi_node.peer_plan import Role, plan_peers
-    from .multi_node.peer_setup import is_this_machine
-
-    job = os.environ.get("WHICHRANK_JOB_ID", "")
-    plan = plan_peers(find_rendezvous(command, os.environ), judge=judge, job=job, is_local=is_this_machine)
-    return plan.why if plan.role is Role.ALONE else f"{plan.why}: {plan.role.value}, ports from {plan.address} on"
 
 
 def main() -> None:

@@ -10,16 +10,16 @@ from typing import IO
 from ...diagnosis.health_checks.outcome import CheckStatus
 from ...telemetry.missing_packages import missing_package
 from .child_messages import Begins, ChildMessage, Done, read_setup, write_message
-from .finding import Finding
+from .finding import CheckFinding
 
 
-class Pipe:
+class ParentPipe:
     """``Tell`` to the parent: a line each, at once."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
 
-    def found(self, *findings: Finding) -> None:
+    def found(self, *findings: CheckFinding) -> None:
         """Each is told at once, in a line of its own."""
         for finding in findings:
             self.write(finding)
@@ -38,7 +38,7 @@ def main(module: str) -> None:
     """Runs one module's check and ends the process, whatever its threads wait for. module: its name in this package."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no finding
-    pipe = Pipe(out)
+    pipe = ParentPipe(out)
     setup = read_setup(sys.stdin.buffer.read())
     try:
         import_module(f".{module}", __package__).check(setup, pipe)
@@ -50,7 +50,7 @@ def main(module: str) -> None:
             reason, remedy = f"{missing} is not installed", "pip install 'whichrank[agent]'"
         for family in sorted(setup.families):
             pipe.found(
-                Finding(
+                CheckFinding(
                     family=family,
                     check="answer",
                     status=CheckStatus.UNKNOWN,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ...diagnosis.health_checks.outcome import CheckStatus
 from .expectations_file import expected_of, plain_expected
-from .finding import Family, Finding
-from .setup import Mode, Setup
+from .finding import CheckFinding, Family
+from .setup import CheckMode, Setup
 
 #: More is cut: a driver's words can be anything.
 _MOST_CHARACTERS = 400
@@ -28,7 +28,7 @@ class Done:
     """All that there was to tell has been told."""
 
 
-ChildMessage = Finding | Begins | Done
+ChildMessage = CheckFinding | Begins | Done
 
 
 def write_setup(setup: Setup) -> bytes:
@@ -48,7 +48,7 @@ def read_setup(told: bytes) -> Setup:
     """Raises KeyError or ValueError for what ``write_setup`` has not written."""
     plain = json.loads(told)
     return Setup(
-        mode=Mode(plain["mode"]),
+        mode=CheckMode(plain["mode"]),
         families=frozenset(Family(name) for name in plain["families"]),
         expected=expected_of(plain["expected"], "--expect"),
         limit_s=plain["limit_s"],
@@ -59,7 +59,7 @@ def read_setup(told: bytes) -> Setup:
 
 def write_message(message: ChildMessage) -> bytes:
     """A line, with its end."""
-    if isinstance(message, Finding):
+    if isinstance(message, CheckFinding):
         text = json.dumps(asdict(message))
     elif isinstance(message, Begins):
         text = json.dumps({"begins": message.what, "stuck": message.stuck.value})
@@ -76,7 +76,7 @@ def read_message(line: bytes) -> ChildMessage:
     if "done" in plain:
         return Done()
     value = plain["value"]
-    return Finding(
+    return CheckFinding(
         family=Family(plain["family"]),
         check=_line(plain["check"]),
         status=CheckStatus(plain["status"]),

@@ -16,10 +16,22 @@ from .expected import Expected
 from .finding import EXIT_UNKNOWN, EXIT_USAGE, Family, exit_status, verdict
 from .probes import PROBES, WHOLE_S, run_probes
 from .report import print_json, print_lines
-from .setup import Mode, Setup
+from .setup import CheckMode, Setup
 
 _NAMES = ", ".join(family.value for family in Family)
 _LEAST_S, _MOST_S = 1.0, 3600.0
+
+MODE = typer.Option(help="preflight: all, 60 s at most; prolog, epilog: 10 s at most")
+ONLY = typer.Option(metavar="FAMILY", help="only this family; may be given several times")
+SKIP = typer.Option(metavar="FAMILY", help="not this family; may be given several times")
+EXPECT = typer.Option(metavar="FILE.toml", help="GPUs, ports, mounts, versions ... that must be there")
+WRITE = typer.Option(metavar="DIR", help="write, sync and remove a small file there")
+TIMEOUT = typer.Option(metavar="SECONDS", help="at most so long in all, in place of the mode's")
+STRICT = typer.Option("--strict", help="exit status 1 for WARN as well")
+VERBOSE = typer.Option("--verbose", help="show what is OK as well")
+JSON = typer.Option("--json", help="one JSON document on stdout")
+KERNEL_LOG = typer.Option(metavar="FILE", help="in place of /dev/kmsg, journald or the usual files")
+ROOT = typer.Option(metavar="DIR", help="where proc, sys and etc are: the host's, seen from a container")
 
 
 def register(app: typer.Typer) -> None:
@@ -27,34 +39,18 @@ def register(app: typer.Typer) -> None:
 
     @app.command("check")
     def check_command(
-        mode: Annotated[
-            Mode, typer.Option(help="preflight: all, 60 s at most; prolog, epilog: 10 s at most")
-        ] = Mode.PREFLIGHT,
-        only: Annotated[
-            list[Family] | None, typer.Option(metavar="FAMILY", help="only this family; may be given several times")
-        ] = None,
-        skip: Annotated[
-            list[Family] | None, typer.Option(metavar="FAMILY", help="not this family; may be given several times")
-        ] = None,
-        expect: Annotated[
-            Path | None, typer.Option(metavar="FILE.toml", help="GPUs, ports, mounts, versions ... that must be there")
-        ] = None,
-        write: Annotated[
-            # Text, not Path: of a Path typer asks the file system at once, and a dead mount never answers.
-            list[str] | None, typer.Option(metavar="DIR", help="write, sync and remove a small file there")
-        ] = None,
-        timeout: Annotated[
-            float | None, typer.Option(metavar="SECONDS", help="at most so long in all, in place of the mode's")
-        ] = None,
-        strict: Annotated[bool, typer.Option("--strict", help="exit status 1 for WARN as well")] = False,
-        verbose: Annotated[bool, typer.Option("--verbose", help="show what is OK as well")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
-        kernel_log: Annotated[
-            str, typer.Option(metavar="FILE", help="in place of /dev/kmsg, journald or the usual files")
-        ] = "",
-        root: Annotated[
-            Path, typer.Option(metavar="DIR", help="where proc, sys and etc are: the host's, seen from a container")
-        ] = Path("/"),
+        mode: Annotated[CheckMode, MODE] = CheckMode.PREFLIGHT,
+        only: Annotated[list[Family] | None, ONLY] = None,
+        skip: Annotated[list[Family] | None, SKIP] = None,
+        expect: Annotated[Path | None, EXPECT] = None,
+        # Text, not Path: of a Path typer asks the file system at once, and a dead mount never answers.
+        write: Annotated[list[str] | None, WRITE] = None,
+        timeout: Annotated[float | None, TIMEOUT] = None,
+        strict: Annotated[bool, STRICT] = False,
+        verbose: Annotated[bool, VERBOSE] = False,
+        as_json: Annotated[bool, JSON] = False,
+        kernel_log: Annotated[str, KERNEL_LOG] = "",
+        root: Annotated[Path, ROOT] = Path("/"),
     ) -> None:
         """Is this node fit for a job? OK, WARN, CRITICAL or UNKNOWN, with reasons.
 

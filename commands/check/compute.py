@@ -14,7 +14,7 @@ from typing import Any
 
 from ...diagnosis.health_checks.outcome import CheckStatus
 from .expected import ExpectedCompute
-from .finding import Family, Finding
+from .finding import CheckFinding, Family
 from .gpu_inventory import expected_gpus, inventory
 from .setup import Setup, Tell
 
@@ -66,7 +66,9 @@ def check(setup: Setup, tell: Tell) -> None:
     tell.found(*_compare(torch, measured, checksums, setup.expected.compute))
 
 
-def _measure(torch: Any, index: int, measured: Measured, checksums: dict[str, int], tell: Tell) -> Iterator[Finding]:
+def _measure(
+    torch: Any, index: int, measured: Measured, checksums: dict[str, int], tell: Tell
+) -> Iterator[CheckFinding]:
     name = f"GPU {index}"
     tell.begins(f"{name} was started", CheckStatus.CRITICAL)
     try:
@@ -159,7 +161,7 @@ _KINDS: tuple[tuple[str, str, str, str], ...] = (
 
 def _compare(
     torch: Any, measured: Measured, checksums: Mapping[str, int], wanted: ExpectedCompute
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     models = {name: str(torch.cuda.get_device_name(int(name.split()[1]))) for name in measured}
     for kind, key, unit, shows in _KINDS:
         least = getattr(wanted, key)
@@ -184,7 +186,7 @@ def _judge(
     usual: float | None,
     least: float | None,
     wanted: ExpectedCompute,
-) -> Finding:
+) -> CheckFinding:
     reason, status = f"{shows}: {value:.4g} {unit}", CheckStatus.OK
     if least is not None and value < least:
         reason, status = f"{reason}, expected {least:g}", CheckStatus.CRITICAL
@@ -199,7 +201,7 @@ def _judge(
 
 def _finding(
     check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
-) -> Finding:
-    return Finding(
+) -> CheckFinding:
+    return CheckFinding(
         family=Family.COMPUTE, check=check, status=status, reason=reason, device=device, remedy=remedy, value=value
     )

@@ -27,7 +27,7 @@ class Family(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckFinding:
     """``device``: "" the node. ``remedy``: what to do, "" where all is well. ``value``: what was measured."""
 
     family: Family
@@ -39,7 +39,7 @@ class Finding:
     value: float | None = None
 
 
-def verdict(findings: Iterable[Finding]) -> CheckStatus:
+def verdict(findings: Iterable[CheckFinding]) -> CheckStatus:
     """CRITICAL before WARN before UNKNOWN before OK."""
     return worst(finding.status for finding in findings)
 

@@ -8,7 +8,7 @@ from ...agents.collectors.base.collector import Collected
 from ...agents.collectors.gpu.gpu_collector import GpuCollector
 from ...diagnosis.health_checks.outcome import CheckStatus
 from ...telemetry.records import Point
-from .finding import Family, Finding
+from .finding import CheckFinding, Family
 from .gpu_inventory import expected_gpus, inventory
 from .points import moment, tell_points
 from .setup import Setup, Tell
@@ -39,13 +39,13 @@ def check(setup: Setup, tell: Tell) -> None:
         tell_points(setup, points, (Family.NVLINK,), tell)
 
 
-def _no_gpu(setup: Setup, collected: Collected, expected: int) -> Iterator[Finding]:
+def _no_gpu(setup: Setup, collected: Collected, expected: int) -> Iterator[CheckFinding]:
     said = collected.problems[0] if collected.problems else "the driver knows of no GPU"
     for family in sorted(setup.families & {Family.GPU, Family.NVLINK}):
         if expected == 0:
-            yield Finding(family=family, check="present", status=CheckStatus.OK, reason="no GPU here", value=0.0)
+            yield CheckFinding(family=family, check="present", status=CheckStatus.OK, reason="no GPU here", value=0.0)
         elif family is Family.GPU:
-            yield Finding(
+            yield CheckFinding(
                 family=family,
                 check="present",
                 status=CheckStatus.CRITICAL,
@@ -54,10 +54,10 @@ def _no_gpu(setup: Setup, collected: Collected, expected: int) -> Iterator[Findi
                 value=0.0,
             )
         else:
-            yield Finding(family=family, check="present", status=CheckStatus.UNKNOWN, reason="no GPU answers")
+            yield CheckFinding(family=family, check="present", status=CheckStatus.UNKNOWN, reason="no GPU answers")
 
 
-def _lost(collected: Collected, states: Mapping[str, bool]) -> Iterator[Finding]:
+def _lost(collected: Collected, states: Mapping[str, bool]) -> Iterator[CheckFinding]:
     why = {
         f"GPU {happening.attributes.get('gpu_index')}": str(happening.attributes.get("why", ""))
         for happening in collected.happenings
@@ -66,25 +66,27 @@ def _lost(collected: Collected, states: Mapping[str, bool]) -> Iterator[Finding]
     for name, is_there in states.items():
         if not is_there:
             reason = f"the GPU does not answer ({why.get(name, 'lost')})"
-            yield Finding(
+            yield CheckFinding(
                 family=Family.GPU, check="lost", status=CheckStatus.CRITICAL, device=name, reason=reason, remedy=_REBOOT
             )
 
 
-def _count(there: int, expected: int) -> Finding:
+def _count(there: int, expected: int) -> CheckFinding:
     status = CheckStatus.CRITICAL if there < expected else CheckStatus.OK
     reason = f"{there} GPUs answer" + (f", expected {expected}" if there != expected and expected else "")
     remedy = _REBOOT if status is CheckStatus.CRITICAL else ""
-    return Finding(family=Family.GPU, check="present", status=status, reason=reason, remedy=remedy, value=float(there))
+    return CheckFinding(
+        family=Family.GPU, check="present", status=status, reason=reason, remedy=remedy, value=float(there)
+    )
 
 
-def _models(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
+def _models(setup: Setup, points: Sequence[Point]) -> Iterator[CheckFinding]:
     wanted = setup.expected.gpu.model
     for point in points:
         if wanted and point.name == "whichrank.gpu.info":
             model = str(point.attributes.get("hw.model", ""))
             if wanted.lower() not in model.lower():
-                yield Finding(
+                yield CheckFinding(
                     family=Family.GPU,
                     check="model",
                     status=CheckStatus.CRITICAL,
@@ -94,14 +96,14 @@ def _models(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
                 )
 
 
-def _pcie(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
+def _pcie(setup: Setup, points: Sequence[Point]) -> Iterator[CheckFinding]:
     """Fewer lanes than both ends can do. The generation says nothing: it falls while a GPU idles."""
     best = of_each(points, "whichrank.gpu.pcie.lanes.limit")
     wanted = setup.expected.gpu.pcie_lanes
     for name, lanes in of_each(points, "whichrank.gpu.pcie.lanes").items():
         limit = float(wanted) if wanted is not None else best.get(name, lanes)
         if lanes < limit:
-            yield Finding(
+            yield CheckFinding(
                 family=Family.GPU,
                 check="pcie_width",
                 status=CheckStatus.WARN if wanted is None else CheckStatus.CRITICAL,
@@ -112,11 +114,11 @@ def _pcie(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
             )
 
 
-def _sizes(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
+def _sizes(setup: Setup, points: Sequence[Point]) -> Iterator[CheckFinding]:
     wanted = setup.expected.gpu.memory_gib
     for name, size in of_each(points, "hw.gpu.memory.limit").items():
         if wanted is not None and size < wanted * 2**30 * 0.98:
-            yield Finding(
+            yield CheckFinding(
                 family=Family.GPU,
                 check="memory_size",
                 status=CheckStatus.CRITICAL,
@@ -127,13 +129,15 @@ def _sizes(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
             )
 
 
-def _nvlinks(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
+def _nvlinks(setup: Setup, points: Sequence[Point]) -> Iterator[CheckFinding]:
     up = of_each(points, "whichrank.gpu.nvlink.links", **{"whichrank.gpu.nvlink.state": "up"})
     down = of_each(points, "whichrank.gpu.nvlink.links", **{"whichrank.gpu.nvlink.state": "down"})
     wanted = setup.expected.gpu.nvlinks
     if not any(up.values()) and not wanted:
         # A board without a bridge has links that lead nowhere.
-        yield Finding(family=Family.NVLINK, check="present", status=CheckStatus.OK, reason="no NVLink is in use here")
+        yield CheckFinding(
+            family=Family.NVLINK, check="present", status=CheckStatus.OK, reason="no NVLink is in use here"
+        )
         return
     # A GPU that knows of fewer links than its peers misses them as well.
     total = float(wanted) if wanted is not None else max(count + down.get(name, 0.0) for name, count in up.items())
@@ -143,7 +147,7 @@ def _nvlinks(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
         count = up.get(name, 0.0)
         if count < total:
             bad += 1
-            yield Finding(
+            yield CheckFinding(
                 family=Family.NVLINK,
                 check="down",
                 status=CheckStatus.CRITICAL,
@@ -154,7 +158,7 @@ def _nvlinks(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
             )
     if not bad:
         reason = f"all NVLinks of {len(names)} GPUs are up ({max(up.values(), default=0):.0f} each)"
-        yield Finding(family=Family.NVLINK, check="down", status=CheckStatus.OK, reason=reason)
+        yield CheckFinding(family=Family.NVLINK, check="down", status=CheckStatus.OK, reason=reason)
 
 
 def of_each(points: Sequence[Point], metric: str, **labels: str) -> dict[str, float]:

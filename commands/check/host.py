@@ -8,7 +8,7 @@ from ...agents.collectors.base.kernel_files import list_names, read_text
 from ...agents.collectors.host.host_collector import HostCollector
 from ...diagnosis.health_checks.outcome import CheckStatus
 from ...telemetry.records import Point
-from .finding import Family, Finding
+from .finding import CheckFinding, Family
 from .points import moment, tell_points
 from .setup import Setup, Tell
 
@@ -35,7 +35,7 @@ def check(setup: Setup, tell: Tell) -> None:
         tell.found(*_stuck(setup))
 
 
-def _sizes(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
+def _sizes(setup: Setup, points: Sequence[Point]) -> Iterator[CheckFinding]:
     wanted = setup.expected.memory
     for check, metric, least_gib in (
         ("size", "system.memory.limit", wanted.total_gib),
@@ -53,7 +53,7 @@ def _sizes(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
         )
         reason = "it cannot be read" if size is None else f"{size / _GIB:.1f} GiB, expected {least_gib:g}"
         remedy = "look for modules that the firmware took out (dmidecode -t memory), or the limit of the mount"
-        yield Finding(
+        yield CheckFinding(
             family=Family.MEMORY,
             check=check,
             status=status,
@@ -63,7 +63,7 @@ def _sizes(setup: Setup, points: Sequence[Point]) -> Iterator[Finding]:
         )
 
 
-def _governor(setup: Setup) -> Iterator[Finding]:
+def _governor(setup: Setup) -> Iterator[CheckFinding]:
     wanted = setup.expected.host.governor
     folder = setup.sys / "devices/system/cpu/cpufreq"
     found = {
@@ -73,7 +73,7 @@ def _governor(setup: Setup) -> Iterator[Finding]:
     }
     if wanted and found != {wanted}:
         told = ", ".join(sorted(found)) or "none that can be read"
-        yield Finding(
+        yield CheckFinding(
             family=Family.HOST,
             check="governor",
             status=CheckStatus.WARN if found else CheckStatus.UNKNOWN,
@@ -82,7 +82,7 @@ def _governor(setup: Setup) -> Iterator[Finding]:
         )
 
 
-def _stuck(setup: Setup) -> Iterator[Finding]:
+def _stuck(setup: Setup) -> Iterator[CheckFinding]:
     """Processes that are being killed and still wait in the kernel: what they wait for does not come back."""
     names = [name for name in list_names(setup.proc) if name.isdecimal()][:_MOST_PROCESSES]
     stuck = []
@@ -94,7 +94,7 @@ def _stuck(setup: Setup) -> Iterator[Finding]:
             waits_in = read_text(setup.proc / pid / "wchan") or "unknown"
             stuck.append(f"{program} ({pid}) in {waits_in}")
     if stuck:
-        yield Finding(
+        yield CheckFinding(
             family=Family.HOST,
             check="stuck_processes",
             status=CheckStatus.CRITICAL,
@@ -104,7 +104,7 @@ def _stuck(setup: Setup) -> Iterator[Finding]:
         )
     else:
         reason = f"none of {len(names)} processes was killed and cannot end"
-        yield Finding(family=Family.HOST, check="stuck_processes", status=CheckStatus.OK, reason=reason, value=0.0)
+        yield CheckFinding(family=Family.HOST, check="stuck_processes", status=CheckStatus.OK, reason=reason, value=0.0)
 
 
 def _is_killed(setup: Setup, pid: str) -> bool:

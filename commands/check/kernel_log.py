@@ -17,7 +17,7 @@ from ...diagnosis.kernel_log.recurrence import Sighting, conclusions, sighting_o
 from ...diagnosis.kernel_log.stamps import Calendar
 from ...telemetry.redaction import redact
 from ...telemetry.vocabulary import CausalRole
-from .finding import Family, Finding
+from .finding import CheckFinding, Family
 from .points import moment
 from .setup import Setup, Tell
 
@@ -93,7 +93,7 @@ def _matters(event: KernelEvent) -> bool:
     return event.role is CausalRole.INITIATING
 
 
-def _groups(events: Iterable[KernelEvent], recent_s: float, now: Timestamps) -> Iterator[Finding]:
+def _groups(events: Iterable[KernelEvent], recent_s: float, now: Timestamps) -> Iterator[CheckFinding]:
     groups: dict[tuple[str, str, str], _Group] = {}
     for event in events:
         key, at_s = (event.event, event.code, event.device), _time_s(event, now)
@@ -106,7 +106,7 @@ def _groups(events: Iterable[KernelEvent], recent_s: float, now: Timestamps) -> 
         yield _of_group(group, recent_s, now)
 
 
-def _of_group(group: _Group, recent_s: float, now: Timestamps) -> Finding:
+def _of_group(group: _Group, recent_s: float, now: Timestamps) -> CheckFinding:
     event = group.event
     is_fatal = event.severity is EventSeverity.FATAL and group.last_s >= recent_s
     age_h = max(now.wall_ns / 1e9 - group.last_s, 0.0) / _HOUR_S
@@ -124,7 +124,7 @@ def _of_group(group: _Group, recent_s: float, now: Timestamps) -> Finding:
     )
 
 
-def _repeats(events: Iterable[KernelEvent], now: Timestamps) -> Iterator[Finding]:
+def _repeats(events: Iterable[KernelEvent], now: Timestamps) -> Iterator[CheckFinding]:
     sightings = [sighting for event in events if (sighting := sighting_of(event, "")) is not None][-_MOST_KEPT:]
     seen: set[tuple[str, str]] = set()
     for end in range(len(sightings), 0, -1):
@@ -159,7 +159,7 @@ def _boot_s(setup: Setup, now: Timestamps) -> float:
 
 def _finding(
     check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
-) -> Finding:
-    return Finding(
+) -> CheckFinding:
+    return CheckFinding(
         family=Family.KERNEL_LOG, check=check, status=status, reason=reason, device=device, remedy=remedy, value=value
     )

@@ -12,13 +12,13 @@ from ...diagnosis.counters.rules import ExpectedPorts, Grade, expected_ports
 from ...diagnosis.counters.sample import Layer, LinkState, NodeSample, PortSample
 from ...diagnosis.counters.sysfs import read_sample
 from ...diagnosis.health_checks.outcome import CheckStatus
-from .finding import Family, Finding
+from .finding import CheckFinding, Family
 from .gpu_inventory import inventory
-from .setup import Mode, Setup, Tell
+from .setup import CheckMode, Setup, Tell
 
 _STATUS = {Grade.INFO: CheckStatus.OK, Grade.WARN: CheckStatus.WARN, Grade.CRITICAL: CheckStatus.CRITICAL}
 #: Counters are looked at twice, so far apart; rates per minute need more, in a preflight there is time.
-_WATCH_S = {Mode.PREFLIGHT: 10.0, Mode.PROLOG: 2.0, Mode.EPILOG: 2.0}
+_WATCH_S = {CheckMode.PREFLIGHT: 10.0, CheckMode.PROLOG: 2.0, CheckMode.EPILOG: 2.0}
 _LOOKS = 3
 _WITHOUT_CABLE = ("", "disabled", "polling", "sleep", "down")
 _CABLE = "look at the cable and the switch port (ibstat, mlxlink, ethtool); replace the link if it stays"
@@ -44,7 +44,7 @@ def _expected(setup: Setup) -> tuple[ExpectedPorts | None, bool]:
     return ExpectedPorts(ports=given.ports if given.ports is not None else 1, gbps=given.gbps or 0.0), False
 
 
-def _rdma(sample: NodeSample, expected: ExpectedPorts | None, *, is_guess: bool) -> Iterator[Finding]:
+def _rdma(sample: NodeSample, expected: ExpectedPorts | None, *, is_guess: bool) -> Iterator[CheckFinding]:
     ports = [port for port in sample.ports if port.layer is not Layer.NETDEV]
     if expected is not None and (ports or not is_guess):
         verdict = judge_ports(ports, expected)
@@ -76,7 +76,7 @@ def _rdma(sample: NodeSample, expected: ExpectedPorts | None, *, is_guess: bool)
     yield _finding("rdma_up", status, reason, remedy="" if good else _CABLE, value=float(len(good)))
 
 
-def _slow_ports(ports: list[PortSample]) -> Iterator[Finding]:
+def _slow_ports(ports: list[PortSample]) -> Iterator[CheckFinding]:
     """Half of a link's lanes, or a step down in its generation: others of this node show what it should be."""
     for layer in (Layer.INFINIBAND, Layer.ETHERNET):
         rates = {port.name: port.rate.gbps for port in ports if port.layer is layer and port.rate is not None}
@@ -89,7 +89,7 @@ def _slow_ports(ports: list[PortSample]) -> Iterator[Finding]:
                 yield _finding("rdma_rate", CheckStatus.WARN, reason, device=name, remedy=_CABLE, value=rate)
 
 
-def _interfaces(setup: Setup, sample: NodeSample) -> Iterator[Finding]:
+def _interfaces(setup: Setup, sample: NodeSample) -> Iterator[CheckFinding]:
     wanted = setup.expected.network
     found = {port.name: port for port in sample.ports if port.layer is Layer.NETDEV}
     for name in wanted.interfaces:
@@ -111,7 +111,7 @@ def _interfaces(setup: Setup, sample: NodeSample) -> Iterator[Finding]:
         yield _finding("interfaces", CheckStatus.OK, f"{up} of {len(found)} network interfaces are up", value=float(up))
 
 
-def _watched(setup: Setup, first: NodeSample) -> Iterator[Finding]:
+def _watched(setup: Setup, first: NodeSample) -> Iterator[CheckFinding]:
     """Conditions that begin while we look. A state that stands since before has been told already."""
     wanted_s = setup.expected.network.watch_s
     watch_s = min(_WATCH_S[setup.mode] if wanted_s is None else wanted_s, max(setup.limit_s - 2.0, 0.2))
@@ -128,7 +128,7 @@ def _watched(setup: Setup, first: NodeSample) -> Iterator[Finding]:
         )
 
 
-def _of_condition(condition: PortConditionSpan) -> Finding:
+def _of_condition(condition: PortConditionSpan) -> CheckFinding:
     reason = f"{condition.name}: {condition.shows} ({condition.value:g} {condition.unit}".rstrip() + ")"
     return _finding(
         "counters",
@@ -142,7 +142,7 @@ def _of_condition(condition: PortConditionSpan) -> Finding:
 
 def _finding(
     check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
-) -> Finding:
-    return Finding(
+) -> CheckFinding:
+    return CheckFinding(
         family=Family.NETWORK, check=check, status=status, reason=reason, device=device, remedy=remedy, value=value
     )

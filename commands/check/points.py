@@ -9,7 +9,7 @@ from ...agents.collectors.base.collector import Timestamps
 from ...diagnosis.health_checks.outcome import CheckStatus
 from ...diagnosis.health_checks.point_limits import Judged, judge_peers, judge_points, worst_of_each
 from ...telemetry.records import Point
-from .finding import Family, Finding
+from .finding import CheckFinding, Family
 from .setup import Setup, Tell
 
 
@@ -28,7 +28,7 @@ def tell_points(setup: Setup, points: Sequence[Point], families: Iterable[Family
             fine.setdefault((each.family, each.check), []).append(each)
         else:
             tell.found(
-                Finding(
+                CheckFinding(
                     family=Family(each.family),
                     check=each.check,
                     status=each.status,
@@ -42,7 +42,7 @@ def tell_points(setup: Setup, points: Sequence[Point], families: Iterable[Family
         highest = max(group, key=lambda each: each.value or 0.0)
         of = f" (highest of {len(group)})" if len(group) > 1 else ""
         tell.found(
-            Finding(
+            CheckFinding(
                 family=Family(family),
                 check=check,
                 status=CheckStatus.OK,

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from ...diagnosis.health_checks.outcome import CheckStatus
 from .child_messages import Begins, ChildMessage, Done, read_message, write_setup
-from .finding import Family, Finding
-from .setup import Mode, Setup
+from .finding import CheckFinding, Family
+from .setup import CheckMode, Setup
 
 #: More findings of one probe are counted.
 MOST_FINDINGS = 500
@@ -36,11 +36,11 @@ class Probe:
     module: str
     families: tuple[Family, ...]
     #: Seconds that it may take.
-    limits_s: Mapping[Mode, float]
+    limits_s: Mapping[CheckMode, float]
 
 
-def _limits(preflight: float, prolog: float = 0.0, epilog: float = 0.0) -> Mapping[Mode, float]:
-    given = ((Mode.PREFLIGHT, preflight), (Mode.PROLOG, prolog), (Mode.EPILOG, epilog))
+def _limits(preflight: float, prolog: float = 0.0, epilog: float = 0.0) -> Mapping[CheckMode, float]:
+    given = ((CheckMode.PREFLIGHT, preflight), (CheckMode.PROLOG, prolog), (CheckMode.EPILOG, epilog))
     return {mode: limit_s for mode, limit_s in given if limit_s > 0}
 
 
@@ -56,7 +56,7 @@ PROBES = (
     Probe(module="kernel_log", families=(Family.KERNEL_LOG,), limits_s=_limits(30, 8, 8)),
 )
 #: The whole command, by mode.
-WHOLE_S: Mapping[Mode, float] = {Mode.PREFLIGHT: 60.0, Mode.PROLOG: 10.0, Mode.EPILOG: 10.0}
+WHOLE_S: Mapping[CheckMode, float] = {CheckMode.PREFLIGHT: 60.0, CheckMode.PROLOG: 10.0, CheckMode.EPILOG: 10.0}
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class _Running:
     stuck: CheckStatus = CheckStatus.UNKNOWN
     #: A child that has said so has told all that it had.
     done: bool = False
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CheckFinding] = field(default_factory=list)
     left_out: int = 0
 
     @property
@@ -80,7 +80,7 @@ class _Running:
         return self.child.stdout.fileno()
 
 
-def run_probes(setup: Setup, whole_s: float) -> list[Finding]:
+def run_probes(setup: Setup, whole_s: float) -> list[CheckFinding]:
     """All that were chosen, at once. Returns within ``whole_s``."""
     until_s = time.monotonic() + whole_s - _SPARE_S
     running = [_start(probe, setup, until_s) for probe in PROBES if _is_chosen(probe, setup)]
@@ -152,7 +152,7 @@ def _take(running: _Running, message: ChildMessage) -> None:
         running.left_out += 1
 
 
-def _end(running: _Running) -> Sequence[Finding]:
+def _end(running: _Running) -> Sequence[CheckFinding]:
     child = running.child
     if not running.done and child.poll() is None and time.monotonic() < running.until_s:
         # Its end of the pipe is closed: it is ending.
@@ -170,10 +170,12 @@ def _end(running: _Running) -> Sequence[Finding]:
             why = f"its process ended with {status} while {running.asked}"
             how_bad, remedy = max(running.stuck, CheckStatus.UNKNOWN, key=_is_worse), "run the check again by hand"
         for family in running.families:
-            running.findings.append(Finding(family=family, check="answer", status=how_bad, reason=why, remedy=remedy))
+            running.findings.append(
+                CheckFinding(family=family, check="answer", status=how_bad, reason=why, remedy=remedy)
+            )
     if running.left_out and len(running.findings) >= MOST_FINDINGS:
         running.findings.append(
-            Finding(
+            CheckFinding(
                 family=running.families[0],
                 check="answer",
                 status=CheckStatus.WARN,

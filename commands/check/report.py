@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ...diagnosis.health_checks.outcome import CheckStatus
-from .finding import Family, Finding, verdict
-from .setup import Mode
+from .finding import CheckFinding, Family, verdict
+from .setup import CheckMode
 
 SCHEMA = 1
 _STYLE = {
@@ -28,7 +28,7 @@ _MOST_NAMED = 16
 _ORDER = (CheckStatus.CRITICAL, CheckStatus.WARN, CheckStatus.UNKNOWN, CheckStatus.OK)
 
 
-def print_json(mode: Mode, findings: Sequence[Finding], exit_code: int, took_s: float) -> None:
+def print_json(mode: CheckMode, findings: Sequence[CheckFinding], exit_code: int, took_s: float) -> None:
     """One document on stdout, the worst findings first. took_s: of the whole check."""
     document = {
         "schema": SCHEMA,
@@ -47,7 +47,7 @@ def print_json(mode: Mode, findings: Sequence[Finding], exit_code: int, took_s: 
     sys.stdout.write(json.dumps(document) + "\n")
 
 
-def print_lines(findings: Sequence[Finding], took_s: float, *, verbose: bool) -> None:
+def print_lines(findings: Sequence[CheckFinding], took_s: float, *, verbose: bool) -> None:
     """The worst first. verbose: what is OK is shown as well. took_s: of the whole check."""
     console = Console(highlight=False, soft_wrap=True)
     overall = verdict(findings)
@@ -63,9 +63,9 @@ def print_lines(findings: Sequence[Finding], took_s: float, *, verbose: bool) ->
     console.print(Text.assemble((ending, _STYLE[overall]), ", ".join(words)))
 
 
-def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+def _alike(findings: Sequence[CheckFinding]) -> list[list[CheckFinding]]:
     """Findings of one check that are as bad and have one remedy: eight GPUs of a node need no eight lines."""
-    groups: dict[tuple[object, ...], list[Finding]] = {}
+    groups: dict[tuple[object, ...], list[CheckFinding]] = {}
     for finding in findings:
         key = (finding.status, finding.family, finding.check, finding.remedy)
         # Lines of the kernel log have nothing in common but their name.
@@ -74,7 +74,7 @@ def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     return [part for group in groups.values() for part in ([group] if len(group) > 2 else [[one] for one in group])]
 
 
-def _line(group: Sequence[Finding]) -> Text:
+def _line(group: Sequence[CheckFinding]) -> Text:
     finding = group[0]
     where = f"{finding.family.value}.{finding.check}" + (f" {finding.device}" if finding.device else "")
     if len(group) > 1:
@@ -86,6 +86,6 @@ def _line(group: Sequence[Finding]) -> Text:
     return line
 
 
-def _sorted(findings: Sequence[Finding]) -> list[Finding]:
+def _sorted(findings: Sequence[CheckFinding]) -> list[CheckFinding]:
     families = list(Family)
     return sorted(findings, key=lambda each: (_ORDER.index(each.status), families.index(each.family), each.device))

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from ...agents.collectors.base.kernel_files import list_names, read_text
 from ...diagnosis.health_checks.outcome import CheckStatus
-from .finding import Family, Finding
+from .finding import CheckFinding, Family
 from .gpu_inventory import inventory
 from .setup import Setup, Tell
 
@@ -35,7 +35,7 @@ def check(setup: Setup, tell: Tell) -> None:
         tell.found(_finding("services", CheckStatus.OK, "no service is expected by name or by the kind of this node"))
 
 
-def _service(setup: Setup, unit: str) -> Finding:
+def _service(setup: Setup, unit: str) -> CheckFinding:
     state = _state(unit) if str(setup.root) == "/" else None
     if state is None:
         program = _PROGRAMS.get(unit, unit.removesuffix(".service"))
@@ -69,7 +69,7 @@ def _runs(setup: Setup, program: str) -> bool:
     )
 
 
-def _modules(setup: Setup) -> Iterator[Finding]:
+def _modules(setup: Setup) -> Iterator[CheckFinding]:
     have = {name.replace("-", "_") for name in list_names(setup.sys / "module")}
     for module in setup.expected.services.modules:
         if any(fnmatchcase(name, module.replace("-", "_")) for name in have):
@@ -79,5 +79,5 @@ def _modules(setup: Setup) -> Iterator[Finding]:
             yield _finding("module", CheckStatus.CRITICAL, "it is not loaded", device=module, remedy=remedy)
 
 
-def _finding(check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "") -> Finding:
-    return Finding(family=Family.SERVICES, check=check, status=status, reason=reason, device=device, remedy=remedy)
+def _finding(check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "") -> CheckFinding:
+    return CheckFinding(family=Family.SERVICES, check=check, status=status, reason=reason, device=device, remedy=remedy)

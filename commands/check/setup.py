@@ -9,10 +9,10 @@ from typing import Protocol
 
 from ...diagnosis.health_checks.outcome import CheckStatus
 from .expected import Expected
-from .finding import Family, Finding
+from .finding import CheckFinding, Family
 
 
-class Mode(str, Enum):
+class CheckMode(str, Enum):
     """When the check is run."""
 
     PREFLIGHT = "preflight"
@@ -27,7 +27,7 @@ class Setup:
     kernel_log: a file in place of the kernel's own ring, "" none.
     """
 
-    mode: Mode
+    mode: CheckMode
     families: frozenset[Family]
     expected: Expected
     limit_s: float
@@ -53,7 +53,7 @@ class Setup:
 class Tell(Protocol):
     """Where findings go, at once: a family that gets stuck has told what it found before."""
 
-    def found(self, *findings: Finding) -> None:
+    def found(self, *findings: CheckFinding) -> None:
         """What is known by now; may be called as often as something is found."""
 
     def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:

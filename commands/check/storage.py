@@ -10,7 +10,7 @@ from ...agents.collectors.base.kernel_files import read_text
 from ...agents.collectors.storage.mount_probes import MountProbe, ProbeResult, Space
 from ...agents.collectors.storage.mount_table import Mount, mount_of, parse_mounts
 from ...diagnosis.health_checks.outcome import CheckStatus
-from .finding import Family, Finding
+from .finding import CheckFinding, Family
 from .setup import Setup, Tell
 
 _TABLE_BYTES = 4 << 20
@@ -61,7 +61,7 @@ def check(setup: Setup, tell: Tell) -> None:
         tell.found(_finding("answer", CheckStatus.OK, f"{len(probes)} mounts answer", value=float(answered)))
 
 
-def _missing(table: str, wanted: tuple[str, ...]) -> Iterator[Finding]:
+def _missing(table: str, wanted: tuple[str, ...]) -> Iterator[CheckFinding]:
     """By the table alone: of what kind a mount is does not matter."""
     have = {fields[4] for line in table.splitlines() if len(fields := line.split(" ")) > 4}
     for path in wanted:
@@ -74,7 +74,7 @@ def _missing(table: str, wanted: tuple[str, ...]) -> Iterator[Finding]:
             yield _finding("mounts", CheckStatus.OK, f"{len(wanted)} folders are mounted")
 
 
-def _write_folders(wanted: tuple[str, ...], mounts: list[Mount]) -> tuple[dict[str, str], list[Finding]]:
+def _write_folders(wanted: tuple[str, ...], mounts: list[Mount]) -> tuple[dict[str, str], list[CheckFinding]]:
     """Mount -> the first folder on it in which a file is written; and what lies on no mount that is storage."""
     folders: dict[str, str] = {}
     homeless = []
@@ -89,7 +89,7 @@ def _write_folders(wanted: tuple[str, ...], mounts: list[Mount]) -> tuple[dict[s
     return folders, homeless
 
 
-def _answered(setup: Setup, mount: Mount, path: str, probe: MountProbe, result: ProbeResult) -> Iterator[Finding]:
+def _answered(setup: Setup, mount: Mount, path: str, probe: MountProbe, result: ProbeResult) -> Iterator[CheckFinding]:
     for operation in result.operations:
         took_s = operation.took_ns / 1e9
         if operation.error:
@@ -108,7 +108,7 @@ def _answered(setup: Setup, mount: Mount, path: str, probe: MountProbe, result: 
         yield from _room(setup, mount, result.space)
 
 
-def _room(setup: Setup, mount: Mount, space: Space) -> Iterator[Finding]:
+def _room(setup: Setup, mount: Mount, space: Space) -> Iterator[CheckFinding]:
     wanted = setup.expected.storage
     usable = space.total_bytes - space.free_bytes + space.available_bytes
     for what, used, whole in (
@@ -129,7 +129,7 @@ def _room(setup: Setup, mount: Mount, space: Space) -> Iterator[Finding]:
         )
 
 
-def _silent(mount: Mount, path: str, probe: MountProbe, patience_s: float) -> Finding:
+def _silent(mount: Mount, path: str, probe: MountProbe, patience_s: float) -> CheckFinding:
     outstanding = probe.outstanding
     doing = outstanding.operation if outstanding is not None else "stat"
     reason = f"no answer to {doing} within {patience_s:.1f} s ({_what(mount)})"
@@ -144,7 +144,7 @@ def _what(mount: Mount) -> str:
 
 def _finding(
     check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "", value: float | None = None
-) -> Finding:
-    return Finding(
+) -> CheckFinding:
+    return CheckFinding(
         family=Family.STORAGE, check=check, status=status, reason=reason, device=device, remedy=remedy, value=value
     )

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from ...agents.collectors.network.sysfs_ports import infiniband_ports
 from ...agents.collectors.surroundings.versions_collector import VersionsCollector
 from ...diagnosis.health_checks.outcome import CheckStatus
-from .finding import Family, Finding
+from .finding import CheckFinding, Family
 from .points import moment
 from .setup import Setup, Tell
 
@@ -35,7 +35,7 @@ def check(setup: Setup, tell: Tell) -> None:
     )
 
 
-def _against(what: str, pattern: str, by_place: Mapping[str, str]) -> Iterator[Finding]:
+def _against(what: str, pattern: str, by_place: Mapping[str, str]) -> Iterator[CheckFinding]:
     remedy = "bring the node to the image that its jobs were built for, or correct the expectation"
     if not by_place:
         reason = f"{what}: it is not here, expected {pattern}"
@@ -48,7 +48,7 @@ def _against(what: str, pattern: str, by_place: Mapping[str, str]) -> Iterator[F
             yield _finding("version", CheckStatus.CRITICAL, reason, device=place or what, remedy=remedy)
 
 
-def _firmware(setup: Setup) -> Iterator[Finding]:
+def _firmware(setup: Setup) -> Iterator[CheckFinding]:
     """Adapters of one board that do not run the same firmware."""
     by_board: dict[str, dict[str, str]] = {}
     for port in infiniband_ports(setup.sys):
@@ -68,5 +68,5 @@ def _firmware(setup: Setup) -> Iterator[Finding]:
                 )
 
 
-def _finding(check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "") -> Finding:
-    return Finding(family=Family.VERSIONS, check=check, status=status, reason=reason, device=device, remedy=remedy)
+def _finding(check: str, status: CheckStatus, reason: str, *, device: str = "", remedy: str = "") -> CheckFinding:
+    return CheckFinding(family=Family.VERSIONS, check=check, status=status, reason=reason, device=device, remedy=remedy)

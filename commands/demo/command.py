@@ -81,7 +81,7 @@ class DemoTruth:
 
 
 @dataclass(slots=True)
-class Outcome:
+class DemoOutcome:
     """Truth, verdict and what is missing between them."""
 
     scenario: str
@@ -120,20 +120,20 @@ def demo(scenario: str | None, *, as_json: bool, seed: int | None, out: Path | N
     return EXIT_WRONG if outcome.wrong else 0
 
 
-def judge(scenario: str, truth_file: Path, incidents: Path, seconds: float = 0.0) -> Outcome:
+def judge(scenario: str, truth_file: Path, incidents: Path, seconds: float = 0.0) -> DemoOutcome:
     """Compare what was done with what was concluded."""
     try:
         found = json.loads(truth_file.read_text())
         truth = DemoTruth(rank=found["rank"], step=found["step"], kind=found["kind"], time=found.get("time"))
     except (OSError, ValueError, KeyError):
         why = "the fault was never injected: the job did not get that far"
-        return Outcome(scenario, DemoTruth(), None, seconds, [why])
+        return DemoOutcome(scenario, DemoTruth(), None, seconds, [why])
     named = [each for each in last_revisions(incidents).values() if each.bucket not in _NOT_OF_FAULTS]
     named = sorted(
         (incident for incident in named if incident.state is not IncidentState.MERGED),
         key=lambda incident: incident.bucket not in BLOCKING_BUCKETS,
     )
-    outcome = Outcome(scenario, truth, named[0] if named else None, seconds)
+    outcome = DemoOutcome(scenario, truth, named[0] if named else None, seconds)
     if len(named) != 1:
         outcome.wrong.append(f"{len(named)} incidents instead of one")
     if outcome.verdict is None:
@@ -238,7 +238,7 @@ def _kill_guilty(truth: Path) -> None:
             os.kill(guilty, signal.SIGKILL)
 
 
-def _print(outcome: Outcome, seed: int, run: Path) -> None:
+def _print(outcome: DemoOutcome, seed: int, run: Path) -> None:
     verdict = outcome.verdict or IncidentDocument()
     where = _place(verdict)
     table = Table(title=f"demo: {outcome.scenario}, seed {seed}", title_justify="left")
@@ -261,13 +261,13 @@ def _print(outcome: Outcome, seed: int, run: Path) -> None:
     console.print("SHORT" if outcome.wrong else "ok", f"in {outcome.seconds:.0f} s; the run is in {run}")
 
 
-def _delay(outcome: Outcome) -> float | None:
+def _delay(outcome: DemoOutcome) -> float | None:
     if outcome.verdict is None or outcome.truth.time is None or outcome.verdict.times.detected_s is None:
         return None
     return outcome.verdict.times.detected_s - outcome.truth.time
 
 
-def _as_json(outcome: Outcome, seed: int, run: Path) -> str:
+def _as_json(outcome: DemoOutcome, seed: int, run: Path) -> str:
     told = {
         "schema": SCHEMA,
         "ok": not outcome.wrong,

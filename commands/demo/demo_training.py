@@ -30,7 +30,7 @@ READ_S = 0.003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class FaultPlan:
     """Which rank goes wrong at which step, how (``kind``), and the file in which it says so."""
 
     rank: int
@@ -39,10 +39,10 @@ class Plan:
     truth: str
 
 
-class Fault:
+class PlannedFault:
     """The planned fault of this rank; on every other rank it never strikes."""
 
-    def __init__(self, plan: Plan, rank: int) -> None:
+    def __init__(self, plan: FaultPlan, rank: int) -> None:
         self._plan = plan
         self._mine = plan.rank == rank
         self.step = 0
@@ -60,10 +60,10 @@ class Fault:
         return True
 
 
-class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+class TrainingSamples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Random regression samples; the loader's fault is a read that never returns."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: PlannedFault) -> None:
         self._fault = fault
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 class Model(nn.Module):
     """Two layers, and the faults that strike inside a forward pass."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: PlannedFault) -> None:
         super().__init__()
         self._fault = fault
         self.layers = nn.Sequential(nn.Linear(FEATURES, 128), nn.ReLU(), nn.Linear(128, 1))
@@ -106,14 +106,14 @@ def spin() -> None:
         turns += 1  # fault: busy_loop
 
 
-def train(plan: Plan) -> None:
+def train(plan: FaultPlan) -> None:
     """The training loop."""
     dist.init_process_group("gloo")
-    fault = Fault(plan, dist.get_rank())
+    fault = PlannedFault(plan, dist.get_rank())
     torch.manual_seed(0)
     model = DistributedDataParallel(Model(fault))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    loader = DataLoader(Samples(fault), batch_size=BATCH, num_workers=0)
+    loader = DataLoader(TrainingSamples(fault), batch_size=BATCH, num_workers=0)
     for step, (samples, targets) in enumerate(loader):
         fault.step = step
         loss = nn.functional.mse_loss(model(samples), targets)
@@ -142,7 +142,7 @@ def main() -> None:
     """torchrun starts it once a rank."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--plan", type=Path, required=True)
-    train(Plan(**json.loads(parser.parse_args().plan.read_text())))
+    train(FaultPlan(**json.loads(parser.parse_args().plan.read_text())))
 
 
 if __name__ == "__main__":

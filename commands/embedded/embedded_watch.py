@@ -111,9 +111,31 @@ class EmbeddedWatch:
         self._broken: str | None = None
         self._bus = EmbeddedBus(directory.capture, retain_bytes=capture_limit_bytes, report=self._say_once)
         self._log = IncidentLog(directory.incidents)
-        self._runner = EmbeddedRunner(
+        self._runner = self._runner_of(directory.state)
+        settings = agent_settings(
+            publishes=publisher is not None,
+            kernel_log=collect.kernel_log if collect is not None else "",
+            withheld=collect.withheld if collect is not None else frozenset(),
+        )
+        self._agent = Agent(
+            ring_directory=ring_directory,
+            publish=self._publish_own,
+            identity=identity,
+            evidence_directory=directory.evidence,
+            settings=settings,
+            publish_ranked=publisher.publish if publisher is not None else None,
+            more_health=(lambda: publisher.stats) if publisher is not None else dict,
+            job_name=job_name if publisher is not None else "",
+            since_ns=since_ns,
+        )
+        self._reports = self._reports_of(collect)
+        self._reports.start()
+
+    def _runner_of(self, state: Path) -> EmbeddedRunner:
+        """state: the file of the operators' state."""
+        return EmbeddedRunner(
             self._bus,
-            directory.state,
+            state,
             make_operators(),
             self._deliver,
             live=True,
@@ -121,22 +143,10 @@ class EmbeddedWatch:
             input_topics=INPUT_TOPICS,
             metrics=wanted_metrics(),
         )
-        self._agent = Agent(
-            ring_directory=ring_directory,
-            publish=self._publish_own,
-            identity=identity,
-            evidence_directory=directory.evidence,
-            settings=agent_settings(
-                publishes=publisher is not None,
-                kernel_log=collect.kernel_log if collect is not None else "",
-                withheld=collect.withheld if collect is not None else frozenset(),
-            ),
-            publish_ranked=publisher.publish if publisher is not None else None,
-            more_health=(lambda: publisher.stats) if publisher is not None else dict,
-            job_name=job_name if publisher is not None else "",
-            since_ns=since_ns,
-        )
-        self._reports = NodeReports(
+
+    def _reports_of(self, collect: NodeOptions | None) -> NodeReports:
+        """What this node's collectors see, as it goes out."""
+        return NodeReports(
             NodeTelemetry(
                 node_plans(collect, lambda: self._agent.rank_processes) if collect is not None else (),
                 report=logger.info,  # a job's own terminal is no place for what a machine cannot tell
@@ -146,9 +156,8 @@ class EmbeddedWatch:
             rank_processes=lambda: self._agent.rank_processes,
             request_bytes=self._agent.settings.request_bytes,
             withheld=self._agent.settings.withheld,
-            metrics=wanted_metrics() if publisher is None else None,
+            metrics=wanted_metrics() if self._publisher is None else None,
         )
-        self._reports.start()
 
     @property
     def broken(self) -> str | None:

@@ -25,7 +25,7 @@ from ..incident_text.utc_time import when
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
 from .account_document import share_of, write_account, write_together
-from .sources import Found
+from .sources import GoodputInput
 
 SCHEMA = 1
 _NS = 1_000_000_000
@@ -51,7 +51,7 @@ _MARKS: Mapping[TimeBucket, tuple[str, str]] = {
 _COLUMNS = 72
 
 
-def report(found: Found, *, as_json: bool) -> None:
+def report(found: GoodputInput, *, as_json: bool) -> None:
     """Raises Unusable when there is nothing to account for."""
     runs = runs_of(found.intervals)
     if not runs:

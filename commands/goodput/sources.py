@@ -26,7 +26,7 @@ RUN, INTERVALS, CHECKPOINT_LOG, STEP_LOG, KAFKA = "run", "intervals", "checkpoin
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class GoodputInput:
     """kind: one of the words above. incidents: their newest revisions. published: a checkpoint log's figure by
     its source's own formula."""
 
@@ -38,11 +38,11 @@ class Found:
     problems: list[str] = field(default_factory=list)
 
 
-def of_run(path: Path | None) -> Found:
+def of_run(path: Path | None) -> GoodputInput:
     """The operators once more over what the run has captured. None: the newest run. Raises Unusable."""
     directory = RunDirectory(path or newest_run())
     replayed = replay_run(directory)
-    return Found(
+    return GoodputInput(
         where=str(directory.path),
         kind=RUN,
         intervals=replayed.intervals,
@@ -51,11 +51,11 @@ def of_run(path: Path | None) -> Found:
     )
 
 
-def of_kafka(brokers: str, pairs: Sequence[str], config: Path | None) -> Found:
+def of_kafka(brokers: str, pairs: Sequence[str], config: Path | None) -> GoodputInput:
     """As far back as retention has left findings. Raises KafkaTrouble, SettingsError."""
     settings, _ = load_settings(TopicsOptions, {"kafka": brokers}, config, pairs)
     client = make_client(settings.kafka_settings())
-    found = Found(where=f"Kafka at {brokers}", kind=KAFKA)
+    found = GoodputInput(where=f"Kafka at {brokers}", kind=KAFKA)
     for message in read_whole(client, TOPIC_FINDINGS):
         for payload in decode_logs(TOPIC_FINDINGS, message.value):
             if isinstance(payload, Finding) and (interval := interval_of(payload)):
@@ -69,14 +69,14 @@ def of_kafka(brokers: str, pairs: Sequence[str], config: Path | None) -> Found:
     return found
 
 
-def of_file(path: Path, *, until_s: float | None, reference_step_s: float | None) -> Found:
+def of_file(path: Path, *, until_s: float | None, reference_step_s: float | None) -> GoodputInput:
     """JSON lines of one of the three kinds; other lines are passed over, and counted. Raises Unusable."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = list(bounded_lines(file))
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror or error}; name a run's folder or a file of events") from error
-    found = Found(where=str(path), kind="")
+    found = GoodputInput(where=str(path), kind="")
     if (told := read_intervals(lines)) is not None:
         found.kind, found.intervals, found.incidents = INTERVALS, told.intervals, told.incidents
         if told.unreadable:

@@ -14,7 +14,7 @@ from ..incident_feeds.feed_position import BEGINNING, FeedPosition, read_positio
 from ..incident_feeds.feeds import Feed, FolderFeed, KafkaFeed
 from ..run_folder.run_directory import Unusable
 from ..settings.annotate_options import AnnotateOptions
-from ..support.ending import Ending
+from ..support.ending import EndRequest
 from ..support.stderr import SayHandler, say
 
 try:
@@ -39,7 +39,7 @@ def follow(options: AnnotateOptions, *, once: bool) -> int:
     logger = logging.getLogger("whichrank")
     logger.addHandler(SayHandler())
     logger.propagate = False
-    ending = Ending()
+    ending = EndRequest()
     try:
         site = GrafanaSite(options.grafana_url, options.token(), organization=options.grafana_organization)
         options.annotate_state.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def follow(options: AnnotateOptions, *, once: bool) -> int:
         feed.close()
 
 
-def _loop(feed: Feed, annotations: Annotations, position: _Position, ending: Ending, *, once: bool) -> int:
+def _loop(feed: Feed, annotations: Annotations, position: _Position, ending: EndRequest, *, once: bool) -> int:
     until = time.monotonic() + ONCE_S
     pause_s, said, trouble = 0.0, "", ""
     while not ending.asked and not (once and time.monotonic() > until):

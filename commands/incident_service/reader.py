@@ -8,7 +8,7 @@ from ...transport.kafka_client import KafkaTrouble
 from ..incident_feeds.feed_position import BEGINNING, FeedPosition
 from ..incident_feeds.feeds import Feed, FolderFeed, Revisions
 from ..run_folder.run_directory import Unusable
-from ..support.ending import Ending
+from ..support.ending import EndRequest
 from ..support.stderr import say
 
 
@@ -42,7 +42,7 @@ class IncidentReader:
             self._take(revisions, self._taken)
         return True
 
-    def run(self, ending: Ending, turn: Callable[[], bool]) -> bool:
+    def run(self, ending: EndRequest, turn: Callable[[], bool]) -> bool:
         """Read and turn until it is to end, or ``turn`` says that it cannot go on; whether it could to the end."""
         pause_s = self._look_s
         while not ending.asked:

@@ -15,7 +15,7 @@ from ..incident_feeds.feed_position import FeedPosition
 from ..incident_feeds.feeds import Feed, FolderFeed, KafkaFeed
 from ..run_folder.run_directory import Unusable
 from ..settings.kafka_options import KafkaOptions
-from ..support.ending import Ending
+from ..support.ending import EndRequest
 from ..support.health_server import PageServer
 from ..support.stderr import SayHandler, say
 
@@ -27,11 +27,11 @@ FORGET_S = 3600.0
 class IncidentService(Protocol):
     """What ``serve`` runs: one of the two, until it is to end. Both return the exit status."""
 
-    def run(self, ending: Ending) -> int:
+    def run(self, ending: EndRequest) -> int:
         """Until SIGTERM."""
         ...
 
-    def run_once(self, ending: Ending) -> int:
+    def run_once(self, ending: EndRequest) -> int:
         """To the end of what is there now."""
         ...
 
@@ -48,7 +48,7 @@ def serve(
     make: raises OSError, sqlite3.Error, Unusable, ValueError, KafkaTrouble for what it cannot start with.
     """
     listen()
-    ending = Ending()
+    ending = EndRequest()
     with contextlib.ExitStack() as parts:
         try:
             service = make(parts)

@@ -15,7 +15,7 @@ from ..settings.cli_errors import one_line
 from ..settings.settings import TopicsOptions, load_settings
 
 if TYPE_CHECKING:
-    from .chosen import Source
+    from .chosen import IncidentSource
 
 ID = typer.Argument(metavar="ID", help="as incidents list names it; its beginning is enough")
 FROM = typer.Option("--from", metavar="DIR", help="folder of a run; default: the newest whichrank-out/*")
@@ -168,7 +168,7 @@ def close_command(
         close(_source(run, kafka, pairs, config), incident, because=because, as_json=as_json)
 
 
-def _source(run: Path | None, kafka: str | None, pairs: list[str] | None, config: Path | None) -> Source:
+def _source(run: Path | None, kafka: str | None, pairs: list[str] | None, config: Path | None) -> IncidentSource:
     """Raises Unusable, SettingsError, KafkaTrouble."""
     if kafka is None:
         from .run_source import RunSource

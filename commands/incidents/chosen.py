@@ -49,7 +49,7 @@ class Chosen:
         return list(found.values())
 
 
-class Source(Protocol):
+class IncidentSource(Protocol):
     """``where`` says what is read; ``problems`` what could not be, one line each."""
 
     where: str

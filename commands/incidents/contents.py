@@ -42,7 +42,7 @@ _NOT_BLOCKING = frozenset({Bucket.PLANNED, Bucket.TELEMETRY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ArchiveEntry:
     """A file of the archive. action: which request gives it, "" of ours."""
 
     path: str
@@ -63,12 +63,12 @@ class Missing:
         return f"{self.what.replace('_', ' ')} of {self.who}: {self.why}"
 
 
-def arrange(files: Iterable[KeptFile], chosen: Chosen) -> list[Entry]:
+def arrange(files: Iterable[KeptFile], chosen: Chosen) -> list[ArchiveEntry]:
     """Evidence by rank and node; dumps together and unpacked, as analysers want them. In order of paths.
 
     What is there twice (a stack that the agent took by itself, and in answer to a request) is taken once.
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ArchiveEntry] = {}
     taken: set[tuple[str, int | None, bytes]] = set()
     for file in sorted(files, key=lambda file: (not file.name.startswith(chosen.last.id), file.name)):
         for entry in _places(file):
@@ -82,17 +82,17 @@ def arrange(files: Iterable[KeptFile], chosen: Chosen) -> list[Entry]:
     return sorted(entries.values(), key=lambda entry: entry.path)
 
 
-def _places(file: KeptFile) -> Iterator[Entry]:
+def _places(file: KeptFile) -> Iterator[ArchiveEntry]:
     """Where a file may go: the first place that is free."""
     safe = _UNSAFE.sub("_", file.name)
     found = _NAME.match(safe)
     if found is None:
-        yield Entry(path=f"evidence/{safe}", content=file.content, what="evidence")
+        yield ArchiveEntry(path=f"evidence/{safe}", content=file.content, what="evidence")
         return
     incident, launch, node = found["incident"] or "", found["launch"], found["node"]
     if node is not None:
         for path in (f"kernel-log/{node}.log", f"kernel-log/{node}-{incident or launch}.log"):
-            yield Entry(path=path, content=file.content, what="kernel log", action="kernel_log", node=node)
+            yield ArchiveEntry(path=path, content=file.content, what="kernel log", action="kernel_log", node=node)
         return
     rank, pid, rest = int(found["rank"]), found["pid"], found["rest"].removeprefix("-")
     action, what = next(((a, w) for end, a, w in _KINDS if found["rest"].endswith(end)), ("", "evidence"))
@@ -102,10 +102,10 @@ def _places(file: KeptFile) -> Iterator[Entry]:
         if raw is not None:
             name = rest.removesuffix(".dump.gz").lstrip(".") or "dump"
             for path in (f"flight-recorder/{name}", f"flight-recorder/{launch}-{pid}/{name}"):
-                yield Entry(path=path, content=raw, what=what, action=action, rank=rank)
+                yield ArchiveEntry(path=path, content=raw, what=what, action=action, rank=rank)
     name = f"{launch}-{pid}{'' if rest.startswith('.') else '-'}{rest}"
     for path in (f"{folder}/{name}", f"{folder}/{incident}/{name}"):
-        yield Entry(path=path, content=content, what=what, action=action, rank=rank)
+        yield ArchiveEntry(path=path, content=content, what=what, action=action, rank=rank)
 
 
 def without_secrets(file: KeptFile) -> KeptFile:
@@ -114,7 +114,7 @@ def without_secrets(file: KeptFile) -> KeptFile:
     return replace(file, content=pack_again(file.content, form))
 
 
-def find_missing(chosen: Chosen, entries: Iterable[Entry]) -> list[Missing]:
+def find_missing(chosen: Chosen, entries: Iterable[ArchiveEntry]) -> list[Missing]:
     """What an incident of this kind asks for, and is not there."""
     incident, there = chosen.last, list(entries)
     kind = incident.kind
@@ -132,7 +132,7 @@ def find_missing(chosen: Chosen, entries: Iterable[Entry]) -> list[Missing]:
     return missing
 
 
-def _missing_kernel_logs(suspects: Iterable[SuspectEntry], there: list[Entry]) -> Iterator[Missing]:
+def _missing_kernel_logs(suspects: Iterable[SuspectEntry], there: list[ArchiveEntry]) -> Iterator[Missing]:
     nodes = list(dict.fromkeys(suspect.node for suspect in suspects if suspect.node))
     for node in nodes[:MOST_ASKED_FOR_FILES]:
         entry = next((entry for entry in there if entry.action == "kernel_log" and entry.node == node), None)

@@ -18,15 +18,15 @@ from ...telemetry.redaction import redact, redact_data
 from ..run_folder.run_description import RunDescription
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
-from .chosen import Chosen, Source, choose
-from .contents import Entry, Missing, arrange, find_missing, without_secrets
+from .chosen import Chosen, IncidentSource, choose
+from .contents import ArchiveEntry, Missing, arrange, find_missing, without_secrets
 from .readme import readme
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
 
 
-def export_incident(source: Source, wanted: str, *, out: Path | None, force: bool, as_json: bool) -> None:
+def export_incident(source: IncidentSource, wanted: str, *, out: Path | None, force: bool, as_json: bool) -> None:
     """Raises Unusable, KafkaTrouble."""
     chosen = choose(source.revisions(), wanted)
     id_ = chosen.last.id
@@ -39,7 +39,7 @@ def export_incident(source: Source, wanted: str, *, out: Path | None, force: boo
     missing = find_missing(chosen, entries)
     entries = [*_own_entries(chosen, source.run(), entries, missing), *entries]
     manifest = _manifest(chosen, entries, missing, problems)
-    entries.append(Entry(path=MANIFEST, content=_json(asdict(manifest)), what="sizes and hashes"))
+    entries.append(ArchiveEntry(path=MANIFEST, content=_json(asdict(manifest)), what="sizes and hashes"))
     archive = pack(f"incident-{id_}", entries, int(chosen.last.times.detected_s or 0))
     try:
         _write(path, archive)
@@ -59,7 +59,7 @@ def export_incident(source: Source, wanted: str, *, out: Path | None, force: boo
         print(f"missing: {each}")
 
 
-def pack(folder: str, entries: Iterable[Entry], time_s: int) -> bytes:
+def pack(folder: str, entries: Iterable[ArchiveEntry], time_s: int) -> bytes:
     """A .tar.gz that depends on nothing but these: no owner, no clock, files in order of their paths."""
     raw = io.BytesIO()
     with (
@@ -74,8 +74,8 @@ def pack(folder: str, entries: Iterable[Entry], time_s: int) -> bytes:
 
 
 def _own_entries(
-    chosen: Chosen, run: RunDescription | None, evidence: list[Entry], missing: list[Missing]
-) -> list[Entry]:
+    chosen: Chosen, run: RunDescription | None, evidence: list[ArchiveEntry], missing: list[Missing]
+) -> list[ArchiveEntry]:
     document = {
         "schema": SCHEMA,
         "incident": redact_data(write_incident(chosen.last)),
@@ -86,8 +86,8 @@ def _own_entries(
     files += [f"{entry.path:<44} {entry.what}, {len(entry.content)} bytes" for entry in evidence]
     text = readme(chosen, run, files, [str(each) for each in missing])
     return [
-        Entry(path="README.txt", content=redact(text).encode("utf-8", "replace"), what="the incident in words"),
-        Entry(path="incident.json", content=_json(document), what="all revisions"),
+        ArchiveEntry(path="README.txt", content=redact(text).encode("utf-8", "replace"), what="the incident in words"),
+        ArchiveEntry(path="incident.json", content=_json(document), what="all revisions"),
     ]
 
 
@@ -116,7 +116,7 @@ class Manifest:
     problems: tuple[str, ...]
 
 
-def _manifest(chosen: Chosen, entries: list[Entry], missing: list[Missing], problems: list[str]) -> Manifest:
+def _manifest(chosen: Chosen, entries: list[ArchiveEntry], missing: list[Missing], problems: list[str]) -> Manifest:
     return Manifest(
         incident=chosen.last.id,
         revision=chosen.last.revision,

@@ -23,13 +23,13 @@ from ..run_folder.labels import finding_of
 from ..run_folder.people_codec import PeopleLabel, write_people_label
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
-from .chosen import Source, choose
+from .chosen import IncidentSource, choose
 
 MAX_TEXT = 300
 _SEND_S = 30.0
 
 
-def label_incident(source: Source, wanted: str, *, cause: str, wrong: bool, as_json: bool) -> None:
+def label_incident(source: IncidentSource, wanted: str, *, cause: str, wrong: bool, as_json: bool) -> None:
     """cause: "node=NAME", or any word. wrong: what the incident says is not so. Raises Unusable, KafkaTrouble."""
     if not cause and not wrong:
         raise Unusable("nothing is said: --cause WHAT (as node=NAME, application), or --wrong")
@@ -40,7 +40,7 @@ def label_incident(source: Source, wanted: str, *, cause: str, wrong: bool, as_j
     _keep(source, incident, label, words, as_json=as_json)
 
 
-def acknowledge(source: Source, wanted: str, *, as_json: bool) -> None:
+def acknowledge(source: IncidentSource, wanted: str, *, as_json: bool) -> None:
     """Somebody is at it. Raises Unusable, KafkaTrouble."""
     incident = choose(source.revisions(), wanted).last
     label = replace(_label_of(incident), acknowledged=_handled(""), closed=None)
@@ -49,7 +49,7 @@ def acknowledge(source: Source, wanted: str, *, as_json: bool) -> None:
     )
 
 
-def close(source: Source, wanted: str, *, because: str, as_json: bool) -> None:
+def close(source: IncidentSource, wanted: str, *, because: str, as_json: bool) -> None:
     """Nobody needs to look any more. Whether what it tells of is over stays the operators' word (``state``).
 
     Raises Unusable, KafkaTrouble.
@@ -74,7 +74,9 @@ def _handled(because: str) -> HandlingWord:
     return HandlingWord(by=who(), time_s=round(time.time(), 3), because=because or None)
 
 
-def _keep(source: Source, incident: IncidentDocument, said: IncidentLabel, words: str, *, as_json: bool) -> None:
+def _keep(
+    source: IncidentSource, incident: IncidentDocument, said: IncidentLabel, words: str, *, as_json: bool
+) -> None:
     label = PeopleLabel(incident=incident.id, said=replace(said, by=who(), time_s=round(time.time(), 3)))
     source.label(incident, label)
     if as_json:

@@ -16,12 +16,12 @@ from ..incident_text.incident_panel import incident_panel
 from ..incident_text.incident_view import incident_view, printable
 from ..incident_text.utc_time import when
 from ..support.stderr import say
-from .chosen import Source, choose
+from .chosen import IncidentSource, choose
 
 SCHEMA = 1
 
 
-def list_incidents(source: Source, *, as_json: bool) -> None:
+def list_incidents(source: IncidentSource, *, as_json: bool) -> None:
     """Raises Unusable, KafkaTrouble."""
     last = {incident.id: incident for incident in source.revisions()}
     incidents = sorted(last.values(), key=lambda incident: (incident.times.onset_s, incident.id))
@@ -51,7 +51,7 @@ def list_incidents(source: Source, *, as_json: bool) -> None:
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def show_incident(source: Source, wanted: str, *, as_json: bool) -> None:
+def show_incident(source: IncidentSource, wanted: str, *, as_json: bool) -> None:
     """Raises Unusable, KafkaTrouble."""
     chosen = choose(source.revisions(), wanted)
     if as_json:
@@ -72,7 +72,7 @@ def show_incident(source: Source, wanted: str, *, as_json: bool) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(incident_panel(chosen.last))
 
 
-def _list_json(source: Source, incidents: Sequence[IncidentDocument]) -> str:
+def _list_json(source: IncidentSource, incidents: Sequence[IncidentDocument]) -> str:
     names = ("id", "revision", "state", "merged_into", "severity", "bucket", "kind", "scope", "confidence")
     rows = []
     for whole in map(write_incident, incidents):

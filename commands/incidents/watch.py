@@ -10,10 +10,10 @@ from ...telemetry.vocabulary import IncidentState
 from ..incident_text.incident_view import incident_line
 from ..incident_text.utc_time import when
 from ..support.stderr import say
-from .chosen import Source
+from .chosen import IncidentSource
 
 
-def watch(source: Source, *, as_json: bool) -> None:
+def watch(source: IncidentSource, *, as_json: bool) -> None:
     """What is open already, then each change until there is nothing more to come. Raises Unusable, KafkaTrouble."""
     told: set[tuple[str, int]] = set()
     try:

@@ -40,7 +40,7 @@ class RankStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRanks:
     """Some members of a group are in an operation that others have not entered."""
 
     group: str
@@ -126,7 +126,7 @@ class JobStatus:
         here = [rank for rank in self.ranks.values() if rank.node in ("", self.node)]
         return [rank.rank for rank in here if not rank.ended and rank.pid and Path(f"/proc/{rank.pid}").exists()]
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[WaitingRanks]:
         """Who waits for whom, by group; longest wait first."""
         found = []
         for uid, members in self._members.items():
@@ -143,7 +143,7 @@ class JobStatus:
             if waiters and late:
                 group = self._groups[uid]
                 found.append(
-                    Waiting(
+                    WaitingRanks(
                         group=group.label or uid[:8],
                         operation=sighted[waiters[0]].op.name.lower(),
                         sequence=sequence,

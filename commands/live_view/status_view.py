@@ -24,7 +24,7 @@ from ...telemetry.incident_writing import write_incident
 from ...telemetry.vocabulary import ProcessState
 from ..incident_text.incident_panel import SEVERITY_STYLE
 from ..incident_text.incident_view import incident_line, incident_view, printable
-from .job_status import JobStatus, RankStatus, Waiting, describe_ranks
+from .job_status import JobStatus, RankStatus, WaitingRanks, describe_ranks
 from .terminal_block import TerminalBlock
 
 REDRAW_S = 0.25
@@ -39,7 +39,7 @@ WORTH_SHOWING_S = 1.0
 SINGLE_RANKS = 8
 
 
-class View(Protocol):
+class JobView(Protocol):
     """Shows a job. Every method returns at once and raises only OSError (the terminal is gone)."""
 
     def incident(self, incident: IncidentDocument) -> None:
@@ -189,7 +189,7 @@ def render_status(
     return Group(*parts)
 
 
-def describe_waiting(wait: Waiting, status: JobStatus) -> str:
+def describe_waiting(wait: WaitingRanks, status: JobStatus) -> str:
     """``ranks 0-2 have waited 3.2 s in all_reduce 97 of dp for rank 3 (forward)``."""
     phases = {status.ranks[rank].phase.name.lower() for rank in wait.waited_for if rank in status.ranks}
     doing = f" ({', '.join(sorted(phases))})" if phases else ""
@@ -233,7 +233,7 @@ def _anyone_waits_long(status: JobStatus) -> bool:
     return any(_age_s(wait.since_ns) > 3 * WORTH_SHOWING_S for wait in status.waiting())
 
 
-def _rank_table(status: JobStatus, waiting: Sequence[Waiting]) -> RenderableType:
+def _rank_table(status: JobStatus, waiting: Sequence[WaitingRanks]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for _ in range(5):
         table.add_column(no_wrap=True)

@@ -20,7 +20,7 @@ FIRST_PORT, PORT_COUNT = 21_000, 4_000
 NEIGHBOURS = 4
 
 
-class Role(Enum):
+class InstanceRole(Enum):
     ALONE = "alone"
     JUDGE = "judge"
     FOLLOWER = "follower"
@@ -32,7 +32,7 @@ class Role(Enum):
 class PeerPlan:
     """key: the job's, equal on all nodes and of no other job at this address. nodes: instances expected, at most."""
 
-    role: Role
+    role: InstanceRole
     why: str
     host: str = ""
     ports: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ def plan_peers(
     is_local: whether a host is this machine; asked only where it matters. Raises ValueError for an unusable judge.
     """
     if found is None and not judge:
-        return PeerPlan(role=Role.ALONE, why="one machine, as far as the command says")
+        return PeerPlan(role=InstanceRole.ALONE, why="one machine, as far as the command says")
     key = job_key(found, judge=judge, job=job)
     nodes = max(2, found.places if found else 2)
     if judge:
@@ -93,14 +93,16 @@ def ports_of(key: str) -> tuple[int, ...]:
     return tuple(FIRST_PORT + first + neighbour for neighbour in range(NEIGHBOURS))
 
 
-def _role(found: Rendezvous | None, host: str, is_local: Callable[[str], bool], *, given: bool) -> tuple[Role, str]:
+def _role(
+    found: Rendezvous | None, host: str, is_local: Callable[[str], bool], *, given: bool
+) -> tuple[InstanceRole, str]:
     if found is not None and found.place >= 0 and not given:
         if found.place == 0:
-            return Role.JUDGE, "and this is number 0"
-        return Role.FOLLOWER, f"and this is number {found.place}"
+            return InstanceRole.JUDGE, "and this is number 0"
+        return InstanceRole.FOLLOWER, f"and this is number {found.place}"
     if is_local(host):
-        return Role.FIRST_COME, "which is this machine"
-    return Role.FOLLOWER, "which is another machine"
+        return InstanceRole.FIRST_COME, "which is this machine"
+    return InstanceRole.FOLLOWER, "which is another machine"
 
 
 def _digest(*parts: object) -> str:

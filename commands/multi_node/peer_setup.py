@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ...transport.peer_listener import listen
 from .launcher import find_rendezvous
-from .peer_plan import PeerPlan, Role, plan_peers, secret_of
+from .peer_plan import InstanceRole, PeerPlan, plan_peers, secret_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,14 +29,14 @@ class PeerSetup:
     claim: socket.socket | None = None
 
     @property
-    def role(self) -> Role:
+    def role(self) -> InstanceRole:
         """Judge, follower, the first to come on this machine, or alone."""
         return self.plan.role
 
     @property
     def several(self) -> bool:
         """Whether there are other nodes to talk to."""
-        return self.plan.role is not Role.ALONE
+        return self.plan.role is not InstanceRole.ALONE
 
 
 def set_up_peers(
@@ -51,7 +51,7 @@ def set_up_peers(
     except ValueError as error:
         report(f"{error}; this node is watched alone")
         plan = plan_peers(None, judge="", job="", is_local=is_this_machine)
-    if plan.role is Role.ALONE:
+    if plan.role is InstanceRole.ALONE:
         return PeerSetup(plan=plan)
     # Only now: it brings numpy along, and a job on one machine need not wait for that.
     from ...telemetry.identity import read_pod_labels, resolve_identity
@@ -63,12 +63,12 @@ def set_up_peers(
         node=identity.node,
         job=given or identity.job or f"{script.removesuffix('.py').rsplit('.', 1)[-1]}-{plan.key[:8]}",
     )
-    if plan.role is Role.FIRST_COME:
+    if plan.role is InstanceRole.FIRST_COME:
         setup.claim = _claim(plan.key)
         came_first = setup.claim is not None
-        role = Role.JUDGE if came_first else Role.FOLLOWER
+        role = InstanceRole.JUDGE if came_first else InstanceRole.FOLLOWER
         setup.plan = replace(plan, role=role, why=plan.why if came_first else f"{plan.why} and has a judge already")
-    if setup.role is Role.JUDGE:
+    if setup.role is InstanceRole.JUDGE:
         setup.listener = listen(plan.ports, report)
     elif not environ.get("WHICHRANK_NODE_ID") and is_this_machine(plan.host):
         setup.node = f"{setup.node}~{os.getpid()}"  # the judge on this machine has the name

@@ -20,7 +20,7 @@ from ...transport.hub_news import PeerClock, PeerJoined, PeerLost
 from ...transport.peer_frames import PeerFrame, PeerMessage
 from ...transport.peer_hub import PeerHub
 from ...transport.peer_link import JudgeLost, JudgeReached, JudgeSaid, PeerLink
-from .peer_plan import Role
+from .peer_plan import InstanceRole
 from .peer_setup import PeerSetup
 
 #: What a follower may put on the judge's bus.
@@ -339,9 +339,9 @@ _HOW = {"closed": "gone without a word", "silent": "silent"}
 
 def join_peers(setup: PeerSetup, job: str, say: Callable[[str], None]) -> NoPeers | JudgePeers | FollowerPeers:
     """Start talking to the other nodes' instances."""
-    if setup.role is Role.FOLLOWER:
+    if setup.role is InstanceRole.FOLLOWER:
         return FollowerPeers(setup, job, say)
-    if setup.role is Role.JUDGE and setup.listener is not None:
+    if setup.role is InstanceRole.JUDGE and setup.listener is not None:
         return JudgePeers(setup, job, say)
     return NoPeers()
 

@@ -13,7 +13,7 @@ from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.vocabulary import IncidentState
 from ..incident_feeds.incident_times import held_until
 from ..incident_service.inbox import HOUR_S
-from .delivery_store import REFUSED, TOLD, WITHHELD, Delivery, DeliveryStore, WaitingNews
+from .delivery_store import REFUSED, TOLD, WITHHELD, DeliveryStore, NoticeDelivery, WaitingNews
 from .messages.notices import AlertState, digest_of, standing_of
 from .messages.routes import Routing, Urgency, receivers_of, urgency_of
 
@@ -84,7 +84,7 @@ class DeliveryPlanner:
             self._store.add(incident, name, urgency, news, now)
 
     def _change(
-        self, delivery: Delivery, standing: AlertState, digest: str, urgency: Urgency, news: float, now: float
+        self, delivery: NoticeDelivery, standing: AlertState, digest: str, urgency: Urgency, news: float, now: float
     ) -> None:
         if delivery.status == TOLD and (delivery.told, delivery.told_digest) == (standing, digest):
             return
@@ -97,7 +97,7 @@ class DeliveryPlanner:
         is_urgent = not is_known or _is_louder(urgency, delivery.urgency)
         self._store.say(delivery, urgency, news, now if is_urgent else now + CHANGES_APART_S)
 
-    def _close(self, delivery: Delivery, news: float, now: float) -> None:
+    def _close(self, delivery: NoticeDelivery, news: float, now: float) -> None:
         if delivery.is_open:
             self._store.say(delivery, delivery.urgency, news, now)
         elif delivery.told is None:

@@ -18,7 +18,7 @@ from ..incident_feeds.feed_position import FeedPosition
 from ..incident_service.inbox import HOUR_S, KEPT_S, IncidentInbox, pack_incident, unpack_incident
 from .messages.notices import AlertState, Notice
 from .messages.routes import Urgency
-from .receivers import Reference
+from .receivers import ReceiverReference
 from .receivers.reference_codec import read_reference, write_reference
 
 SCHEMA_VERSION = 1
@@ -54,7 +54,7 @@ class WaitingNews:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class NoticeDelivery:
     """incident "": a word of ours on what was withheld. told None: never. is_unsure: a try has begun and not ended."""
 
     key: str
@@ -64,7 +64,7 @@ class Delivery:
     status: str
     told: AlertState | None
     told_digest: str
-    reference: Reference
+    reference: ReceiverReference
     is_unsure: bool
     tries: int
     news: float
@@ -126,7 +126,7 @@ class DeliveryStore(IncidentInbox):
         return None if row is None else unpack_incident(row["document"])
 
     # --- deliveries --------------------------------------------------------------------------------------------------
-    def deliveries(self, incident: str) -> dict[str, Delivery]:
+    def deliveries(self, incident: str) -> dict[str, NoticeDelivery]:
         """By receiver."""
         rows = self._all("SELECT * FROM deliveries WHERE incident = ?", incident)
         return {row["receiver"]: _delivery(row) for row in rows}
@@ -144,7 +144,7 @@ class DeliveryStore(IncidentInbox):
         )
         return key
 
-    def say(self, delivery: Delivery, urgency: Urgency, news: float, at: float) -> None:
+    def say(self, delivery: NoticeDelivery, urgency: Urgency, news: float, at: float) -> None:
         """There is something to be told there, not before ``at``. A pause after a failed try stays."""
         paused = "CASE WHEN status = ? AND tries > 0 THEN max(at, ?) ELSE ? END"
         self._do(
@@ -152,23 +152,23 @@ class DeliveryStore(IncidentInbox):
             *(DUE, at, at, DUE, urgency.value, news, delivery.key, delivery.receiver),
         )
 
-    def need_not_say(self, delivery: Delivery) -> None:
+    def need_not_say(self, delivery: NoticeDelivery) -> None:
         """What is to be said has become what was said."""
         self._do(
             "UPDATE deliveries SET status = ?, tries = 0 WHERE key = ? AND receiver = ? AND status = ?",
             *(TOLD, delivery.key, delivery.receiver, DUE),
         )
 
-    def drop(self, delivery: Delivery) -> None:
+    def drop(self, delivery: NoticeDelivery) -> None:
         """It was never told, and is over."""
         self._do("DELETE FROM deliveries WHERE key = ? AND receiver = ?", delivery.key, delivery.receiver)
 
-    def hand_over(self, delivery: Delivery, incident: str) -> None:
+    def hand_over(self, delivery: NoticeDelivery, incident: str) -> None:
         """What is known there under this key goes on as another incident."""
         values = (incident, delivery.key, delivery.receiver)
         self._do("UPDATE deliveries SET incident = ? WHERE key = ? AND receiver = ?", *values)
 
-    def next(self, receiver: str, now: float) -> Delivery | None:
+    def next(self, receiver: str, now: float) -> NoticeDelivery | None:
         """What is to be told now; nothing of an incident that has not been looked at since its last revision."""
         row = self._one(
             "SELECT * FROM deliveries AS d WHERE receiver = ?"
@@ -179,7 +179,7 @@ class DeliveryStore(IncidentInbox):
         )
         return None if row is None else _delivery(row)
 
-    def begin(self, delivery: Delivery, now: float, *, is_new: bool) -> None:
+    def begin(self, delivery: NoticeDelivery, now: float, *, is_new: bool) -> None:
         """Durable before it returns."""
         with self.transaction():
             self._do(
@@ -190,10 +190,10 @@ class DeliveryStore(IncidentInbox):
 
     def end(
         self,
-        delivery: Delivery,
+        delivery: NoticeDelivery,
         notice: Notice,
         digest: str,
-        reference: Reference,
+        reference: ReceiverReference,
         now: float,
         again: float | None,
     ) -> None:
@@ -214,7 +214,7 @@ class DeliveryStore(IncidentInbox):
                 (now, notice.incident, notice.revision, delivery.key, delivery.receiver),
             )
 
-    def fail(self, delivery: Delivery, reference: Reference, at: float, *, is_unsure: bool) -> None:
+    def fail(self, delivery: NoticeDelivery, reference: ReceiverReference, at: float, *, is_unsure: bool) -> None:
         """It is tried again at that time. is_unsure: it may have arrived."""
         self._do(
             "UPDATE deliveries SET reference = ?, tries = tries + 1, at = ?, begun = CASE WHEN ? THEN begun END,"
@@ -222,7 +222,7 @@ class DeliveryStore(IncidentInbox):
             *(write_reference(reference), at, is_unsure, DUE, delivery.key, delivery.receiver),
         )
 
-    def refuse(self, delivery: Delivery, digest: str) -> None:
+    def refuse(self, delivery: NoticeDelivery, digest: str) -> None:
         """The receiver does not take it, however often, until there is something else to say."""
         self._do(
             "UPDATE deliveries SET status = ?, told_digest = ?, begun = NULL, tries = 0 WHERE key = ? AND receiver = ?",
@@ -239,7 +239,7 @@ class DeliveryStore(IncidentInbox):
         query = "SELECT count(*) FROM openings WHERE receiver = ? AND urgency = ? AND at > ?"
         return int(self._count(query, receiver, urgency.value, since))
 
-    def withhold(self, delivery: Delivery, title: str, now: float) -> str:
+    def withhold(self, delivery: NoticeDelivery, title: str, now: float) -> str:
         """It is not told by itself; the key of the word that is told of all of this hour."""
         key = f"withheld-{delivery.urgency.value}-{int(now // HOUR_S)}"
         with self.transaction():
@@ -251,7 +251,7 @@ class DeliveryStore(IncidentInbox):
             self._db.execute("INSERT OR IGNORE INTO withheld VALUES (?, ?, ?, ?, ?)", values)
         return key
 
-    def delivery(self, key: str, receiver: str) -> Delivery | None:
+    def delivery(self, key: str, receiver: str) -> NoticeDelivery | None:
         """None: that receiver knows nothing under this key."""
         row = self._one("SELECT * FROM deliveries WHERE key = ? AND receiver = ?", key, receiver)
         return None if row is None else _delivery(row)
@@ -264,7 +264,7 @@ class DeliveryStore(IncidentInbox):
         titles = {found["incident"]: found["title"] for found in self._all(query, key, receiver, most)}
         return (int(row[0]), titles, float(row[1] or 0.0)) if row else (0, titles, 0.0)
 
-    def summaries(self) -> list[Delivery]:
+    def summaries(self) -> list[NoticeDelivery]:
         """Words on what was withheld that are not closed."""
         query = "SELECT * FROM deliveries WHERE incident = '' AND (told IS NULL OR told != ?)"
         return [_delivery(row) for row in self._all(query, AlertState.CLOSED.value)]
@@ -280,8 +280,8 @@ class DeliveryStore(IncidentInbox):
             self._db.execute("DELETE FROM withheld WHERE at < ?", (before,))
 
 
-def _delivery(row: sqlite3.Row) -> Delivery:
-    return Delivery(
+def _delivery(row: sqlite3.Row) -> NoticeDelivery:
+    return NoticeDelivery(
         key=row["key"],
         receiver=row["receiver"],
         incident=row["incident"],

@@ -17,7 +17,7 @@ from ..incident_service.service_pages import ServicePages
 from ..incident_service.serving import EXIT_FAILED, EXIT_USAGE, FORGET_S, listen, open_feed, serve
 from ..settings.notify_options import NotifyOptions, ReceiverOptions
 from ..support.addresses import split_address
-from ..support.ending import Ending
+from ..support.ending import EndRequest
 from ..support.health_server import PageServer
 from ..support.stderr import say
 from .delivery_planner import DeliveryPlanner
@@ -25,13 +25,13 @@ from .delivery_store import DeliveryStore
 from .messages.notices import AlertState, test_notice
 from .messages.routes import DEFAULT_ROUTES, Routing
 from .notify_health import HUNG_S, NotifyFigures, NotifyHealth, ReceiverHealth
-from .receivers import NO_REFERENCE, DeliveryContext, Outcome, Receiver
+from .receivers import NO_REFERENCE, DeliveryContext, DeliveryOutcome, Receiver
 from .receivers.alertmanager import Alertmanager
 from .receivers.http import Http
 from .receivers.pagerduty import PagerDuty
 from .receivers.slack import Slack
-from .receivers.webhook import Webhook
-from .sender import ReceiverPolicy, Sender
+from .receivers.webhook import WebhookReceiver
+from .sender import NoticeSender, ReceiverPolicy
 
 DEFAULT_PORT = 8463
 #: One look at what has come.
@@ -71,7 +71,7 @@ def send_test(options: NotifyOptions, name: str) -> int:
     for standing, told in ((AlertState.OPEN, None), (AlertState.CLOSED, AlertState.OPEN)):
         notice = test_notice(name, now, options.notify_cluster, standing)
         answer = receiver.send(notice, DeliveryContext(reference=reference, told=told))
-        if answer.outcome is not Outcome.TOLD:
+        if answer.outcome is not DeliveryOutcome.TOLD:
             say(f"{name}: {answer.detail}")
             return EXIT_FAILED
         reference = answer.reference
@@ -92,7 +92,7 @@ class _Service:
         self._reader = IncidentReader(self._feed, self._take, look_s=LOOK_S, longest_pause_s=LONGEST_PAUSE_S)
         self._planner = DeliveryPlanner(self._store, routing_of(options), max_age_s=options.notify_max_age_s)
         self._senders = [
-            Sender(
+            NoticeSender(
                 ReceiverPolicy(
                     name=name,
                     new_per_hour=options.notify_receivers[name].new_per_hour,
@@ -111,7 +111,7 @@ class _Service:
         trial = " (a trial: shadow receivers only)" if options.notify_shadow else ""
         say(f"reads {self._feed.where}, tells {', '.join(receivers)}{trial}")
 
-    def run(self, ending: Ending) -> int:
+    def run(self, ending: EndRequest) -> int:
         """Until SIGTERM, or until a sender breaks."""
         if not self._reader.run(ending, self._turn_whole):
             return EXIT_FAILED
@@ -132,7 +132,7 @@ class _Service:
     def _take(self, revisions: Revisions, position: FeedPosition) -> None:
         self._store.take(revisions, position, time.time())
 
-    def run_once(self, ending: Ending) -> int:
+    def run_once(self, ending: EndRequest) -> int:
         """To the end of what is there now, until it is told."""
         until = time.monotonic() + ONCE_S
         while not ending.asked and time.monotonic() < until:
@@ -233,7 +233,7 @@ def make_receiver(name: str, given: ReceiverOptions, clock: Callable[[], float] 
         if given.kind == "slack":
             return Slack(http, secret, given.channel)
         if given.kind == "webhook":
-            return Webhook(http, secret, clock=clock)
+            return WebhookReceiver(http, secret, clock=clock)
         if given.kind == "alertmanager":
             return Alertmanager(http, secret, lasts_s=given.lasts_s, clock=clock)
         raise ValueError(f"kind {given.kind!r} has no receiver")  # not another one's in its place

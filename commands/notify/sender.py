@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..incident_service.inbox import HOUR_S
-from .delivery_store import Delivery, DeliveryStore
+from .delivery_store import DeliveryStore, NoticeDelivery
 from .messages.notices import AlertState, Notice, notice_of, withheld_notice
-from .receivers import Answer, DeliveryContext, Outcome, Receiver
+from .receivers import DeliveryAnswer, DeliveryContext, DeliveryOutcome, Receiver
 
 _FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 #: What a receiver may ask for.
@@ -52,7 +52,7 @@ class ReceiverStats:
     last_delay_s: float = 0.0
 
 
-class Sender:
+class NoticeSender:
     def __init__(
         self, manner: ReceiverPolicy, receiver: Receiver, store: DeliveryStore, clock: Callable[[], float] = time.time
     ) -> None:
@@ -115,7 +115,7 @@ class Sender:
         self._take(delivery, notice, self._receiver.send(notice, telling))
         return True
 
-    def _notice(self, delivery: Delivery) -> Notice | None:
+    def _notice(self, delivery: NoticeDelivery) -> Notice | None:
         """None: it is over and was never told."""
         is_new = delivery.told in (None, AlertState.CLOSED)
         manner = self._manner
@@ -136,10 +136,10 @@ class Sender:
         )
         return None if notice.standing is AlertState.CLOSED and is_new and not delivery.is_unsure else notice
 
-    def _is_over_limit(self, delivery: Delivery, now: float) -> bool:
+    def _is_over_limit(self, delivery: NoticeDelivery, now: float) -> bool:
         return self._store.openings(self.name, delivery.urgency, now - HOUR_S) >= self._manner.new_per_hour
 
-    def _withhold(self, delivery: Delivery, notice: Notice, now: float) -> None:
+    def _withhold(self, delivery: NoticeDelivery, notice: Notice, now: float) -> None:
         key = self._store.withhold(delivery, notice.title, now)
         summary = self._store.delivery(key, self.name)
         if summary is None:
@@ -151,10 +151,10 @@ class Sender:
             self._store.say(summary, delivery.urgency, now, now + _SUMMARY_PAUSE_S)
         self.figures.counts["withheld"] += 1
 
-    def _take(self, delivery: Delivery, notice: Notice, answer: Answer) -> None:
+    def _take(self, delivery: NoticeDelivery, notice: Notice, answer: DeliveryAnswer) -> None:
         now, reference = self._clock(), answer.reference or delivery.reference
         counts, figures = self.figures.counts, self.figures
-        if answer.outcome is Outcome.TOLD:
+        if answer.outcome is DeliveryOutcome.TOLD:
             again = None if answer.again_s is None else now + answer.again_s
             self._store.end(delivery, notice, notice.topic, reference, now, again)
             repeated = delivery.told is notice.standing and delivery.told_digest == notice.topic
@@ -166,7 +166,7 @@ class Sender:
         if figures.trouble is None:
             figures.trouble_since_s = time.monotonic()
         figures.trouble = answer.detail
-        if answer.outcome is Outcome.REFUSED:
+        if answer.outcome is DeliveryOutcome.REFUSED:
             counts["refused"] += 1
             self._store.refuse(delivery, notice.topic)
             _logger.warning("%s does not take incident %s: %s", self.name, notice.incident, answer.detail)
@@ -180,7 +180,7 @@ class Sender:
         self._store.fail(delivery, reference, now + pause_s, is_unsure=is_unsure)
         _logger.warning("%s: %s; trying again", self.name, answer.detail)
 
-    def _pause_s(self, answer: Answer) -> float:
+    def _pause_s(self, answer: DeliveryAnswer) -> float:
         """What the receiver asks for; else twice the last one, with some chance, so that many do not come at once."""
         if answer.retry_after_s is not None:
             return min(max(0.0, answer.retry_after_s), LONGEST_RETRY_AFTER_S)

@@ -28,7 +28,7 @@ class BucketShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class AccountTable:
     run: str
     wall: str
     gpus: int
@@ -42,7 +42,7 @@ class Account:
 
 def accounts_of(
     intervals: Sequence[Interval], incidents: Sequence[IncidentDocument]
-) -> tuple[list[Account], list[Interval]]:
+) -> tuple[list[AccountTable], list[Interval]]:
     """Of each run; and its intervals in order, revisions over what they replace."""
     runs = runs_of(intervals)
     causes = causes_of(intervals, incidents)
@@ -62,9 +62,9 @@ def accounts_of(
     return accounts, [interval for ordered in runs.values() for interval in ordered]
 
 
-def _account(account: RunAccount, interruptions: tuple[tuple[str, ...], ...]) -> Account:
+def _account(account: RunAccount, interruptions: tuple[tuple[str, ...], ...]) -> AccountTable:
     down = account.downtime
-    return Account(
+    return AccountTable(
         run=account.run,
         wall=duration(account.wall_ns),
         gpus=account.gpus,

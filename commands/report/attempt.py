@@ -53,7 +53,7 @@ class Standing:
 
 
 @dataclass(slots=True)
-class Attempt:
+class AttemptRows:
     number: int
     ranks: np.ndarray = field(default_factory=lambda: np.zeros(0, _RANK))
     groups: dict[str, int] = field(default_factory=dict)  # index by uid

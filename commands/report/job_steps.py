@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...telemetry.records import Block
-from .attempt import Attempt
+from .attempt import AttemptRows
 from .grid import Column, Grid
 from .measure import measure_steps
 
@@ -34,7 +34,7 @@ class JobSteps:
         self.rows_left_out = 0
         self._launches: dict[str, tuple[int, int]] = {}  # a number of ours, and its attempt
         self._nodes: dict[str, int] = {}
-        self._now: Attempt | None = None
+        self._now: AttemptRows | None = None
         self._looked_at = -1
 
     def take(self, block: Block) -> None:
@@ -73,7 +73,7 @@ class JobSteps:
             )
             self.grid.add(column, standing.ranks, standing.own_s, standing.waited_s)
 
-    def _attempt(self, block: Block) -> Attempt | None:
+    def _attempt(self, block: Block) -> AttemptRows | None:
         """That of this launch. A launch whose ranks another one of the same attempt has already is of the next one."""
         word, ranks = block.identity.attempt, np.unique(block.rows["rank"])
         known = self._launches.get(word)
@@ -81,7 +81,7 @@ class JobSteps:
             launch = len(self._launches)
             if self._now is None or self._now.has_others(ranks, launch):
                 self.finish()
-                self._now = Attempt(number=len(self.attempts))
+                self._now = AttemptRows(number=len(self.attempts))
                 self.attempts.append(block.time_ns / 1e9)
             known = self._launches[word] = (launch, self._now.number)
         if self._now is None or known[1] != self._now.number:
@@ -89,7 +89,7 @@ class JobSteps:
         self._now.belongs(ranks, known[0], self._nodes.setdefault(block.identity.node, len(self._nodes)))
         return self._now
 
-    def _measure(self, now: Attempt, horizon: int) -> None:
+    def _measure(self, now: AttemptRows, horizon: int) -> None:
         """Every step up to the horizon."""
         if horizon <= now.measured:
             return

@@ -30,7 +30,7 @@ _NS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredSteps:
     """One step: seconds of each rank, NaN where not known."""
 
     step: int
@@ -41,7 +41,7 @@ class Measured:
 
 def measure_steps(
     step_rows: np.ndarray, calls: np.ndarray, sums: np.ndarray, shape: GroupShape, on_device: np.ndarray
-) -> Iterator[Measured]:
+) -> Iterator[MeasuredSteps]:
     """In the order of steps. step_rows: STEPS; calls: COLLECTIVES; sums: DEVICE_STEPS; on_device: by group, and False
     for an unknown one at its end."""
     if not step_rows.size:
@@ -71,7 +71,7 @@ def measure_steps(
     waited_ns = np.where(seen & ~np.isnan(length_ns), waited_ns, np.nan)
     own_ns = np.maximum(0.0, length_ns - waited_ns)
     for at, step in enumerate(steps.tolist()):
-        yield Measured(step=step, ranks=ranks, own_s=own_ns[at] / _NS, waited_s=waited_ns[at] / _NS)
+        yield MeasuredSteps(step=step, ranks=ranks, own_s=own_ns[at] / _NS, waited_s=waited_ns[at] / _NS)
 
 
 def _waited(

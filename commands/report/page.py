@@ -20,7 +20,7 @@ from ..incident_text.utc_time import when
 from ..run_folder.losses import AGENT_WORDS
 from .accounts import accounts_of
 from .heat_map import HeatMap, heat_maps
-from .reading import Reading
+from .reading import JobReading
 from .timeline import WIDTH, timeline_of
 from .verdict import suspected_ranks, verdicts
 
@@ -32,7 +32,7 @@ VIEWS = (
 )
 
 
-def render(reading: Reading, documents: Sequence[IncidentDocument], *, now_s: float | None = None) -> str:
+def render(reading: JobReading, documents: Sequence[IncidentDocument], *, now_s: float | None = None) -> str:
     """documents: last revisions of the job's incidents, the worst first."""
     told = verdicts(documents)
     accounts, intervals = accounts_of(reading.intervals, documents)
@@ -89,7 +89,7 @@ def _embedded(maps: Sequence[HeatMap]) -> Markup:
     return Markup(text.replace("<", "\\u003c"))  # numbers, base64 and our own titles only
 
 
-def _missing(reading: Reading) -> list[str]:
+def _missing(reading: JobReading) -> list[str]:
     """What the report does not know, in a line each."""
     lines = [printable(problem) for problem in reading.problems]
     for name, count in sorted(reading.losses.items()):

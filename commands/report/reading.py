@@ -26,7 +26,7 @@ _TOLD = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Reading:
+class JobReading:
     """What was read of one job. happenings: (Unix seconds, words)."""
 
     job: str
@@ -50,7 +50,7 @@ class Reading:
             self.problems.append(line)
 
 
-def read_messages(reading: Reading, messages: Iterable[tuple[str, bytes, int]]) -> None:
+def read_messages(reading: JobReading, messages: Iterable[tuple[str, bytes, int]]) -> None:
     """messages: topic, value and stamp. Without a job's id it becomes that of the first block."""
     for topic, value, stamp_ns in messages:
         if topic not in (TOPIC_BLOCKS, TOPIC_FINDINGS):
@@ -61,7 +61,7 @@ def read_messages(reading: Reading, messages: Iterable[tuple[str, bytes, int]]) 
     reading.steps.finish()
 
 
-def messages_of(directory: RunDirectory, reading: Reading) -> Iterator[tuple[str, bytes, int]]:
+def messages_of(directory: RunDirectory, reading: JobReading) -> Iterator[tuple[str, bytes, int]]:
     """A run's capture, a part at a time. Raises Unusable."""
     if not directory.capture.is_dir():
         raise Unusable(f"{directory.capture}: not there; is {directory.path} the folder of a run?")
@@ -82,7 +82,7 @@ def messages_of(directory: RunDirectory, reading: Reading) -> Iterator[tuple[str
         bus.close()
 
 
-def _take(reading: Reading, payload: Any, stamp_s: float) -> None:
+def _take(reading: JobReading, payload: Any, stamp_s: float) -> None:
     if isinstance(payload, Broken):
         reading.unreadable += 1
         return
@@ -104,7 +104,7 @@ def _take(reading: Reading, payload: Any, stamp_s: float) -> None:
         _take_event(reading, payload)
 
 
-def _take_event(reading: Reading, event: Event) -> None:
+def _take_event(reading: JobReading, event: Event) -> None:
     values = event.attributes
     if event.name in (EventName.JOB_STARTED, EventName.RANK_STARTED):
         reading.name = str(values.get("job_name") or reading.name)

@@ -17,16 +17,16 @@ from ..incidents.run_source import RunSource, newest_run
 from ..run_folder.losses import CountedLosses, Losses, describe_losses
 from ..run_folder.run_directory import RunDirectory, Unusable
 from ..settings.settings import TopicsOptions, load_settings
-from .reading import Reading, messages_of, read_messages
+from .reading import JobReading, messages_of, read_messages
 from .verdict import last_revisions, worst_job
 
 
-def of_run(path: Path | None, job: str) -> tuple[Reading, list[IncidentDocument]]:
+def of_run(path: Path | None, job: str) -> tuple[JobReading, list[IncidentDocument]]:
     """None: the newest run. Raises Unusable."""
     directory = RunDirectory(path or newest_run())
     source = RunSource(directory.path)
     documents = _revisions(source, directory)
-    reading = Reading(job=job or worst_job(documents), where=str(directory.path))
+    reading = JobReading(job=job or worst_job(documents), where=str(directory.path))
     run = source.run()
     read_messages(reading, messages_of(directory, reading))
     for problem in source.problems:
@@ -42,13 +42,13 @@ def of_run(path: Path | None, job: str) -> tuple[Reading, list[IncidentDocument]
 
 def of_kafka(
     brokers: str, job: str, minutes: float, pairs: Sequence[str], config: Path | None
-) -> tuple[Reading, list[IncidentDocument]]:
+) -> tuple[JobReading, list[IncidentDocument]]:
     """The last minutes of one job. Raises KafkaTrouble, SettingsError, Unusable."""
     settings, _ = load_settings(TopicsOptions, {"kafka": brokers}, config, pairs)
     client = make_client(settings.kafka_settings())
     source = KafkaSource(client, brokers)
     documents = source.revisions()
-    reading = Reading(job=job or worst_job(documents), where=f"Kafka at {brokers}, the last {minutes:g} minutes")
+    reading = JobReading(job=job or worst_job(documents), where=f"Kafka at {brokers}, the last {minutes:g} minutes")
     since_ns = int((time.time() - 60.0 * minutes) * 1e9)
     read_messages(reading, _newer(client, since_ns))
     for problem in source.problems:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...diagnosis.goodput.interval import Interval
 from ..incident_text.utc_time import when
 from .grid import Column
-from .verdict import Verdict
+from .verdict import IncidentVerdict
 
 WIDTH = 1000
 _TICKS = 6
@@ -47,7 +47,7 @@ def timeline_of(
     attempts: Sequence[float],
     columns: Sequence[Column],
     intervals: Iterable[Interval],
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[IncidentVerdict],
 ) -> Timeline:
     """All times are Unix seconds."""
     begin_s = min([begin_s, *(each.onset_s for each in verdicts if each.onset_s)])
@@ -112,7 +112,7 @@ def _buckets(axis: _Axis, intervals: Iterable[Interval]) -> Iterator[Bar]:
             at_ns += part.ns
 
 
-def _incident(axis: _Axis, verdict: Verdict) -> Iterator[Bar]:
+def _incident(axis: _Axis, verdict: IncidentVerdict) -> Iterator[Bar]:
     end_s = verdict.resolved_s if verdict.resolved_s is not None else axis.end_s
     yield axis.bar(verdict.onset_s, end_s, f"severity-{verdict.severity}", verdict.sentence)
     if verdict.detected_s is not None:

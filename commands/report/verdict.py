@@ -21,7 +21,7 @@ _JOB_WORDS = {"running": "the job runs", "restarting": "the job is restarting", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class IncidentVerdict:
     """One incident. rows: (what is asked, answer); evidence: (time, what it shows, where it was seen)."""
 
     id: str
@@ -57,7 +57,7 @@ def worst_job(incidents: Iterable[IncidentDocument]) -> str:
     return ""
 
 
-def verdicts(incidents: Sequence[IncidentDocument]) -> list[Verdict]:
+def verdicts(incidents: Sequence[IncidentDocument]) -> list[IncidentVerdict]:
     """incidents: last revisions. Those that went into another incident are told with that one."""
     merged: dict[str, list[str]] = {}
     for incident in incidents:
@@ -86,8 +86,8 @@ def suspected_ranks(incidents: Iterable[IncidentDocument]) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _verdict(view: IncidentView, merged: tuple[str, ...]) -> Verdict:
-    return Verdict(
+def _verdict(view: IncidentView, merged: tuple[str, ...]) -> IncidentVerdict:
+    return IncidentVerdict(
         id=view.id,
         severity=view.severity if view.severity in _ORDER else "info",
         severity_words=_SEVERITY_WORDS.get(view.severity, view.severity),

@@ -17,7 +17,7 @@ from .action_store import DRY, ActionStore, ActRow, DueIncident
 from .audit import AuditFile, AuditLine
 from .breaker import Limits, why_open
 from .hooks import Hook
-from .planning.acts import Act, ActionPlan, HookResult, Operation, Refusal, Why
+from .planning.acts import Act, ActionPlan, HookOperation, HookResult, Refusal, Why
 from .planning.plan import Policy, act_of, plan
 
 #: After these a node is not out, as far as we know.
@@ -94,11 +94,11 @@ class ActionExecutor:
         ours = self._store.nodes_out(now)
         self._store.take_out(found.nodes, incident.id, now)
         for act in left:
-            if act.operation is Operation.RESTART_JOB and self._is_a_node_still_in(found):
+            if act.operation is HookOperation.RESTART_JOB and self._is_a_node_still_in(found):
                 self._refuse(incident, Refusal(why=Why.DRAIN_FAILED), now, act)
             else:
                 self._carry_out(act, now)
-        drains = [self._store.outcome(act) for act in found.acts if act.operation is Operation.DRAIN_NODE]
+        drains = [self._store.outcome(act) for act in found.acts if act.operation is HookOperation.DRAIN_NODE]
         for node in found.nodes:
             if node not in ours and drains and all(outcome is Outcome.ALREADY for outcome in drains):
                 self._store.was_out(node, incident.id)
@@ -132,7 +132,7 @@ class ActionExecutor:
         return Refusal(why=Why.BREAKER_OPEN, detail=why)
 
     def _is_a_node_still_in(self, found: ActionPlan) -> bool:
-        drains = [self._store.outcome(act) for act in found.acts if act.operation is Operation.DRAIN_NODE]
+        drains = [self._store.outcome(act) for act in found.acts if act.operation is HookOperation.DRAIN_NODE]
         return any(outcome is None or outcome in _NOT_OUT for outcome in drains)
 
     def _carry_out(self, act: Act, now: float) -> HookResult:
@@ -162,9 +162,9 @@ class ActionExecutor:
     def _give_back(self, incident: IncidentDocument, row: ActRow, now: float) -> None:
         """row: of the act that took the node out."""
         node, hook = row.target, self._hooks.get(row.hook)
-        if hook is None or Operation.UNDRAIN_NODE not in hook.can:
+        if hook is None or HookOperation.UNDRAIN_NODE not in hook.can:
             return
-        act = act_of(incident, hook.name, Operation.UNDRAIN_NODE, node, row.action)
+        act = act_of(incident, hook.name, HookOperation.UNDRAIN_NODE, node, row.action)
         act = replace(act, incident=row.incident)
         if self._store.outcome(act) is not None:
             return

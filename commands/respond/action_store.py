@@ -17,7 +17,7 @@ from ..incident_feeds.feed_position import FeedPosition
 from ..incident_feeds.incident_times import held_until, told_at
 from ..incident_service.inbox import KEPT_S, IncidentInbox, pack_incident, unpack_incident
 from .breaker import OUT_S
-from .planning.acts import Act, Operation
+from .planning.acts import Act, HookOperation
 
 STATE_FILE = "respond.sqlite"
 SCHEMA_VERSION = 1
@@ -169,7 +169,7 @@ class ActionStore(IncidentInbox):
         """Acts that took the node out."""
         return self._acts(
             "SELECT * FROM acts WHERE target = ? AND mode = ? AND operation = ? AND outcome IN (?, ?)",
-            *(node, self.mode, Operation.DRAIN_NODE.value, Outcome.DONE.value, Outcome.WOULD.value),
+            *(node, self.mode, HookOperation.DRAIN_NODE.value, Outcome.DONE.value, Outcome.WOULD.value),
         )
 
     def last_acts(self, count: int) -> list[ActRow]:

@@ -19,7 +19,7 @@ from ..incident_service.service_pages import ServicePages
 from ..incident_service.serving import EXIT_FAILED, EXIT_USAGE, FORGET_S, open_feed, serve
 from ..settings.settings import RespondOptions
 from ..support.addresses import split_address
-from ..support.ending import Ending
+from ..support.ending import EndRequest
 from ..support.health_server import PageServer
 from ..support.stderr import say
 from .action_executor import ActionExecutor
@@ -29,7 +29,7 @@ from .breaker import Limits
 from .hooks import Hook
 from .hooks.kubernetes import Kubernetes
 from .hooks.slurm import Commands, Slurm
-from .hooks.webhook import Webhook
+from .hooks.webhook import WebhookHook
 from .planning.plan import Policy
 from .respond_health import HUNG_S, RespondFigures, RespondHealth
 from .telling import EventFeed
@@ -98,7 +98,7 @@ class _Service:
         what = "acts" if options.respond_act else "says what it would do (dry run; --act acts)"
         say(f"reads {self._feed.where}, {what}, by {', '.join(hooks) or 'no hook'}; audit: {audit.path}")
 
-    def run(self, ending: Ending) -> int:
+    def run(self, ending: EndRequest) -> int:
         """Until SIGTERM."""
         self._start()
         self._reader.run(ending, self._turn)
@@ -112,7 +112,7 @@ class _Service:
     def _take(self, revisions: Revisions, position: FeedPosition) -> None:
         self._store.take(revisions, position, time.time(), self._settle_s)
 
-    def run_once(self, ending: Ending) -> int:
+    def run_once(self, ending: EndRequest) -> int:
         """To the end of what is there now; advice need not have stood for a while."""
         self._start()
         until = time.monotonic() + READ_S
@@ -205,8 +205,8 @@ def make_hooks(options: RespondOptions) -> dict[str, Hook]:
     """Those of ``respond_hooks``, in its order. Raises ValueError."""
     hooks: dict[str, Hook] = {}
     for name in options.hooks:
-        if name == Webhook.name:
-            hooks[name] = Webhook(
+        if name == WebhookHook.name:
+            hooks[name] = WebhookHook(
                 options.respond_webhook_url,
                 options.webhook_secret(),
                 tries=options.respond_webhook_tries,

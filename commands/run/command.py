@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from ...telemetry.missing_packages import in_words
 from ...telemetry.redaction import redact
-from ..multi_node.peer_plan import Role
+from ..multi_node.peer_plan import InstanceRole
 from ..multi_node.peer_setup import PeerSetup, set_up_peers
 from ..run_folder.run_directory import (
     Unusable,
@@ -41,7 +41,7 @@ def prepare_job(command: Sequence[str], settings: RunSettings, peers: PeerSetup)
     # Before folders are called after it: in their names a secret could not be told any more.
     job_id = redact(peers.job or os.environ.get("WHICHRANK_JOB_ID") or make_job_id(script))
     out = settings.out
-    if out is not None and peers.role is Role.FOLLOWER:
+    if out is not None and peers.role is InstanceRole.FOLLOWER:
         out = out / f"node-{peers.node}"  # the folder itself is the judge's, where nodes share it
     try:
         directory, why = make_run_directory(out, job_id, peers.node)

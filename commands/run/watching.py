@@ -31,14 +31,13 @@ from ..embedded.embedded_watch import EmbeddedWatch, with_job
 from ..incident_text.incident_panel import incident_panel
 from ..incident_text.incident_view import printable
 from ..live_view.job_status import JobStatus, describe_ranks
-from ..live_view.status_view import JsonView, LineView, LiveView, View
+from ..live_view.status_view import JobView, JsonView, LineView, LiveView
 from ..multi_node.peer_setup import PeerSetup
-from ..multi_node.peers import OTHERS_END_S, FollowerPeers, join_peers
+from ..multi_node.peers import OTHERS_END_S, FollowerPeers, Peers, join_peers
 from ..run_folder.losses import describe_losses
-from ..run_folder.run_description import PeerRole
+from ..run_folder.run_description import PeerRole, RunDescription
 from ..run_folder.run_directory import RunDirectory, remove_ring_directory
-from ..settings.settings import RunSettings
-from ..settings.settings import View as ViewChoice
+from ..settings.settings import RunSettings, ViewChoice
 from ..support.stderr import say
 from .foreground_command import ForegroundCommand
 from .job import Job, describe_run
@@ -76,49 +75,18 @@ def watch(
     if setup.several:
         role = PeerRole(role=setup.role.value, nodes=setup.plan.nodes, why=setup.plan.why)
         description = replace(description, peers=role)
-    try:
-        directory.write_run(description)
-    except OSError as error:
-        say(f"{directory.path}: run.json not written: {error.strerror}")
-    status = JobStatus(node=identity.node)
-    incidents: dict[str, IncidentDocument] = {}
-    foreign: dict[str, IncidentDocument] = {}
-    view = _Guarded(choose_view(settings, name, running_s=(time.time_ns() - started_ns) / 1e9))
-
-    export = OtlpExport(os.environ)
-    if export.problem:
-        say(export.problem)
-
-    def on_incident(incident: Incident) -> None:
-        document = read_incident(incident.document)
-        incidents[document.id] = document
-        view.incident(document)
-        export.incident(incident)
-
-    def on_foreign_incident(incident: Incident) -> None:
-        document = read_incident(incident.document)
-        foreign[document.id] = document
-        view.incident(document)
-
-    def is_own(block: Block) -> bool:
-        return block.identity.node in ("", identity.node)  # other nodes' instances export theirs
-
-    def on_published(topic: str, key: str, value: bytes) -> None:
-        if topic == TOPIC_BLOCKS:
-            for payload in decode_logs(topic, value):
-                status.update(payload)
-                if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS and is_own(payload):
-                    export.step_metrics(payload)
-
+    _write_run(directory, description, "written")
+    running_s = (time.time_ns() - started_ns) / 1e9
+    shown = _Shown(_Guarded(choose_view(settings, name, running_s=running_s)), identity.node)
     publisher = start_publisher(settings, directory)
     watcher = EmbeddedWatch(
         collect=settings.node_options(),
         directory=directory,
         ring_directory=rings,
         identity=identity,
-        on_incident=on_incident,
-        on_published=on_published,
-        on_foreign_incident=on_foreign_incident,
+        on_incident=shown.incident,
+        on_published=shown.published,
+        on_foreign_incident=shown.foreign_incident,
         say=say,
         capture_limit_bytes=settings.capture_limit or None,
         peers=peers,
@@ -130,29 +98,11 @@ def watch(
     watcher.tell(
         EventName.JOB_STARTED, command=shlex.join(redact_command(job.command)), job_name=name, pid=child.pid, **nodes
     )
-    began, told_unseen = time.monotonic(), False
-    while not child.poll():
-        watcher.wait()
-        _tell_signals(child, watcher)
-        watcher.turn()
-        view.update(status)
-        if not told_unseen and peers.is_partial() and time.monotonic() - began > UNSEEN_S:
-            told_unseen = _tell_unseen(status)
-    _tell_signals(child, watcher)
-    watcher.turn()  # a rank that is the command itself ends with it: its exit comes before the job's
-    watcher.tell(EventName.JOB_FINISHED, exit_code=child.exit_code, signal=child.signal_number)
-    watcher.turn()  # what is known by now is concluded, and goes out while the rest settles
-    export.flush()
-    watcher.wait_for_peers(OTHERS_END_S)
-    watcher.settle(abnormal=child.exit_code != 0)
-    watcher.close()
+    _go_on(child, watcher, peers, shown)
     if publisher is not None:
         end_publisher(publisher)
-    view.close()
-    export.close()
-    if export.problem:
-        say(export.problem)
-    survivors = status.living()
+    shown.close()
+    survivors = shown.status.living()
     if survivors:
         say(f"{describe_ranks(survivors)} still run though the command has ended; their rings stay in {rings}")
     elif watcher.broken is None and not settings.keep_rings:
@@ -161,12 +111,36 @@ def watch(
     for line in describe_losses(losses):
         say(line)
     description = replace(description, ended=time.time(), exit_code=child.exit_code, losses=losses.as_json())
+    _write_run(directory, description, "updated")
+    if not settings.json_lines:
+        print_summary(shown.incidents, shown.foreign, shown.status, directory)
+
+
+def _go_on(child: ForegroundCommand, watcher: EmbeddedWatch, peers: Peers, shown: _Shown) -> None:
+    """To the command's end, and until what it has left behind is concluded."""
+    began, told_unseen = time.monotonic(), False
+    while not child.poll():
+        watcher.wait()
+        _tell_signals(child, watcher)
+        watcher.turn()
+        shown.view.update(shown.status)
+        if not told_unseen and peers.is_partial() and time.monotonic() - began > UNSEEN_S:
+            told_unseen = _tell_unseen(shown.status)
+    _tell_signals(child, watcher)
+    watcher.turn()  # a rank that is the command itself ends with it: its exit comes before the job's
+    watcher.tell(EventName.JOB_FINISHED, exit_code=child.exit_code, signal=child.signal_number)
+    watcher.turn()  # what is known by now is concluded, and goes out while the rest settles
+    shown.export.flush()
+    watcher.wait_for_peers(OTHERS_END_S)
+    watcher.settle(abnormal=child.exit_code != 0)
+    watcher.close()
+
+
+def _write_run(directory: RunDirectory, description: RunDescription, verb: str) -> None:
     try:
         directory.write_run(description)
     except OSError as error:
-        say(f"{directory.path}: run.json not updated: {error.strerror}")
-    if not settings.json_lines:
-        print_summary(incidents, foreign, status, directory)
+        say(f"{directory.path}: run.json not {verb}: {error.strerror}")
 
 
 def start_publisher(settings: RunSettings, directory: RunDirectory) -> KafkaPublisher | None:
@@ -199,7 +173,7 @@ def name_job(chosen: str, script: str) -> str:
     return cut_text(" ".join(printable(redact(named or script)).split()), MAX_NAME)
 
 
-def choose_view(settings: RunSettings, job: str, running_s: float) -> View:
+def choose_view(settings: RunSettings, job: str, running_s: float) -> JobView:
     """A live block on a terminal, lines elsewhere, JSON when asked for."""
     if settings.json_lines:
         return JsonView()
@@ -252,11 +226,52 @@ def _is_passed_wait(incident: IncidentDocument) -> bool:
     )
 
 
+class _Shown:
+    """What the person and the endpoint for telemetry are shown of what is judged here, and elsewhere."""
+
+    def __init__(self, view: _Guarded, node: str) -> None:
+        self.status = JobStatus(node=node)
+        self.incidents: dict[str, IncidentDocument] = {}
+        self.foreign: dict[str, IncidentDocument] = {}
+        self.export = OtlpExport(os.environ)
+        self.view, self._node = view, node
+        self._tell_problem()
+
+    def incident(self, incident: Incident) -> None:
+        document = read_incident(incident.document)
+        self.incidents[document.id] = document
+        self.view.incident(document)
+        self.export.incident(incident)
+
+    def foreign_incident(self, incident: Incident) -> None:
+        document = read_incident(incident.document)
+        self.foreign[document.id] = document
+        self.view.incident(document)
+
+    def published(self, topic: str, key: str, value: bytes) -> None:
+        if topic == TOPIC_BLOCKS:
+            for payload in decode_logs(topic, value):
+                self.status.update(payload)
+                # Other nodes' instances export theirs.
+                is_own = payload.identity.node in ("", self._node) if isinstance(payload, Block) else False
+                if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS and is_own:
+                    self.export.step_metrics(payload)
+
+    def close(self) -> None:
+        self.view.close()
+        self.export.close()
+        self._tell_problem()
+
+    def _tell_problem(self) -> None:
+        if self.export.problem:
+            say(self.export.problem)
+
+
 class _Guarded:
     """A view that is given up, with one line, at its first failure."""
 
-    def __init__(self, view: View) -> None:
-        self._view: View | None = view
+    def __init__(self, view: JobView) -> None:
+        self._view: JobView | None = view
 
     def incident(self, incident: IncidentDocument) -> None:
         self._call("incident", incident)

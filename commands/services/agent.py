@@ -67,8 +67,8 @@ def last_alive_ns(path: Path) -> int | None:
     return max(time.monotonic_ns() - max(age_ns, 0), 0)
 
 
-def agent(options: AgentOptions) -> int:
-    """Watch this node until SIGTERM or SIGINT; the exit status."""
+def _asked_to_end() -> threading.Event:
+    """Set by SIGTERM and SIGINT. From now on, what parts of whichrank log is for people."""
     logger = logging.getLogger("whichrank")
     logger.addHandler(SayHandler())
     logger.propagate = False
@@ -79,6 +79,28 @@ def agent(options: AgentOptions) -> int:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
+    return ended
+
+
+def _look_until(ended: threading.Event, node: NodeAgent, reports: NodeReports, alive: Path) -> None:
+    """alive: the file that tells a later agent when this one was last here."""
+    said: list[str] = []
+    while not ended.wait(_LOOK_S):
+        try:
+            node.turn()
+            reports.turn()
+        except Exception as error:  # edge: nothing that lies in a folder may end the service
+            logging.getLogger("whichrank").warning("a look at the node: %s: %s", type(error).__name__, error)
+        with contextlib.suppress(OSError):  # the spool tells of a folder that cannot be written
+            alive.touch()
+        if node.jobs != said:
+            said = node.jobs
+            say(f"jobs here: {', '.join(said) or 'none'}")
+
+
+def agent(options: AgentOptions) -> int:
+    """Watch this node until SIGTERM or SIGINT; the exit status."""
+    ended = _asked_to_end()
     own = resolve_identity(os.environ, pod_labels=read_pod_labels(os.environ), hostname=socket.gethostname())
     own = replace(own, run="", job="", attempt="", world="")
     clock = BrokerClock()
@@ -125,18 +147,7 @@ def agent(options: AgentOptions) -> int:
     say(f"agent of node {own.node}: watches {options.rings}, publishes to Kafka at {options.kafka}")
     if os.geteuid() != 0:
         say(f"not root: only the jobs of user {os.geteuid()} can be watched")
-    said: list[str] = []
-    while not ended.wait(_LOOK_S):
-        try:
-            node.turn()
-            reports.turn()
-        except Exception as error:  # edge: nothing that lies in a folder may end the service
-            logger.warning("a look at the node: %s: %s", type(error).__name__, error)
-        with contextlib.suppress(OSError):  # the spool tells of a folder that cannot be written
-            (options.data / ALIVE_FILE).touch()
-        if node.jobs != said:
-            said = node.jobs
-            say(f"jobs here: {', '.join(said) or 'none'}")
+    _look_until(ended, node, reports, options.data / ALIVE_FILE)
     requests.close(0.0)
     reports.close()
     node.close(_LAST_WORDS_S)

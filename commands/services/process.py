@@ -33,7 +33,7 @@ from ...transport.kafka_topics import check_topics, identity_of
 from ..run_folder.incident_log import IncidentLog
 from ..settings.settings import ProcessOptions, SettingsError, kinds_of
 from ..support.addresses import split_address
-from ..support.ending import Ending
+from ..support.ending import EndRequest
 from ..support.gc_tuning import search_seldom
 from ..support.health_server import HealthServer
 from ..support.stderr import SayHandler, say
@@ -60,7 +60,7 @@ def process(options: ProcessOptions, reload: Reload, settings_file: Path | None)
     logger = logging.getLogger("whichrank")
     logger.addHandler(SayHandler())
     logger.propagate = False
-    ending = Ending()
+    ending = EndRequest()
     try:
         options.state.mkdir(parents=True, exist_ok=True)
         client = make_client(options.kafka_settings(client_id=f"whichrank-process-{options.instance}"))
@@ -107,7 +107,7 @@ def process(options: ProcessOptions, reload: Reload, settings_file: Path | None)
     return 0
 
 
-def _when_kafka_answers(open_: Callable[[], T], ending: Ending) -> T | None:
+def _when_kafka_answers(open_: Callable[[], T], ending: EndRequest) -> T | None:
     """Try until it works; None if the end is asked for meanwhile. Raises KafkaTrouble that no waiting can mend."""
     pause_s, said = FIRST_PAUSE_S, ""
     while not ending.asked:
@@ -218,7 +218,7 @@ class _SettingsWatch:
         self._stamp = self._stamp_now()
         self._looked_s = time.monotonic()
 
-    def turn(self, ending: Ending) -> None:
+    def turn(self, ending: EndRequest) -> None:
         now_s = time.monotonic()
         if not ending.reload and now_s - self._looked_s < SETTINGS_PERIOD_S:
             return

@@ -1,32 +1,10 @@
-"""Flags that several commands share, and settings from a command line: what is wrong with them ends the program."""
+"""Flags that several commands share."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TypeVar
-
 import typer
-
-from .settings import SettingsError, load_settings
-from .settings_sources import Flags, Settings
-
-S = TypeVar("S", bound=Settings)
-
-EXIT_USAGE = 2
 
 KAFKA = typer.Option(metavar="HOST:PORT", help="brokers, several with commas between them")
 PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
 CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
 PRINT_CONFIG = typer.Option("--print-config", help="print the settings and stop")
-
-
-def settings_or_exit(
-    kind: type[S], given: Flags, config: Path | None, pairs: list[str] | None
-) -> tuple[S, dict[str, str]]:
-    """The settings of a command; what is wrong with them is told, and the program ends."""
-    try:
-        return load_settings(kind, {k: v for k, v in given.items() if v is not None}, config, pairs or ())
-    except SettingsError as error:
-        for line in str(error).splitlines():
-            typer.echo(f"whichrank: {line}", err=True)
-        raise typer.Exit(EXIT_USAGE) from None

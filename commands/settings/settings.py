@@ -28,15 +28,15 @@ from .settings_sources import Flags, Settings, SettingsError, print_settings, re
 __all__ = [
     "AgentOptions",
     "AnnotateOptions",
+    "HookLevel",
     "KafkaOptions",
-    "Level",
     "NotifyOptions",
     "ProcessOptions",
     "RespondOptions",
     "RunSettings",
     "SettingsError",
     "TopicsOptions",
-    "View",
+    "ViewChoice",
     "kinds_of",
     "load_settings",
     "print_settings",
@@ -49,13 +49,13 @@ MIN_SPOOL_BYTES = 1 << 20
 DEFAULT_RINGS = Path("/dev/shm/whichrank-*")
 
 
-class Level(str, Enum):
+class HookLevel(str, Enum):
     off = "off"
     status = "status"
     events = "events"
 
 
-class View(str, Enum):
+class ViewChoice(str, Enum):
     auto = "auto"
     live = "live"
     lines = "lines"
@@ -128,8 +128,8 @@ class RunSettings(NodeSettings):
 
     out: Path | None = Field(None, description="folder for incidents, capture and state")
     json_lines: bool = Field(False, description="incidents as JSON lines on stderr")
-    view: View = Field(View.auto, description="live, lines or none; auto: live on a terminal")
-    level: Level = Field(Level.events, description="what the ranks record at the start")
+    view: ViewChoice = Field(ViewChoice.auto, description="live, lines or none; auto: live on a terminal")
+    level: HookLevel = Field(HookLevel.events, description="what the ranks record at the start")
     native: bool = Field(True, description="use the compiled recorder where it was built")
     completion: bool = Field(True, description="record also when operations complete")
     check_inputs: bool = Field(False, description="look for NaN in what each rank feeds into an operation")

@@ -7,7 +7,7 @@ import time
 from types import FrameType
 
 
-class Ending:
+class EndRequest:
     """SIGTERM and SIGINT end, SIGHUP reloads."""
 
     def __init__(self) -> None:

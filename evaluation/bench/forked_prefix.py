@@ -19,7 +19,7 @@ from ...commands.support.gc_tuning import search_seldom
 from ...simulator.scenarios.scenarios import Setting
 from ...simulator.simulated_attempt import FLUSH_S
 from ...simulator.world import World
-from .one_run import Asked, Measured, UnderWay, truth_before
+from .one_run import AskedRun, MeasuredRun, UnderWay, truth_before
 
 #: A shorter beginning is not worth a copy.
 SHORTEST_S = 30.0
@@ -28,16 +28,16 @@ _LOOK_S = 5.0
 _END_S = 5.0
 
 
-def together(runs: Sequence[Asked]) -> list[list[Asked]]:
+def together(runs: Sequence[AskedRun]) -> list[list[AskedRun]]:
     """The runs by what they have in common, in the order of the first of each; many are alone, as is what cannot be
     laid out."""
-    found: dict[object, list[Asked]] = {}
+    found: dict[object, list[AskedRun]] = {}
     for asked in runs:
         found.setdefault(_what_is_shared(asked), []).append(asked)
     return list(found.values())
 
 
-def _what_is_shared(asked: Asked) -> object:
+def _what_is_shared(asked: AskedRun) -> object:
     try:
         setting = asked.setting()
     except ValueError:
@@ -52,7 +52,7 @@ def fork_s(setting: Setting) -> float:
     return max(0.0, FLUSH_S * (math.ceil(setting.undisturbed_s / FLUSH_S) - 1))
 
 
-def run_together(runs: Sequence[Asked], *, limit_s: float) -> Iterator[tuple[Asked, Measured]]:
+def run_together(runs: Sequence[AskedRun], *, limit_s: float) -> Iterator[tuple[AskedRun, MeasuredRun]]:
     """Each as it is done, in an order of its own. limit_s: for each after the beginning, and for what comes before it.
 
     runs: of ``together``.
@@ -80,10 +80,10 @@ def run_together(runs: Sequence[Asked], *, limit_s: float) -> Iterator[tuple[Ask
         process.join(_END_S)
         ours.close()
     for asked in left:
-        yield asked, Measured(truth=truth_before(asked), out_of_time=is_late, problem=problem)
+        yield asked, MeasuredRun(truth=truth_before(asked), out_of_time=is_late, problem=problem)
 
 
-def _work(runs: Sequence[Asked], results: Connection, limit_s: float) -> None:
+def _work(runs: Sequence[AskedRun], results: Connection, limit_s: float) -> None:
     """In a process of its own, which has one thread: a copy of it is whole."""
     resource.setrlimit(resource.RLIMIT_DATA, (max(asked.most_memory_bytes for asked in runs),) * 2)
     search_seldom()  # as a service does
@@ -96,7 +96,7 @@ def _work(runs: Sequence[Asked], results: Connection, limit_s: float) -> None:
     results.close()
 
 
-def _in_a_copy(under_way: UnderWay, asked: Asked, setting: Setting, limit_s: float) -> Measured:
+def _in_a_copy(under_way: UnderWay, asked: AskedRun, setting: Setting, limit_s: float) -> MeasuredRun:
     """Without a truth where it gives nothing."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     parent = os.getpid()
@@ -114,18 +114,18 @@ def _in_a_copy(under_way: UnderWay, asked: Asked, setting: Setting, limit_s: flo
     try:
         if not ours.poll(limit_s):
             os.kill(copy, 9)
-            return Measured(truth=None, out_of_time=True, problem=f"not done after {limit_s:.0f} s")
+            return MeasuredRun(truth=None, out_of_time=True, problem=f"not done after {limit_s:.0f} s")
         result = ours.recv()
-        assert isinstance(result, Measured)
+        assert isinstance(result, MeasuredRun)
         return result
     except EOFError:
-        return Measured(truth=None, problem="its process ended")
+        return MeasuredRun(truth=None, problem="its process ended")
     finally:
         ours.close()
         os.waitpid(copy, 0)
 
 
-def _finish(under_way: UnderWay, asked: Asked, setting: Setting, parent: int) -> Measured:
+def _finish(under_way: UnderWay, asked: AskedRun, setting: Setting, parent: int) -> MeasuredRun:
     try:
         under_way.world.expect(setting.changes, setting.truths, scenario=asked.scenario)
         while under_way.world.now_s < asked.seconds:
@@ -134,4 +134,4 @@ def _finish(under_way: UnderWay, asked: Asked, setting: Setting, parent: int) ->
                 os._exit(1)  # nobody waits for it any more
         return under_way.end()
     except MemoryError:
-        return Measured(truth=None, problem=f"needs more than {asked.most_memory_bytes >> 20} MiB of memory")
+        return MeasuredRun(truth=None, problem=f"needs more than {asked.most_memory_bytes >> 20} MiB of memory")

@@ -15,7 +15,7 @@ from ...simulator.ground_truth import Truth
 from ...simulator.scenarios.grounds import ground_of
 from ...simulator.scoring.run_score import FaultScore, RunScore
 from ...simulator.scoring.summary import ScoreLine
-from .one_run import Asked
+from .one_run import AskedRun
 from .scored_run import Scored, Sound
 
 SCHEMA = 1
@@ -52,7 +52,7 @@ def write_scored(scored: Scored) -> str:
     return json.dumps(finite(kept), ensure_ascii=False)
 
 
-def read_scored(asked: Asked, kept: bytes) -> Scored:
+def read_scored(asked: AskedRun, kept: bytes) -> Scored:
     """Raises NotKept for something else than this run."""
     try:
         found = json.loads(kept)

@@ -18,7 +18,7 @@ from .foreign_detector import DetectorFailed, DetectorLate, detect
 from .forked_prefix import run_together, together
 from .kept_documents import NotKept, read_scored, write_scored
 from .kept_runs import KeptRuns
-from .one_run import Asked, Measured, run_apart
+from .one_run import AskedRun, MeasuredRun, run_apart
 from .scored_run import Scored
 
 
@@ -36,11 +36,11 @@ class Matrix:
     part: tuple[int, int] = (1, 1)
     is_plain: bool = False
 
-    def __iter__(self) -> Iterator[Asked]:
+    def __iter__(self) -> Iterator[AskedRun]:
         """Seed by seed, so that what was interrupted has met every scenario about as often."""
         which, parts = self.part
         everything = (
-            Asked(scenario=name, ranks=self.ranks, seed=seed, is_plain=self.is_plain)
+            AskedRun(scenario=name, ranks=self.ranks, seed=seed, is_plain=self.is_plain)
             for seed in range(self.seed, self.seed + self.runs)
             for name in self.names
         )
@@ -61,7 +61,7 @@ class Matrix:
 
 
 def run_all(
-    matrix: Iterable[Asked], kept: KeptRuns, *, jobs: int = 1, detector: Path | None = None, limit_s: float = 900.0
+    matrix: Iterable[AskedRun], kept: KeptRuns, *, jobs: int = 1, detector: Path | None = None, limit_s: float = 900.0
 ) -> list[Scored]:
     """In the order of ``matrix``, so many at a time, each in a process of its own. Raises OSError: nothing can be kept.
 
@@ -69,9 +69,9 @@ def run_all(
     """
     asked = list(matrix)
     lock = threading.Lock()
-    scored: dict[Asked, Scored] = {}
+    scored: dict[AskedRun, Scored] = {}
 
-    def note(each: Asked, found: Scored, again: str = "") -> None:
+    def note(each: AskedRun, found: Scored, again: str = "") -> None:
         with lock:
             scored[each] = found
             said = found.problem or _in_words(found.score)
@@ -79,7 +79,7 @@ def run_all(
             took = again or f"[{found.wall_s:.0f} s]"
             print(f"  {len(scored)}/{len(asked)} {title}: {said} {took}", file=sys.stderr, flush=True)
 
-    def run_group(group: Sequence[Asked]) -> None:
+    def run_group(group: Sequence[AskedRun]) -> None:
         for each, found in _score_group(group, detector, limit_s):
             if not found.is_late:
                 kept.write(each.name, write_scored(found))
@@ -106,7 +106,7 @@ def kept_runs(matrix: Matrix, kept: KeptRuns) -> list[Scored]:
     return [found for asked in matrix if (found := _kept(kept, asked)) is not None]
 
 
-def _kept(kept: KeptRuns, asked: Asked) -> Scored | None:
+def _kept(kept: KeptRuns, asked: AskedRun) -> Scored | None:
     content = kept.read(asked.name)
     try:
         return None if content is None else read_scored(asked, content)
@@ -114,7 +114,7 @@ def _kept(kept: KeptRuns, asked: Asked) -> Scored | None:
         return None
 
 
-def _score_group(group: Sequence[Asked], detector: Path | None, limit_s: float) -> Iterator[tuple[Asked, Scored]]:
+def _score_group(group: Sequence[AskedRun], detector: Path | None, limit_s: float) -> Iterator[tuple[AskedRun, Scored]]:
     if len(group) == 1:
         yield group[0], score_one(group[0], detector, limit_s)
         return
@@ -122,7 +122,7 @@ def _score_group(group: Sequence[Asked], detector: Path | None, limit_s: float) 
         yield asked, _scored(asked, measured)
 
 
-def score_one(asked: Asked, detector: Path | None, limit_s: float) -> Scored:
+def score_one(asked: AskedRun, detector: Path | None, limit_s: float) -> Scored:
     """What is kept of a run. What goes wrong is a problem of this run, and counts; the others go on."""
     with tempfile.TemporaryDirectory(prefix="whichrank-bench-") as folder:
         run_folder = Path(folder) / "run"
@@ -145,7 +145,7 @@ def score_one(asked: Asked, detector: Path | None, limit_s: float) -> Scored:
         return _scored(asked, judged, simple_late=False)
 
 
-def _scored(asked: Asked, measured: Measured, *, simple_late: bool | None = None) -> Scored:
+def _scored(asked: AskedRun, measured: MeasuredRun, *, simple_late: bool | None = None) -> Scored:
     """simple_late: whether the simple detector was not done, where that is not as of the other."""
     problem = measured.problem
     late = measured.out_of_time if simple_late is None else simple_late
@@ -169,7 +169,7 @@ def _scored(asked: Asked, measured: Measured, *, simple_late: bool | None = None
     )
 
 
-def score_lines(measured: Measured, lines: Sequence[bytes], *, out_of_time: bool = False) -> RunScore:
+def score_lines(measured: MeasuredRun, lines: Sequence[bytes], *, out_of_time: bool = False) -> RunScore:
     """lines: revisions of incidents, JSON, as a detector wrote them. Raises BadIncident for what cannot be read."""
     assert measured.truth is not None, "what is measured has a truth"
     return score_run(measured.truth.as_json(), list(map(json.loads, lines)), out_of_time=out_of_time)

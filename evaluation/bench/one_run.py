@@ -59,7 +59,7 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AskedRun:
     """One run of a scenario. The seed says which ground it is on (``simulator.scenarios.grounds``).
 
     is_plain: no harmless anomalies stand beside the fault, and every collector watches.
@@ -107,7 +107,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRun:
     """truth: None where it is not known yet. revisions, simple: what the operators and the simple detector concluded,
     JSON of an incident each, as a foreign detector writes it. cpu_s: of the operators; wall_s: of everything.
     problem: why there is nothing; one line. memory_bytes: the most that the process has held.
@@ -134,7 +134,7 @@ def truth_before(asked: Run) -> GroundTruth:
     return asked.build().ledger
 
 
-def run(asked: Run) -> Measured:
+def run(asked: Run) -> MeasuredRun:
     """In this process. Raises OSError where nothing can be kept."""
     under_way = UnderWay(asked.build(), keep=asked.keep, compares=asked.compares)
     under_way.go_on(asked.seconds)
@@ -167,7 +167,7 @@ class UnderWay:
                 self._simple.take(end_s, sent)
         self._wall_s += time.monotonic() - began_s
 
-    def end(self) -> Measured:
+    def end(self) -> MeasuredRun:
         """Closes it; what was concluded until now, with the truth. Raises OSError where it cannot be kept."""
         judge, world, seconds = self._judge, self.world, self.world.now_s
         judge.close()
@@ -182,7 +182,7 @@ class UnderWay:
                 simulated=True,
             )
             RunDirectory(self._keep).write_run(description)
-        return Measured(
+        return MeasuredRun(
             truth=world.settle(),
             revisions=[canonical_line(revision.document) for revision in judge.revisions],
             simple=self._simple.revisions if self._simple is not None else (),
@@ -195,7 +195,7 @@ class UnderWay:
         )
 
 
-def run_apart(asked: Run, *, limit_s: float) -> Measured:
+def run_apart(asked: Run, *, limit_s: float) -> MeasuredRun:
     """As ``run``, for at most so long. Raises ValueError for what cannot be laid out."""
     truth = truth_before(asked)
     context = multiprocessing.get_context("spawn")
@@ -205,18 +205,18 @@ def run_apart(asked: Run, *, limit_s: float) -> Measured:
     theirs.close()
     try:
         if not ours.poll(limit_s):
-            return Measured(truth=truth, out_of_time=True, problem=f"not done after {limit_s:.0f} s")
+            return MeasuredRun(truth=truth, out_of_time=True, problem=f"not done after {limit_s:.0f} s")
         measured = ours.recv()
     except EOFError:
         process.join(_END_S)
-        return Measured(truth=truth, problem=f"the process ended with {process.exitcode}")
+        return MeasuredRun(truth=truth, problem=f"the process ended with {process.exitcode}")
     finally:
         process.kill()
         process.join(_END_S)
         ours.close()
     if isinstance(measured, str):
-        return Measured(truth=truth, problem=measured)
-    assert isinstance(measured, Measured)
+        return MeasuredRun(truth=truth, problem=measured)
+    assert isinstance(measured, MeasuredRun)
     return measured
 
 

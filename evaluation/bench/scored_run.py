@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...simulator.ground_truth import Truth
 from ...simulator.scoring.run_score import RunScore
-from .one_run import Asked
+from .one_run import AskedRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Scored:
     wrote them; not read again. is_late: it was not done in time, so that another try may come out otherwise.
     """
 
-    asked: Asked
+    asked: AskedRun
     score: RunScore | None
     simple: RunScore | None
     cpu_s: float = 0.0

@@ -15,7 +15,7 @@ from benchmarks.faultbench_fill import FIRST_SEED, Part, fill, main, matrix_part
 from benchmarks.faultbench_record import write_record
 from whichrank.evaluation.bench.acceptance import held_out_runs, must_show
 from whichrank.evaluation.bench.kept_runs import KeptRuns, code_version
-from whichrank.evaluation.bench.one_run import Asked
+from whichrank.evaluation.bench.one_run import AskedRun
 
 SCENARIOS = ("exception", "process_killed")
 RANKS, RUNS = 16, 2
@@ -56,7 +56,9 @@ def test_seeds_go_on_from_the_first_that_was_used(filled: KeptRuns) -> None:
     assert [run.seed - FIRST_SEED for run in wanted if run.scenario == "healthy"] == [0, 1, 2]
     assert [run.seed for run in wanted] == sorted(run.seed for run in wanted)
     assert not set(wanted) & {run.asked for run in before}
-    assert list(missing_runs([], ("healthy",), RANKS, 1)) == [Asked(scenario="healthy", ranks=RANKS, seed=FIRST_SEED)]
+    assert list(missing_runs([], ("healthy",), RANKS, 1)) == [
+        AskedRun(scenario="healthy", ranks=RANKS, seed=FIRST_SEED)
+    ]
 
 
 def test_the_plan_asks_for_all_that_the_issue_does(tmp_path: Path) -> None:

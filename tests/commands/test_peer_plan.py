@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from whichrank.commands.multi_node.launcher import Rendezvous, find_rendezvous
-from whichrank.commands.multi_node.peer_plan import FIRST_PORT, PORT_COUNT, PeerPlan, Role, plan_peers, secret_of
+from whichrank.commands.multi_node.peer_plan import (
+    FIRST_PORT,
+    PORT_COUNT,
+    InstanceRole,
+    PeerPlan,
+    plan_peers,
+    secret_of,
+)
 
 C10D = "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=head:29400 train.py"
 
@@ -16,12 +23,12 @@ def plan(command: str, *, local: str = "", judge: str = "", job: str = "") -> Pe
 
 def test_one_machine_opens_no_port() -> None:
     alone = plan("torchrun --nproc-per-node=8 train.py", local="head")
-    assert (alone.role, alone.ports, alone.nodes) == (Role.ALONE, (), 1)
+    assert (alone.role, alone.ports, alone.nodes) == (InstanceRole.ALONE, (), 1)
 
 
 def test_the_instance_at_the_rendezvous_judges() -> None:
     here, there = plan(C10D, local="head"), plan(C10D, local="other")
-    assert (here.role, there.role) == (Role.FIRST_COME, Role.FOLLOWER)
+    assert (here.role, there.role) == (InstanceRole.FIRST_COME, InstanceRole.FOLLOWER)
     assert (here.ports, here.key, here.nodes) == (there.ports, there.key, 2)
     assert "head" in here.why
     assert "this machine" in here.why
@@ -31,14 +38,14 @@ def test_the_instance_at_the_rendezvous_judges() -> None:
 def test_a_fixed_number_beats_the_address() -> None:
     """The master's address may be a service that is no machine's own."""
     command = "torchrun --nnodes=2 --node-rank={} --master-addr=svc train.py"
-    assert plan(command.format(0)).role is Role.JUDGE
-    assert plan(command.format(1), local="svc").role is Role.FOLLOWER
+    assert plan(command.format(0)).role is InstanceRole.JUDGE
+    assert plan(command.format(1), local="svc").role is InstanceRole.FOLLOWER
 
 
 def test_a_given_judge_beats_everything_and_may_fix_the_port() -> None:
     given = plan(C10D, local="head", judge="other:7777")
-    assert (given.role, given.host, given.ports) == (Role.FOLLOWER, "other", (7777,))
-    assert plan("bash start.sh", local="other", judge="other").role is Role.FIRST_COME
+    assert (given.role, given.host, given.ports) == (InstanceRole.FOLLOWER, "other", (7777,))
+    assert plan("bash start.sh", local="other", judge="other").role is InstanceRole.FIRST_COME
     with pytest.raises(ValueError, match="no address"):
         plan("bash start.sh", judge="other:port")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from whichrank.commands.multi_node.peer_plan import PeerPlan, Role
+from whichrank.commands.multi_node.peer_plan import InstanceRole, PeerPlan
 from whichrank.commands.multi_node.peer_setup import PeerSetup
 from whichrank.commands.multi_node.peers import FollowerPeers, JudgePeers
 from whichrank.telemetry.records import Event, Identity, Incident
@@ -39,14 +39,14 @@ def peers() -> Iterator[tuple[JudgePeers, list[FollowerPeers]]]:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
 
-    def setup(role: Role, node: str) -> PeerSetup:
+    def setup(role: InstanceRole, node: str) -> PeerSetup:
         plan = PeerPlan(role=role, why="test", host="127.0.0.1", ports=(port,), key="k", nodes=3)
         return PeerSetup(
-            plan=plan, secret=b"s", node=node, job="job", listener=listener if role is Role.JUDGE else None
+            plan=plan, secret=b"s", node=node, job="job", listener=listener if role is InstanceRole.JUDGE else None
         )
 
-    judge = JudgePeers(setup(Role.JUDGE, "n0"), "job", lambda line: None)
-    followers = [FollowerPeers(setup(Role.FOLLOWER, node), "job", lambda line: None) for node in ("n1", "n2")]
+    judge = JudgePeers(setup(InstanceRole.JUDGE, "n0"), "job", lambda line: None)
+    followers = [FollowerPeers(setup(InstanceRole.FOLLOWER, node), "job", lambda line: None) for node in ("n1", "n2")]
     yield judge, followers
     for follower in followers:
         follower.close()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from whichrank.commands.multi_node.peer_plan import Role
+from whichrank.commands.multi_node.peer_plan import InstanceRole
 from whichrank.commands.multi_node.peer_setup import PeerSetup, is_this_machine, set_up_peers
 from whichrank.commands.multi_node.peers import NoPeers, join_peers
 
@@ -46,7 +46,7 @@ def test_what_is_another_or_none(host: str) -> None:
 def test_a_job_on_one_machine_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "socket")
     setup = set_up(["torchrun", "--nproc-per-node=8", "train.py"])
-    assert (setup.role, setup.listener, setup.claim, setup.several) == (Role.ALONE, None, None, False)
+    assert (setup.role, setup.listener, setup.claim, setup.several) == (InstanceRole.ALONE, None, None, False)
     assert isinstance(join_peers(setup, "job", print), NoPeers)
 
 
@@ -57,7 +57,7 @@ def test_who_comes_first_judges_and_gives_the_place_back(
     command = [*C10D, "--rdzv-endpoint=localhost:29400", "train.py"]
     made += [set_up(command), set_up(command), set_up([*C10D[:-1], "other", *command[-2:]])]
     first, second, other_job = made
-    assert [setup.role for setup in made] == [Role.JUDGE, Role.FOLLOWER, Role.JUDGE]
+    assert [setup.role for setup in made] == [InstanceRole.JUDGE, InstanceRole.FOLLOWER, InstanceRole.JUDGE]
     assert first.job == second.job != other_job.job
     assert first.secret == second.secret != other_job.secret
     assert second.node == f"{first.node}~{os.getpid()}"
@@ -67,11 +67,11 @@ def test_who_comes_first_judges_and_gives_the_place_back(
     first.claim.close()
     first.listener.close()
     made.append(set_up(command))
-    assert made[-1].role is Role.JUDGE
+    assert made[-1].role is InstanceRole.JUDGE
 
 
 def test_a_judge_that_is_no_address_leaves_the_node_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert set_up([*C10D, "train.py"], judge="host:port").role is Role.ALONE
+    assert set_up([*C10D, "train.py"], judge="host:port").role is InstanceRole.ALONE
     assert "watched alone" in capsys.readouterr().out
 
 

@@ -9,10 +9,10 @@ import pytest
 from whichrank.commands.settings.settings import (
     ALL_SETTINGS,
     AgentOptions,
-    Level,
+    HookLevel,
     RunSettings,
     SettingsError,
-    View,
+    ViewChoice,
     load_settings,
     print_settings,
 )
@@ -28,7 +28,7 @@ def _nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_defaults_need_no_file() -> None:
     settings, origins = load_settings(RunSettings, {})
-    assert (settings.level, settings.view, settings.completion) == (Level.events, View.auto, True)
+    assert (settings.level, settings.view, settings.completion) == (HookLevel.events, ViewChoice.auto, True)
     assert set(origins.values()) == {"default"}
 
 
@@ -36,8 +36,8 @@ def test_flags_beat_environment_beats_file(monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "whichrank.toml").write_text('level = "off"\nview = "none"\nkeep_rings = true\n')
     monkeypatch.setenv("WHICHRANK_LEVEL", "status")
     monkeypatch.setenv("WHICHRANK_VIEW", "lines")
-    settings, origins = load_settings(RunSettings, {"view": View.live})
-    assert (settings.level, settings.view, settings.keep_rings) == (Level.status, View.live, True)
+    settings, origins = load_settings(RunSettings, {"view": ViewChoice.live})
+    assert (settings.level, settings.view, settings.keep_rings) == (HookLevel.status, ViewChoice.live, True)
     assert origins["view"] == "flag"
     assert origins["level"] == "environment WHICHRANK_LEVEL"
     assert origins["keep_rings"] == "whichrank.toml:3"
@@ -82,7 +82,7 @@ def test_a_named_file_must_be_there() -> None:
 
 
 def test_what_is_printed_reads_back_the_same(tmp_path: Path) -> None:
-    settings, origins = load_settings(RunSettings, {"level": Level.status, "out": Path("a b"), "native": False})
+    settings, origins = load_settings(RunSettings, {"level": HookLevel.status, "out": Path("a b"), "native": False})
     (tmp_path / "again.toml").write_text(print_settings(settings, origins))
     assert load_settings(RunSettings, {}, Path("again.toml"))[0] == settings
 
@@ -91,7 +91,7 @@ def test_one_file_serves_every_command(tmp_path: Path) -> None:
     (tmp_path / "whichrank.toml").write_text('kafka = "there:9092"\nlevel = "off"\nspool_limit = "64MiB"\n')
     run, _ = load_settings(RunSettings, {})
     agent, origins = load_settings(AgentOptions, {})
-    assert (run.kafka, run.level) == ("there:9092", Level.off)
+    assert (run.kafka, run.level) == ("there:9092", HookLevel.off)
     assert (agent.kafka, agent.spool_limit) == ("there:9092", 64 << 20)
     assert "level" not in origins
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from whichrank.evaluation.bench.command import Wanted, bench
-from whichrank.evaluation.bench.one_run import Asked, run_apart, truth_before
+from whichrank.evaluation.bench.one_run import AskedRun, run_apart, truth_before
 from whichrank.simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED, ground_of
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
 
@@ -81,7 +81,7 @@ def test_a_detector_that_fails_is_wrong_and_says_why(
 
 
 def test_a_run_that_takes_too_long_is_wrong() -> None:
-    result = run_apart(Asked(scenario="exception", ranks=16, seed=1), limit_s=0.01)
+    result = run_apart(AskedRun(scenario="exception", ranks=16, seed=1), limit_s=0.01)
     assert result.out_of_time
     assert [fault.fault for fault in (result.truth.faults if result.truth else ()) if fault.kinds] == ["exception"]
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_laid_out_counts_as_not_run(capsys: pytest.CaptureFixture
     assert code == 1
     assert "16 ranks do not make 4 jobs" in told["problems"][0]
     with pytest.raises(ValueError, match="4 jobs"):
-        truth_before(Asked(scenario="metadata_storm", ranks=16, seed=1))
+        truth_before(AskedRun(scenario="metadata_storm", ranks=16, seed=1))
 
 
 def test_what_cannot_be_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from whichrank.evaluation.bench.acceptance import must_show
 from whichrank.evaluation.bench.cost import Cost, cost_lines, exponent, kept_cost, measure_cost
 from whichrank.evaluation.bench.false_pages import LOADS, kept_sound_days, sound_lines, watch_sound_days
 from whichrank.evaluation.bench.kept_runs import KeptRuns
-from whichrank.evaluation.bench.one_run import Asked
+from whichrank.evaluation.bench.one_run import AskedRun
 from whichrank.evaluation.bench.result_cache import kept_lines, measured_lines
 from whichrank.evaluation.bench.scored_run import Scored, Sound
 from whichrank.simulator.scenarios.grounds import HELD_OUT_SEED
@@ -106,7 +106,7 @@ def test_calibration_is_asked_over_the_incidents_of_all_sizes(tmp_path: Path, mo
     told = {64: 200, 1024: 300}
 
     def some(kept: KeptRuns, ranks: int) -> list[Scored]:
-        asked = Asked(scenario="sound", ranks=ranks, seed=HELD_OUT_SEED)
+        asked = AskedRun(scenario="sound", ranks=ranks, seed=HELD_OUT_SEED)
         score = RunScore(scenario="sound", seed=asked.seed, faults=(), told=((1.0, True),) * told.get(ranks, 0))
         return [Scored(asked=asked, score=score, simple=None)] if ranks in told else []
 

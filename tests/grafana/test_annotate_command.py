@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.incidents.documents import make_run
-from tests.commands.notify.conftest import page, suspect
+from tests.commands.incidents.documents import document, make_run
+from tests.commands.notify.conftest import suspect
 from tests.grafana.small_grafana import TOKEN, SmallGrafana, running
 from whichrank.commands.grafana.annotations import MOST_WAITING, Annotations
 from whichrank.grafana.site import GrafanaSite
-from whichrank.telemetry.incident import canonical_line
-from whichrank.telemetry.incident_document import IncidentDocument
-from whichrank.telemetry.incident_writing import write_incident
+from whichrank.telemetry.incident import Document, canonical_line
+from whichrank.telemetry.incident_reading import read_incident
 
 WHICHRANK = Path(sys.executable).with_name("whichrank")
 WAIT_S = 60.0
@@ -31,12 +30,12 @@ def grafana() -> Iterator[SmallGrafana]:
         yield made
 
 
-def fresh(number: int, revision: int = 1, **fields: object) -> IncidentDocument:
+def fresh(number: int, revision: int = 1, **fields: object) -> Document:
     now = time.time()
-    return page(number, revision, **{"times": {"onset": now - 3.0, "detected": now}, **fields})
+    return document(f"{number:016x}", revision, **{"times": {"onset": now - 3.0, "detected": now}, **fields})
 
 
-def ended(number: int, revision: int) -> IncidentDocument:
+def ended(number: int, revision: int) -> Document:
     now = time.time()
     times = {"onset": now - 3.0, "detected": now - 2.0, "resolved": now}
     return fresh(number, revision, change="resolved", state="resolved", times=times)
@@ -74,9 +73,9 @@ class Room:
                 self.words, env=self.environment, cwd=self.folder, stdout=log, stderr=log, text=True
             )
 
-    def append(self, *documents: IncidentDocument) -> None:
+    def append(self, *documents: Document) -> None:
         with (self.run / "incidents.jsonl").open("ab") as file:
-            file.write(b"".join(canonical_line(write_incident(document)) for document in documents))
+            file.write(b"".join(map(canonical_line, documents)))
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ def test_one_that_is_refused_does_not_stop_the_others(room: Room) -> None:
 
 
 def test_what_is_old_is_passed_over_and_counted(room: Room) -> None:
-    room.append(page(1), fresh(2))  # the first is of 2023
+    room.append(document(f"{1:016x}"), fresh(2))  # the first is of 2023
     done = room.once()
     assert done.returncode == 0, done.stderr
     assert "1 made, 1 old" in done.stderr
@@ -184,10 +183,10 @@ def test_what_is_wrong_is_said_in_one_line(room: Room, change: dict[str, str], s
 def test_what_waits_is_bounded_and_the_last_revision_counts(grafana: SmallGrafana) -> None:
     waiting = Annotations(GrafanaSite(grafana.url, TOKEN), max_age_s=1e9)
     now = time.time()
-    waiting.take([(fresh(number), now) for number in range(MOST_WAITING + 3)], now)
+    waiting.take([(read_incident(fresh(number)), now) for number in range(MOST_WAITING + 3)], now)
     assert (len(waiting), waiting.counts["dropped"]) == (MOST_WAITING, 3)
     few = Annotations(GrafanaSite(grafana.url, TOKEN), max_age_s=1e9)
-    few.take([(ended(1, 3), now), (fresh(1, 2), now)], now)
+    few.take([(read_incident(ended(1, 3)), now), (read_incident(fresh(1, 2)), now)], now)
     assert few.put(10) == 1
     (made,) = grafana.annotations.values()
     assert "(resolved)" in made["text"]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from whichrank.evaluation.bench.matrix import score_lines
-from whichrank.evaluation.bench.one_run import Asked, run
+from whichrank.evaluation.bench.one_run import AskedRun, run
 from whichrank.evaluation.simulate.judge import Judge
 from whichrank.simulator.scenarios.grounds import SEEN, SEEN_SEED, Ground, ground_of
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
@@ -25,7 +25,7 @@ from whichrank.simulator.scoring.run_score import score_run
 )
 def test_a_rank_that_is_slow_within_a_pipeline_is_named(name: str, scope: bool) -> None:
     seed = next(seed for seed in range(SEEN_SEED, SEEN_SEED + len(SEEN)) if ground_of(name, seed).pipeline > 1)
-    measured = run(Asked(scenario=name, ranks=64, seed=seed, is_plain=scope))
+    measured = run(AskedRun(scenario=name, ranks=64, seed=seed, is_plain=scope))
     score = score_lines(measured, measured.revisions)
     assert score.wrong_nodes == ()
     assert [(fault.said, fault.top_1) for fault in score.faults] == [("rank_slow", True)]
@@ -33,7 +33,7 @@ def test_a_rank_that_is_slow_within_a_pipeline_is_named(name: str, scope: bool) 
 
 
 def test_no_node_is_lost_whose_agent_restarts_during_a_deadlock() -> None:
-    measured = run(Asked(scenario="opposite_order", ranks=64, seed=21))
+    measured = run(AskedRun(scenario="opposite_order", ranks=64, seed=21))
     assert measured.truth is not None
     assert "agent_restarts" in {fault.fault for fault in measured.truth.faults}
     assert {str(json.loads(line)["kind"]) for line in measured.revisions} == {"deadlock"}

@@ -10,7 +10,7 @@ from typing import Protocol
 from ..messages.notices import AlertState, Notice
 
 
-class Outcome(Enum):
+class DeliveryOutcome(Enum):
     TOLD = "told"
     #: Another try may go better.
     AGAIN = "again"
@@ -19,7 +19,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class ReceiverReference:
     """What a receiver needs to know the next time; each kind of receiver has fields of its own.
 
     labels: an alert's. ts, channel, replied: where a message is, and the topic of the last reply to it; replied None:
@@ -37,28 +37,28 @@ class Reference:
         return self != NO_REFERENCE
 
 
-NO_REFERENCE = Reference()
+NO_REFERENCE = ReceiverReference()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryContext:
     """What is known of this notice's key at the receiver. is_unsure: an earlier try may have arrived."""
 
-    reference: Reference = NO_REFERENCE
+    reference: ReceiverReference = NO_REFERENCE
     is_unsure: bool = False
     told: AlertState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class DeliveryAnswer:
     """detail: one line without secrets. reference: what the receiver needs to know next time.
 
     again_s: it must be said again by then, even if nothing changes. is_unsure: it may have arrived all the same.
     """
 
-    outcome: Outcome
+    outcome: DeliveryOutcome
     detail: str = ""
-    reference: Reference = NO_REFERENCE
+    reference: ReceiverReference = NO_REFERENCE
     retry_after_s: float | None = None
     again_s: float | None = None
     is_unsure: bool = False
@@ -67,6 +67,6 @@ class Answer:
 class Receiver(Protocol):
     """Blocking, bounded in time, called by one thread; raises nothing that its world may answer with."""
 
-    def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
-        """Tell it, once; whatever the receiver answers becomes an ``Answer``."""
+    def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
+        """Tell it, once; whatever the receiver answers becomes a ``DeliveryAnswer``."""
         ...

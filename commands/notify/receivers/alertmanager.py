@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 
 from ..messages.notices import AlertState, Notice
-from . import Answer, DeliveryContext, Outcome, Reference
+from . import DeliveryAnswer, DeliveryContext, DeliveryOutcome, ReceiverReference
 from .http import Http, json_body
 
 ALERT_NAME = "WhichrankIncident"
@@ -26,7 +26,7 @@ class Alertmanager:
         self._lasts_s = lasts_s
         self._clock = clock
 
-    def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
+    def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
         """An alert of the labels under which it is known there; one that got louder ends, and another begins."""
         now = self._clock()
         labels = labels_of(notice)
@@ -43,7 +43,7 @@ class Alertmanager:
         if reply.trouble is not None:
             return reply.trouble
         again_s = None if notice.standing is AlertState.CLOSED else self._lasts_s * _REPEATED_AFTER
-        return Answer(outcome=Outcome.TOLD, reference=Reference(labels=labels), again_s=again_s)
+        return DeliveryAnswer(outcome=DeliveryOutcome.TOLD, reference=ReceiverReference(labels=labels), again_s=again_s)
 
 
 def labels_of(notice: Notice) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import urllib3
 from urllib3.util import Retry
 
-from . import Answer, Outcome
+from . import DeliveryAnswer, DeliveryOutcome
 
 #: A connection that is refused is tried again at once, twice; it cannot have arrived.
 _CONNECT_TRIES, _PAUSE_S = 2, 0.2
@@ -29,7 +29,7 @@ class Reply:
     """body: of a successful answer, else empty. trouble None: it succeeded."""
 
     body: bytes = b""
-    trouble: Answer | None = None
+    trouble: DeliveryAnswer | None = None
 
 
 class Http:
@@ -77,18 +77,20 @@ class Http:
                 reason, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError
             )
             detail = f"{self.shown}{path}: {type(reason).__name__}"
-            return Reply(trouble=Answer(outcome=Outcome.AGAIN, detail=detail, is_unsure=is_unsure))
+            return Reply(trouble=DeliveryAnswer(outcome=DeliveryOutcome.AGAIN, detail=detail, is_unsure=is_unsure))
         if 200 <= answer.status < 300:
             return Reply(body=content)
         detail = f"{self.shown}{path} answered {answer.status}"
         if answer.status in _TRY_AGAIN or answer.status >= 500:
             waits_s = _retry_after_s(answer.headers.get("Retry-After"))
             is_unsure = answer.status >= 500
-            trouble = Answer(outcome=Outcome.AGAIN, detail=detail, retry_after_s=waits_s, is_unsure=is_unsure)
+            trouble = DeliveryAnswer(
+                outcome=DeliveryOutcome.AGAIN, detail=detail, retry_after_s=waits_s, is_unsure=is_unsure
+            )
         elif answer.status in _MENDED_BY_PEOPLE or answer.status < 400:
-            trouble = Answer(outcome=Outcome.AGAIN, detail=detail, retry_after_s=_MENDED_PAUSE_S)
+            trouble = DeliveryAnswer(outcome=DeliveryOutcome.AGAIN, detail=detail, retry_after_s=_MENDED_PAUSE_S)
         else:
-            trouble = Answer(outcome=Outcome.REFUSED, detail=detail)
+            trouble = DeliveryAnswer(outcome=DeliveryOutcome.REFUSED, detail=detail)
         return Reply(trouble=trouble)
 
 

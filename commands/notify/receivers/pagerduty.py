@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 from ..messages.notices import AlertState, Notice
 from ..messages.routes import Urgency
-from . import Answer, DeliveryContext, Outcome
+from . import DeliveryAnswer, DeliveryContext, DeliveryOutcome
 from .http import Http, json_body
 
 #: Limits of the API.
@@ -20,7 +20,7 @@ class PagerDuty:
         self._http = http
         self._routing_key = routing_key
 
-    def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
+    def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
         """An event, or two where what is acknowledged was never triggered."""
         actions = [_ACTIONS[notice.standing]]
         if notice.standing is AlertState.ACKNOWLEDGED and telling.told is not AlertState.ACKNOWLEDGED and notice.is_new:
@@ -29,7 +29,7 @@ class PagerDuty:
             reply = self._http.post(event(notice, action, self._routing_key), {"Content-Type": "application/json"})
             if reply.trouble is not None:
                 return reply.trouble
-        return Answer(outcome=Outcome.TOLD)
+        return DeliveryAnswer(outcome=DeliveryOutcome.TOLD)
 
 
 def event(notice: Notice, action: str, routing_key: str) -> bytes:

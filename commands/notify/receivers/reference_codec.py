@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from . import NO_REFERENCE, Reference
+from . import NO_REFERENCE, ReceiverReference
 
 
-def write_reference(reference: Reference) -> str:
+def write_reference(reference: ReceiverReference) -> str:
     """Only what differs from nothing known: as releases before this one have written it."""
     nothing = asdict(NO_REFERENCE)
     return json.dumps({name: value for name, value in asdict(reference).items() if value != nothing[name]})
 
 
-def read_reference(text: str) -> Reference:
+def read_reference(text: str) -> ReceiverReference:
     """Raises ValueError for what is no JSON object of references."""
     known = json.loads(text)
     replied = known.get("replied")
-    return Reference(
+    return ReceiverReference(
         labels={str(name): str(value) for name, value in (known.get("labels") or {}).items()},
         ts=str(known.get("ts") or ""),
         channel=str(known.get("channel") or ""),

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..messages.notices import AlertState, Notice
 from ..messages.routes import Urgency
-from . import Answer, DeliveryContext, Outcome, Reference
+from . import DeliveryAnswer, DeliveryContext, DeliveryOutcome, ReceiverReference
 from .http import Http, Reply, json_body
 
 _EVENT_TYPE = "whichrank_incident"
@@ -67,7 +67,7 @@ class _SlackReply:
     channel: str = ""
     messages: tuple[_Posted, ...] = ()
     next_cursor: str = ""
-    trouble: Answer | None = None
+    trouble: DeliveryAnswer | None = None
 
 
 class Slack:
@@ -76,17 +76,17 @@ class Slack:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._channel = channel
 
-    def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
+    def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
         """Edits the message that is known, or that an earlier try has left; else posts one."""
         reference = telling.reference
         if not reference.ts and telling.is_unsure:
             found = self._find("conversations.history", notice)
-            if isinstance(found, Answer):
+            if isinstance(found, DeliveryAnswer):
                 return found
             if found is not None:
                 reference = replace(reference, ts=found.ts, replied=found.topic)
             if found is None and notice.standing is AlertState.CLOSED:
-                return Answer(outcome=Outcome.TOLD)  # it never arrived
+                return DeliveryAnswer(outcome=DeliveryOutcome.TOLD)  # it never arrived
         if not reference.ts:
             return self._post(notice)
         edited = self._call("chat.update", _message(notice), {"ts": reference.ts})
@@ -94,21 +94,21 @@ class Slack:
             return replace(edited.trouble, reference=reference)
         return self._reply(notice, telling, reference)
 
-    def _post(self, notice: Notice) -> Answer:
+    def _post(self, notice: Notice) -> DeliveryAnswer:
         posted = self._call("chat.postMessage", _message(notice))
         if posted.trouble is not None:
             return posted.trouble
-        reference = Reference(ts=posted.ts, channel=posted.channel, replied=notice.topic)
-        return Answer(outcome=Outcome.TOLD, reference=reference)
+        reference = ReceiverReference(ts=posted.ts, channel=posted.channel, replied=notice.topic)
+        return DeliveryAnswer(outcome=DeliveryOutcome.TOLD, reference=reference)
 
-    def _reply(self, notice: Notice, telling: DeliveryContext, reference: Reference) -> Answer:
+    def _reply(self, notice: Notice, telling: DeliveryContext, reference: ReceiverReference) -> DeliveryAnswer:
         """Below the message, what has changed; once."""
-        told = Answer(outcome=Outcome.TOLD, reference=replace(reference, replied=notice.topic))
+        told = DeliveryAnswer(outcome=DeliveryOutcome.TOLD, reference=replace(reference, replied=notice.topic))
         if reference.replied in (None, notice.topic):
             return told
         if telling.is_unsure:
             found = self._find("conversations.replies", notice, thread_ts=reference.ts)
-            if isinstance(found, Answer):
+            if isinstance(found, DeliveryAnswer):
                 return replace(found, reference=reference)
             if found is not None:
                 return told
@@ -118,7 +118,7 @@ class Slack:
         replied = self._call("chat.postMessage", _message(notice, text), more)
         return told if replied.trouble is None else replace(replied.trouble, reference=reference)
 
-    def _find(self, method: str, notice: Notice, thread_ts: str = "") -> _Posted | Answer | None:
+    def _find(self, method: str, notice: Notice, thread_ts: str = "") -> _Posted | DeliveryAnswer | None:
         """The message of this key that an earlier try has left, or the reply in that thread; None: there is none.
 
         An Answer where Slack does not say.
@@ -200,10 +200,10 @@ def _read(reply: Reply) -> _SlackReply:
         )
     error = str(body.get("error") or "no answer that can be read")[:100]
     if error in _REFUSALS:
-        return _SlackReply(trouble=Answer(outcome=Outcome.REFUSED, detail=f"Slack answered {error}"))
+        return _SlackReply(trouble=DeliveryAnswer(outcome=DeliveryOutcome.REFUSED, detail=f"Slack answered {error}"))
     is_unsure = "error" not in body
-    again = Answer(
-        outcome=Outcome.AGAIN,
+    again = DeliveryAnswer(
+        outcome=DeliveryOutcome.AGAIN,
         detail=f"Slack answered {error}",
         retry_after_s=None if error in ("ratelimited", "internal_error", "fatal_error") else _BY_PEOPLE_S,
         is_unsure=is_unsure or error in ("internal_error", "fatal_error"),

@@ -10,31 +10,31 @@ from ....telemetry.incident_writing import write_incident
 from ....telemetry.redaction import redact_data
 from ...support.webhook_signature import key_of, signed_headers
 from ..messages.notices import Notice
-from . import Answer, DeliveryContext, Outcome, Reference
+from . import DeliveryAnswer, DeliveryContext, DeliveryOutcome, ReceiverReference
 from .http import Http, json_body
 
 
-class Webhook:
+class WebhookReceiver:
     def __init__(self, http: Http, secret: str, *, clock: Callable[[], float]) -> None:
         """Raises ValueError for a secret that says it is base64 and is not."""
         self._http = http
         self._key = key_of(secret, "the webhook's secret")
         self._clock = clock
 
-    def send(self, notice: Notice, telling: DeliveryContext) -> Answer:
+    def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
         """An opening is told under an id of its own, so that a repetition can be told from a change."""
         openings = telling.reference.openings + notice.is_new
-        reference = Reference(openings=openings)
+        reference = ReceiverReference(openings=openings)
         if notice.is_new:
             # The same id however often it is tried and whatever is known by then: the receiver can tell a repetition.
             trouble = self._post(notice, f"{notice.key}/opened/{openings}")
             if trouble is not None or not telling.is_unsure:
-                return trouble or Answer(outcome=Outcome.TOLD, reference=reference)
+                return trouble or DeliveryAnswer(outcome=DeliveryOutcome.TOLD, reference=reference)
             notice = replace(notice, is_new=False)  # it may have taken an earlier try, which said something else
         trouble = self._post(notice, f"{notice.key}/{notice.incident}/{notice.revision}/{notice.topic}")
-        return trouble or Answer(outcome=Outcome.TOLD, reference=reference)
+        return trouble or DeliveryAnswer(outcome=DeliveryOutcome.TOLD, reference=reference)
 
-    def _post(self, notice: Notice, identity: str) -> Answer | None:
+    def _post(self, notice: Notice, identity: str) -> DeliveryAnswer | None:
         """None: it was taken."""
         body = payload(notice)
         named = hashlib.sha256(identity.encode()).hexdigest()[:32]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..planning.acts import Act, HookResult, Operation
+from ..planning.acts import Act, HookOperation, HookResult
 
 
 class Hook(Protocol):
@@ -16,7 +16,7 @@ class Hook(Protocol):
         ...
 
     @property
-    def can(self) -> frozenset[Operation]:
+    def can(self) -> frozenset[HookOperation]:
         """What may be asked of it."""
         ...
 

@@ -17,7 +17,7 @@ import urllib3
 from urllib3.util import Retry
 
 from ....telemetry.vocabulary import Outcome
-from ..planning.acts import Act, HookResult, Operation, Why
+from ..planning.acts import Act, HookOperation, HookResult, Why
 
 TAINT = "whichrank.io/incident"
 #: Of nodes and jobs.
@@ -43,7 +43,7 @@ class KubernetesError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeState:
+class KubernetesNode:
     """A node of the API, as far as it concerns us. incident: which took it out, as its annotation says; "" none.
 
     version: its resourceVersion. taints: each with all of its fields, as others have put them there.
@@ -63,8 +63,8 @@ class Kubernetes:
         self._api = api.rstrip("/")
         self._token = token
         self._job_path = job_path
-        jobs = {Operation.MARK_JOB} if job_path else set()
-        self.can: frozenset[Operation] = frozenset({Operation.DRAIN_NODE, Operation.UNDRAIN_NODE, *jobs})
+        jobs = {HookOperation.MARK_JOB} if job_path else set()
+        self.can: frozenset[HookOperation] = frozenset({HookOperation.DRAIN_NODE, HookOperation.UNDRAIN_NODE, *jobs})
         self._pool = urllib3.PoolManager(
             timeout=urllib3.Timeout(total=timeout_s),
             retries=Retry(
@@ -81,15 +81,15 @@ class Kubernetes:
 
     def describe(self, act: Act) -> str:
         """Which object would be patched, and how."""
-        if act.operation is Operation.MARK_JOB:
+        if act.operation is HookOperation.MARK_JOB:
             return f"PATCH {self._path_of_job(act) or act.target} annotation {ADVICE}={act.action}"
-        verb = "uncordon" if act.operation is Operation.UNDRAIN_NODE else "cordon"
+        verb = "uncordon" if act.operation is HookOperation.UNDRAIN_NODE else "cordon"
         return f"PATCH {_node_path(act.target)}: {verb}, taint {TAINT}:NoSchedule"
 
     def do(self, act: Act) -> HookResult:
         """A node that others have changed meanwhile is read again, some times."""
         try:
-            if act.operation is Operation.MARK_JOB:
+            if act.operation is HookOperation.MARK_JOB:
                 return self._mark_job(act)
             return self._change_node(act)
         except KubernetesError as error:
@@ -99,7 +99,7 @@ class Kubernetes:
         path = _node_path(act.target)
         for _ in range(_TRIES):
             node = read_node(self._ask("GET", path))
-            patch = out_patch(node, act) if act.operation is Operation.DRAIN_NODE else back_patch(node, act)
+            patch = out_patch(node, act) if act.operation is HookOperation.DRAIN_NODE else back_patch(node, act)
             if isinstance(patch, HookResult):
                 return patch
             try:
@@ -151,11 +151,11 @@ def _node_path(node: str) -> str:
     return f"/api/v1/nodes/{quote(node, safe='')}"
 
 
-def read_node(answer: bytes) -> NodeState:
+def read_node(answer: bytes) -> KubernetesNode:
     """answer: a JSON object. What is missing in it is not known."""
     node = json.loads(answer)
     metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
-    return NodeState(
+    return KubernetesNode(
         version=metadata.get("resourceVersion"),
         unschedulable=bool(spec.get("unschedulable")),
         incident=(metadata.get("annotations") or {}).get(INCIDENT) or "",
@@ -163,7 +163,7 @@ def read_node(answer: bytes) -> NodeState:
     )
 
 
-def out_patch(node: NodeState, act: Act) -> bytes | HookResult:
+def out_patch(node: KubernetesNode, act: Act) -> bytes | HookResult:
     """What cordons and taints this node; ALREADY where somebody has taken it out before. Pure."""
     if node.unschedulable:
         since = f" since incident {node.incident}" if node.incident else ""
@@ -176,7 +176,7 @@ def out_patch(node: NodeState, act: Act) -> bytes | HookResult:
     return json.dumps({"metadata": {"resourceVersion": node.version, "annotations": marks}, "spec": spec}).encode()
 
 
-def back_patch(node: NodeState, act: Act) -> bytes | HookResult:
+def back_patch(node: KubernetesNode, act: Act) -> bytes | HookResult:
     """What takes that back, if it is still ours. Pure."""
     if node.incident != act.incident:
         detail = f"incident {node.incident}" if node.incident else ""
@@ -188,5 +188,5 @@ def back_patch(node: NodeState, act: Act) -> bytes | HookResult:
     return json.dumps({"metadata": {"resourceVersion": node.version, "annotations": marks}, "spec": spec}).encode()
 
 
-def _of_others(node: NodeState) -> list[Mapping[str, str | None]]:
+def _of_others(node: KubernetesNode) -> list[Mapping[str, str | None]]:
     return [taint for taint in node.taints if taint.get("key") != TAINT]

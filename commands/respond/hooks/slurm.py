@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....telemetry.vocabulary import Outcome
-from ..planning.acts import Act, HookResult, Operation, Why
+from ..planning.acts import Act, HookOperation, HookResult, Why
 from ..planning.plan import NODE_NAME
 
 TIMEOUT_S = 30.0
@@ -35,7 +35,7 @@ class Commands:
 
 class Slurm:
     name = "slurm"
-    can = frozenset({Operation.DRAIN_NODE, Operation.RESTART_JOB, Operation.UNDRAIN_NODE})
+    can = frozenset({HookOperation.DRAIN_NODE, HookOperation.RESTART_JOB, HookOperation.UNDRAIN_NODE})
 
     def __init__(self, commands: Commands, *, timeout_s: float = TIMEOUT_S) -> None:
         self._commands = commands
@@ -47,7 +47,7 @@ class Slurm:
 
     def do(self, act: Act) -> HookResult:
         """A node that is drained already stays as it is; what others have drained since is not resumed."""
-        is_job = act.operation is Operation.RESTART_JOB
+        is_job = act.operation is HookOperation.RESTART_JOB
         if not (_JOB_ID if is_job else NODE_NAME).match(act.target):
             return HookResult(outcome=Outcome.REFUSED, why=Why.NAME_UNSAFE, detail=repr(act.target)[:80])
         if not is_job and self._commands.show and (found := self._look(act)) is not None:
@@ -61,7 +61,7 @@ class Slurm:
         if code != 0:
             return HookResult(outcome=Outcome.FAILED, detail=text)
         state, reason = (found[1] if (found := pattern.search(text)) else "" for pattern in (_STATE, _REASON))
-        if act.operation is Operation.DRAIN_NODE:
+        if act.operation is HookOperation.DRAIN_NODE:
             is_out = "DRAIN" in state.upper()
             return (
                 HookResult(outcome=Outcome.ALREADY, detail=f"{state}: {reason}"[:_MAX_SHOWN_CHARS]) if is_out else None
@@ -72,9 +72,9 @@ class Slurm:
 
     def _words(self, act: Act) -> list[str]:
         template = {
-            Operation.DRAIN_NODE: self._commands.drain,
-            Operation.UNDRAIN_NODE: self._commands.undrain,
-            Operation.RESTART_JOB: self._commands.requeue,
+            HookOperation.DRAIN_NODE: self._commands.drain,
+            HookOperation.UNDRAIN_NODE: self._commands.undrain,
+            HookOperation.RESTART_JOB: self._commands.requeue,
         }[act.operation]
         return _fill(template, act)
 
@@ -96,6 +96,6 @@ class Slurm:
 
 
 def _fill(template: Sequence[str], act: Act) -> list[str]:
-    is_job = act.operation is Operation.RESTART_JOB
+    is_job = act.operation is HookOperation.RESTART_JOB
     words = {"node": "" if is_job else act.target, "job": act.target if is_job else act.job, "reason": act.reason}
     return [part.format(**words) for part in template]

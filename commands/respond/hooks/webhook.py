@@ -18,7 +18,7 @@ from urllib3.util import Retry
 from ....telemetry.incident_writing import write_incident
 from ....telemetry.vocabulary import Outcome
 from ...support.webhook_signature import key_of, signed_headers
-from ..planning.acts import Act, HookResult, Operation
+from ..planning.acts import Act, HookOperation, HookResult
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 #: Answers that another try may change. Everything else that is no success is final.
@@ -26,9 +26,9 @@ _TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _MAX_SHOWN_CHARS = 200
 
 
-class Webhook:
+class WebhookHook:
     name = "webhook"
-    can = frozenset({Operation.TELL})
+    can = frozenset({HookOperation.TELL})
 
     def __init__(
         self, url: str, secret: str, *, tries: int, timeout_s: float, clock: Callable[[], float] = time.time

@@ -10,7 +10,7 @@ from ....telemetry.incident_document import IncidentDocument
 from ....telemetry.vocabulary import Action, Outcome
 
 
-class Operation(str, Enum):
+class HookOperation(str, Enum):
     """One thing that a hook does to one target."""
 
     DRAIN_NODE = "drain_node"
@@ -45,11 +45,16 @@ class Why(str, Enum):
 
 
 #: What each action is made of, in this order. A hook does those that it can.
-OPERATIONS: Mapping[Action, tuple[Operation, ...]] = {
-    Action.RETRY: (Operation.RESTART_JOB, Operation.MARK_JOB, Operation.TELL),
-    Action.RESTART: (Operation.RESTART_JOB, Operation.MARK_JOB, Operation.TELL),
-    Action.RESTART_WITHOUT_NODE: (Operation.DRAIN_NODE, Operation.RESTART_JOB, Operation.MARK_JOB, Operation.TELL),
-    Action.DRAIN_AFTER_JOB: (Operation.DRAIN_NODE, Operation.MARK_JOB, Operation.TELL),
+OPERATIONS: Mapping[Action, tuple[HookOperation, ...]] = {
+    Action.RETRY: (HookOperation.RESTART_JOB, HookOperation.MARK_JOB, HookOperation.TELL),
+    Action.RESTART: (HookOperation.RESTART_JOB, HookOperation.MARK_JOB, HookOperation.TELL),
+    Action.RESTART_WITHOUT_NODE: (
+        HookOperation.DRAIN_NODE,
+        HookOperation.RESTART_JOB,
+        HookOperation.MARK_JOB,
+        HookOperation.TELL,
+    ),
+    Action.DRAIN_AFTER_JOB: (HookOperation.DRAIN_NODE, HookOperation.MARK_JOB, HookOperation.TELL),
 }
 
 
@@ -58,7 +63,7 @@ class Act:
     """One operation of one hook. ``key`` is the same for what must happen once only, whoever asks."""
 
     hook: str
-    operation: Operation
+    operation: HookOperation
     target: str
     action: str
     incident: str
@@ -71,7 +76,7 @@ class Act:
     @property
     def key(self) -> str:
         """One restart for an attempt of a job, whichever incident asks; all else once for an incident and action."""
-        if self.operation is Operation.RESTART_JOB:  # of two incidents of one attempt, too
+        if self.operation is HookOperation.RESTART_JOB:  # of two incidents of one attempt, too
             return f"{self.hook}/{self.operation.value}/{self.job}/{self.attempt}"
         return f"{self.hook}/{self.operation.value}/{self.target}/{self.incident}/{self.action}"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ....telemetry.incident_document import IncidentDocument, word_of
 from ....telemetry.vocabulary import Action, IncidentState, Kind, Scope
-from .acts import OPERATIONS, Act, ActionPlan, Operation, Refusal, Why
+from .acts import OPERATIONS, Act, ActionPlan, HookOperation, Refusal, Why
 
 #: What Slurm and Kubernetes call a node. No list of hosts, no pattern: ``node[1-99]`` is one word for Slurm, too.
 NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
@@ -16,7 +16,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 _EVERYBODY = frozenset({"all", "default", "localhost"})
 _MAX_REASON_CHARS = 160
 _OF_PROGRAMS = frozenset({Kind.DESYNC, Kind.DEADLOCK})
-_TAKES_NODES = frozenset(action for action, operations in OPERATIONS.items() if Operation.DRAIN_NODE in operations)
+_TAKES_NODES = frozenset(action for action, operations in OPERATIONS.items() if HookOperation.DRAIN_NODE in operations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Policy:
     scopes: frozenset[str]
     confidence: float
     max_age_s: float
-    hooks: Mapping[str, frozenset[Operation]]
+    hooks: Mapping[str, frozenset[HookOperation]]
 
 
 def plan(incident: IncidentDocument, policy: Policy, *, age_s: float) -> ActionPlan | Refusal:
@@ -67,7 +67,7 @@ def _action_of(incident: IncidentDocument, policy: Policy, age_s: float) -> Acti
         return Refusal(why=Why.NOT_SURE, detail=f"{confidence} of {policy.confidence}")
     if age_s > policy.max_age_s:
         return Refusal(why=Why.TOO_OLD, detail=f"{age_s:.0f} s")
-    if incident.job.now == "restarting" and Operation.RESTART_JOB in OPERATIONS[action]:
+    if incident.job.now == "restarting" and HookOperation.RESTART_JOB in OPERATIONS[action]:
         return Refusal(why=Why.RESTARTS_ITSELF)
     return action
 
@@ -100,8 +100,8 @@ def _acts(incident: IncidentDocument, action: Action, nodes: tuple[str, ...], po
     acts = []
     for operation in OPERATIONS[action]:
         targets = {
-            Operation.DRAIN_NODE: nodes,
-            Operation.TELL: (incident.id,),
+            HookOperation.DRAIN_NODE: nodes,
+            HookOperation.TELL: (incident.id,),
         }.get(operation, (incident.job.id or "",))
         for hook, can in policy.hooks.items():
             if operation in can:
@@ -109,7 +109,7 @@ def _acts(incident: IncidentDocument, action: Action, nodes: tuple[str, ...], po
     return acts
 
 
-def act_of(incident: IncidentDocument, hook: str, operation: Operation, target: str, action: str) -> Act:
+def act_of(incident: IncidentDocument, hook: str, operation: HookOperation, target: str, action: str) -> Act:
     """One operation of one hook because of an incident. target: a node, a job, or the incident itself."""
     return Act(
         hook=hook,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.commands.check.checking import check, families, tree
-from whichrank.commands.check.finding import Family, Finding, exit_status, verdict
+from whichrank.commands.check.finding import CheckFinding, Family, exit_status, verdict
 from whichrank.diagnosis.health_checks.outcome import CheckStatus
 
 
-def finding(status: CheckStatus) -> Finding:
-    return Finding(family=Family.HOST, check="x", status=status, reason="y")
+def finding(status: CheckStatus) -> CheckFinding:
+    return CheckFinding(family=Family.HOST, check="x", status=status, reason="y")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from tests.commands.check.checking import families
 from whichrank.commands.check import compute
 from whichrank.commands.check.expectations_file import expected_of
 from whichrank.commands.check.expected import Expected
-from whichrank.commands.check.finding import Family, Finding
-from whichrank.commands.check.setup import Mode, Setup
+from whichrank.commands.check.finding import CheckFinding, Family
+from whichrank.commands.check.setup import CheckMode, Setup
 from whichrank.diagnosis.health_checks.outcome import CheckStatus
 
 torch = pytest.importorskip("torch", reason="no torch")
@@ -23,10 +23,10 @@ torch = pytest.importorskip("torch", reason="no torch")
 
 class Told:
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[CheckFinding] = []
         self.begun: list[tuple[str, CheckStatus]] = []
 
-    def found(self, *findings: Finding) -> None:
+    def found(self, *findings: CheckFinding) -> None:
         self.findings += findings
 
     def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:
@@ -106,7 +106,7 @@ def _on_processor(make: Any) -> Any:
 def checked(expected: Expected | None = None) -> Told:
     told = Told()
     setup = Setup(
-        mode=Mode.PREFLIGHT, families=frozenset({Family.COMPUTE}), expected=expected or Expected(), limit_s=50.0
+        mode=CheckMode.PREFLIGHT, families=frozenset({Family.COMPUTE}), expected=expected or Expected(), limit_s=50.0
     )
     compute.check(setup, told)
     return told

@@ -13,7 +13,7 @@ from whichrank.commands.notify.delivery_planner import DeliveryPlanner
 from whichrank.commands.notify.delivery_store import DeliveryStore
 from whichrank.commands.notify.messages.routes import Routing
 from whichrank.commands.notify.notify_service import make_receiver, routing_of
-from whichrank.commands.notify.sender import ReceiverPolicy, Sender
+from whichrank.commands.notify.sender import NoticeSender, ReceiverPolicy
 from whichrank.commands.settings.notify_options import NotifyOptions, ReceiverOptions
 from whichrank.telemetry.incident_document import IncidentDocument
 from whichrank.telemetry.incident_reading import read_incident
@@ -49,7 +49,7 @@ class Room:
         self.routing: Routing = routing_of(self.options)
         self.planner = DeliveryPlanner(self.store, self.routing, max_age_s=self.options.notify_max_age_s)
         self.senders = {
-            name: Sender(
+            name: NoticeSender(
                 ReceiverPolicy(
                     name=name,
                     new_per_hour=given.new_per_hour,

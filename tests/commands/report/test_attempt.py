@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from whichrank.commands.report.attempt import Attempt
+from whichrank.commands.report.attempt import AttemptRows
 from whichrank.telemetry.records import Block, Group, Identity
 from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS
 from whichrank.telemetry.vocabulary import EventName
@@ -16,7 +16,7 @@ WORLD = (Group(uid="world", name="world", ranks="0-3", size=4, backend="gloo", i
 STEP_BEGAN_S = 9.0
 
 
-def look(attempt: Attempt, at_s: float, ranks: Sequence[int], *, waiting: Sequence[int] = ()) -> None:
+def look(attempt: AttemptRows, at_s: float, ranks: Sequence[int], *, waiting: Sequence[int] = ()) -> None:
     """The agent looks at these ranks, in a step that began at STEP_BEGAN_S."""
     progress, groups = np.zeros(len(ranks), PROGRESS), np.zeros(len(ranks), GROUP_PROGRESS)
     progress["rank"] = groups["rank"] = ranks
@@ -30,13 +30,13 @@ def look(attempt: Attempt, at_s: float, ranks: Sequence[int], *, waiting: Sequen
 
 
 @pytest.fixture
-def attempt() -> Attempt:
-    made = Attempt(number=0)
+def attempt() -> AttemptRows:
+    made = AttemptRows(number=0)
     made.belongs(np.arange(4), 0, 0)
     return made
 
 
-def test_who_is_stopped_is_the_one_who_works_although_it_outlives_the_others(attempt: Attempt) -> None:
+def test_who_is_stopped_is_the_one_who_works_although_it_outlives_the_others(attempt: AttemptRows) -> None:
     look(attempt, 12.0, [0, 1, 2, 3], waiting=[0, 2, 3])
     for rank in (0, 2, 3):
         attempt.end_rank(rank, 12.1)
@@ -50,7 +50,7 @@ def test_who_is_stopped_is_the_one_who_works_although_it_outlives_the_others(att
     np.testing.assert_allclose(stood.waited_s, [3, 0, 3, 3], atol=1e-6)
 
 
-def test_who_had_ended_long_before_the_others_says_so(attempt: Attempt) -> None:
+def test_who_had_ended_long_before_the_others_says_so(attempt: AttemptRows) -> None:
     look(attempt, 10.0, [0, 1, 2, 3])
     attempt.end_rank(1, 10.1)
     look(attempt, 12.0, [0, 2, 3], waiting=[0, 2, 3])
@@ -59,7 +59,7 @@ def test_who_had_ended_long_before_the_others_says_so(attempt: Attempt) -> None:
     assert np.isinf(stood.own_s).tolist() == [False, True, False, False]
 
 
-def test_looks_at_other_moments_are_put_to_one(attempt: Attempt) -> None:
+def test_looks_at_other_moments_are_put_to_one(attempt: AttemptRows) -> None:
     look(attempt, 12.0, [0, 1], waiting=[0])
     look(attempt, 12.8, [2, 3], waiting=[2, 3])
     stood = attempt.standing()

@@ -19,7 +19,7 @@ from whichrank.commands.main import app
 from whichrank.commands.report.grid import FEWEST_COLUMNS, MOST_CELLS, MOST_COLUMNS, Column, Grid
 from whichrank.commands.report.heat_map import MOST_ROWS, heat_maps
 from whichrank.commands.report.page import render
-from whichrank.commands.report.reading import Reading
+from whichrank.commands.report.reading import JobReading
 from whichrank.telemetry.incident_reading import read_incident
 
 OURS = {"script": 2, "style": 1, "canvas": 0, "img": 0, "iframe": 0, "link": 0, "base": 0, "form": 0, "object": 0}
@@ -64,7 +64,7 @@ class Tags(HTMLParser):
 @settings(max_examples=60)
 @given(name=HOSTILE, message=HOSTILE, place=HOSTILE, where=HOSTILE, problem=HOSTILE)
 def test_what_a_job_says_stays_text(name: str, message: str, place: str, where: str, problem: str) -> None:
-    reading = Reading(job="job-1", name=name, where=where)
+    reading = JobReading(job="job-1", name=name, where=where)
     reading.report(problem)
     reading.happenings.append((1.0, message))
     said = document(
@@ -80,7 +80,7 @@ def test_what_a_job_says_stays_text(name: str, message: str, place: str, where: 
 
 def test_what_a_job_says_is_there_to_be_read() -> None:
     said = document(evidence=[{"signal": "log", "source": "rank 1", "time": 1.0, "shows": "<b>bold</b> & {{ x }}"}])
-    page = render(Reading(job="job-1", name="<i>"), [read_incident(said)])
+    page = render(JobReading(job="job-1", name="<i>"), [read_incident(said)])
     assert html.escape("<b>bold</b> & {{ x }}") in page
     assert "<b>bold</b>" not in page
 

@@ -19,8 +19,8 @@ from whichrank.commands.respond.audit import AUDIT_FILE, AuditFile, AuditLine
 from whichrank.commands.respond.breaker import Limits
 from whichrank.commands.respond.hooks import Hook
 from whichrank.commands.respond.hooks.slurm import Slurm
-from whichrank.commands.respond.hooks.webhook import Webhook
-from whichrank.commands.respond.planning.acts import Act, HookResult, Operation
+from whichrank.commands.respond.hooks.webhook import WebhookHook
+from whichrank.commands.respond.planning.acts import Act, HookOperation, HookResult
 from whichrank.commands.respond.planning.plan import Policy
 from whichrank.telemetry.incident import Document
 from whichrank.telemetry.incident_reading import read_incident
@@ -87,7 +87,7 @@ def office(tmp_path: Path, on_path: FakeSlurm, receiver: Receiver) -> Any:
     made: list[Office] = []
 
     def make(*, hooks: dict[str, Hook] | None = None, **settings: Any) -> Office:
-        webhook = Webhook(receiver.url, SECRET, tries=2, timeout_s=5.0)
+        webhook = WebhookHook(receiver.url, SECRET, tries=2, timeout_s=5.0)
         opened = Office(
             tmp_path / "state", {"slurm": Slurm(COMMANDS), "webhook": webhook} if hooks is None else hooks, **settings
         )
@@ -304,7 +304,7 @@ def test_the_same_node_in_many_incidents_is_one_node(office: Any, on_path: FakeS
 
 def test_a_webhook_alone_counts_nodes_as_well(office: Any, receiver: Receiver) -> None:
     """Its receiver takes them out."""
-    desk = office(hooks={"webhook": Webhook(receiver.url, SECRET, tries=1, timeout_s=5.0)})
+    desk = office(hooks={"webhook": WebhookHook(receiver.url, SECRET, tries=1, timeout_s=5.0)})
     desk.hear(*storm(20))
     assert len(receiver.good) == N
 
@@ -392,7 +392,7 @@ def test_one_service_per_folder(tmp_path: Path) -> None:
 def test_a_torn_line_stays_and_the_next_begins_anew(tmp_path: Path) -> None:
     (tmp_path / AUDIT_FILE).write_bytes(b'{"outcome": "do')
     audit = AuditFile(tmp_path)
-    audit.write(AuditLine(time=1.0, outcome=Outcome.DONE.value, mode=LIVE, operation=Operation.TELL.value))
+    audit.write(AuditLine(time=1.0, outcome=Outcome.DONE.value, mode=LIVE, operation=HookOperation.TELL.value))
     audit.close()
     lines = (tmp_path / AUDIT_FILE).read_text().splitlines()
     assert (len(lines), json.loads(lines[1])["outcome"]) == (2, "done")

@@ -10,19 +10,23 @@ from hypothesis import strategies as st
 
 from tests.commands.respond.parts import GPU_CAUSE, incident
 from whichrank.commands.respond.breaker import Limits, why_open
-from whichrank.commands.respond.planning.acts import ActionPlan, Operation, Refusal, Why
+from whichrank.commands.respond.planning.acts import ActionPlan, HookOperation, Refusal, Why
 from whichrank.commands.respond.planning.plan import Policy, plan
 from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope
 
-SLURM = frozenset({Operation.DRAIN_NODE, Operation.RESTART_JOB, Operation.UNDRAIN_NODE})
-TELL = frozenset({Operation.TELL})
+SLURM = frozenset({HookOperation.DRAIN_NODE, HookOperation.RESTART_JOB, HookOperation.UNDRAIN_NODE})
+TELL = frozenset({HookOperation.TELL})
 POLICY = Policy(
     actions=frozenset({"retry", "restart", "restart_without_node", "drain_after_job"}),
     scopes=frozenset(scope.value for scope in Scope),
     confidence=0.9,
     max_age_s=900.0,
-    hooks={"webhook": TELL, "slurm": SLURM, "kubernetes": SLURM - {Operation.RESTART_JOB} | {Operation.MARK_JOB}},
+    hooks={
+        "webhook": TELL,
+        "slurm": SLURM,
+        "kubernetes": SLURM - {HookOperation.RESTART_JOB} | {HookOperation.MARK_JOB},
+    },
 )
 
 

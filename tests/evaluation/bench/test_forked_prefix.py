@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from whichrank.evaluation.bench.forked_prefix import SHORTEST_S, fork_s, run_together, together
-from whichrank.evaluation.bench.one_run import Asked, run
+from whichrank.evaluation.bench.one_run import AskedRun, run
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.simulator.world import World
 
@@ -16,8 +16,8 @@ NAMES = ("healthy", "never_enters", "exception", "gpu_clock_locked")
 RANKS, SEED = 16, 4
 
 
-def runs_of(*names: str) -> list[Asked]:
-    return [Asked(scenario=name, ranks=RANKS, seed=SEED) for name in names]
+def runs_of(*names: str) -> list[AskedRun]:
+    return [AskedRun(scenario=name, ranks=RANKS, seed=SEED) for name in names]
 
 
 def test_each_run_gives_what_it_gives_alone() -> None:
@@ -40,11 +40,11 @@ def test_each_run_gives_what_it_gives_alone() -> None:
 def test_who_has_nothing_in_common_or_too_little_is_alone() -> None:
     asked = [
         *runs_of("exception", "node_never_joins", "heavy_stage"),
-        Asked(scenario="exception", ranks=RANKS, seed=SEED + 1),
+        AskedRun(scenario="exception", ranks=RANKS, seed=SEED + 1),
     ]
     assert fork_s(asked[1].setting()) < SHORTEST_S
     assert together(asked) == [[each] for each in asked]
-    impossible = Asked(scenario="metadata_storm", ranks=RANKS, seed=SEED)
+    impossible = AskedRun(scenario="metadata_storm", ranks=RANKS, seed=SEED)
     assert together([impossible]) == [[impossible]]
 
 
@@ -68,6 +68,6 @@ def test_what_should_have_happened_by_now_is_refused() -> None:
 
 
 def test_runs_of_most_scenarios_have_their_beginning_in_common() -> None:
-    groups = together([Asked(scenario=name, ranks=64, seed=SEED) for name in SCENARIOS])
+    groups = together([AskedRun(scenario=name, ranks=64, seed=SEED) for name in SCENARIOS])
     assert sum(map(len, groups)) == len(SCENARIOS)
     assert max(map(len, groups)) > len(SCENARIOS) / 4

@@ -45,6 +45,8 @@ ROOT = Path(__file__).parents[3]
 HEADS = {"Key", "Variable", "Metric", "Topic", "Event", "Span", "Attribute", "Word", "Kind"}
 #: Where the figures of a service are named.
 SERVED = {"notify": "commands/notify/notify_health.py", "respond": "commands/respond/respond_health.py"}
+#: And what both serve.
+SERVED_BY_BOTH = "commands/incident_service/service_pages.py"
 #: What of an event's attributes is named by who tells it, so that no table can have them.
 NAMED_FREELY = {EventName.AGENT_HEALTH, EventName.NODE_TOPOLOGY, EventName.SCHEDULER}
 
@@ -182,7 +184,10 @@ def test_what_services_serve_is_there() -> None:
     written = {
         f"whichrank_{service}_{name}"
         for service, path in SERVED.items()
-        for name in re.findall(r'whichrank_(?:process|notify|respond)_([a-z_]+)"', (ROOT / path).read_text())
+        for name in (
+            *re.findall(r'whichrank_(?:process|notify|respond)_([a-z_]+)"', (ROOT / path).read_text()),
+            *re.findall(r'{prefix}_([a-z_]+)"', (ROOT / SERVED_BY_BOTH).read_text()),
+        )
     }
     assert len(written) >= 10
     assert written - {name.removesuffix("_total") for name in served} == set()

@@ -14,8 +14,8 @@ EXTRA: Final = "evaluation"
 _PACKAGE = "whichrank.evaluation"
 #: By the command's word, as in ``late_commands``.
 COMMANDS: Final[Mapping[str, str]] = {
-    "simulate": f"{_PACKAGE}.simulate.simulate_cli",
-    "bench": f"{_PACKAGE}.bench.bench_cli",
+    "simulate": f"{_PACKAGE}.simulate.simulate_flags",
+    "bench": f"{_PACKAGE}.bench.bench_flags",
 }
 
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ...commands.settings.command_line import CONFIG, EXIT_USAGE, KAFKA, PAIRS, settings_or_exit
+from ...commands.settings.command_line import CONFIG, KAFKA, PAIRS
 from ...commands.settings.settings import TopicsOptions
+from ...commands.settings.settings_or_exit import EXIT_USAGE, settings_or_exit
 from .command import list_scenarios, simulate
 
 

@@ -16,18 +16,19 @@ BIN := $(VENV)/bin
 PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands evaluation
 # What the training process runs, and what reads it: this is what depends on the version of torch.
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_input_checks.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
-# These neither watch the clock nor need a machine for themselves, so they share its cores.
-PURE_TESTS := $(addprefix tests/,diagnosis evaluation golden house processors same_incidents scoreboard simulator telemetry transport) \
+# These need no clock, no job and no service: any number of them beside each other.
+CHECK_TESTS := $(addprefix tests/,diagnosis golden house processors same_incidents scoreboard simulator telemetry transport) \
+  $(addprefix tests/evaluation/,bench reference test_bench_suites.py test_simulate.py test_straggler_trace.py) \
   $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py test_published_figures.py) \
   $(addprefix tests/commands/,report test_goodput_files.py test_views.py) \
   $(addprefix tests/commands/notify/,test_pages.py test_receivers.py test_routes.py) \
   $(addprefix tests/commands/respond/,test_desk.py test_hooks.py test_plan.py) \
   $(addprefix tests/agents/,test_evidence_requests.py test_no_secret_leaves.py test_observability_export.py test_outbox.py) \
   $(addprefix tests/agents/collectors/,test_gpu_bus.py test_gpu_values.py test_network_collector.py test_topology_collector.py) \
-  $(addprefix tests/grafana/,test_annotate.py test_dashboards.py test_paging.py test_rules.py test_runbooks.py test_sync.py)
-# These measure times that two cores' other work would spoil, so they have the machine for themselves.
-TIMED_TESTS := $(addprefix tests/,abuse benchmarks scenarios commands/test_goodput_run.py commands/test_two_instances.py \
-  commands/test_two_namespaces.py)
+  $(addprefix tests/grafana/,test_annotate.py test_dashboards.py test_paging.py test_rules.py test_runbooks.py test_sync.py) \
+  $(addprefix tests/scenarios/,test_draw.py test_judge.py test_outputs.py test_verdicts_again.py)
+# These watch the clock, so they have the machine for themselves.
+CLOCK_TESTS := tests/clock
 # Everything that ends up in the optional C modules, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) $(wildcard diagnosis/*.c) __init__.py
 # So many of the slowest tests are told.
@@ -113,12 +114,16 @@ demo: setup ## a real 4-rank job with a fault drawn at random; checks that which
 HAS_OLDEST := $(shell $(PYTHON) -c 'import sys; print(int(sys.version_info < (3, 14)))' 2>/dev/null)
 SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
+.PHONY: check
+check: lint ## lint, types, and all tests that need no clock, no job and no service: minutes
+	@$(BIN)/python -m pytest $(CHECK_TESTS) -n auto --dist loadfile --durations=$(DURATIONS)
+
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
-	@$(BIN)/python -m pytest $(PURE_TESTS) -n auto --dist loadfile --durations=$(DURATIONS)
-	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(PURE_TESTS) $(TIMED_TESTS) tests/stack tests/compose tests/installed) \
+	@$(BIN)/python -m pytest $(CHECK_TESTS) -n auto --dist loadfile --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(CHECK_TESTS) $(CLOCK_TESTS) tests/stack tests/compose tests/installed) \
 	  -n auto --dist loadfile --durations=$(DURATIONS)
-	@$(BIN)/python -m pytest $(TIMED_TESTS) $(addprefix --ignore=,$(PURE_TESTS)) --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest $(CLOCK_TESTS) --durations=$(DURATIONS)
 ifeq ($(HAS_OLDEST),1)
 	@echo "the instrumentation on the oldest supported torch:"
 	@$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) --durations=$(DURATIONS)

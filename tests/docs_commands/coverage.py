@@ -76,6 +76,8 @@ _FIT = (0, 1, 3)
 _RESPOND = f"whichrank respond --from {RUN} --once --json"
 _MAKE_TESTS: Mapping[str, Elsewhere] = {
     "test": Elsewhere(".ci/run", ("make test",)),
+    # Parts of the two that .ci/run calls.
+    "check": Elsewhere("Makefile", ("CHECK_TESTS",)),
     "lint": Elsewhere(".ci/run", ("make lint",)),
     "wheel-test": Elsewhere(".ci/run", ("make wheel-test",)),
     "stack": Elsewhere(".ci/run", ("make stack",)),
@@ -115,7 +117,7 @@ RULES: Sequence[tuple[str, Cover]] = (
     (
         r"whichrank run -- torchrun --nnodes=2 .*",
         Elsewhere(
-            "tests/commands/test_two_namespaces.py::test_a_node_that_loses_power_is_named_within_seconds",
+            "tests/clock/test_two_namespaces.py::test_a_node_that_loses_power_is_named_within_seconds",
             ("torchrun", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint="),
             by="tests/scenarios/nodes.py",
         ),

@@ -38,7 +38,7 @@ from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_client import Client
 from whichrank.transport.kafka_read import read_whole
 
-RING_JOB = Path(__file__).parents[1] / "commands" / "ring_job.py"
+RING_JOB = Path(__file__).parents[1] / "clock" / "ring_job.py"
 PATIENCE_S = 180.0
 NODE = "node-7"
 

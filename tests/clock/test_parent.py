@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from .catalogue import SCENARIOS
-from .draw import draw_plan
-from .parent import KILLED_DURING, Told, differences, kill_moment_s, killed_parent_plans
-from .plan import Scenario
-from .runner import Onset, Outcome
+from tests.scenarios.catalogue import SCENARIOS
+from tests.scenarios.draw import draw_plan
+from tests.scenarios.parent import KILLED_DURING, Told, differences, kill_moment_s, killed_parent_plans
+from tests.scenarios.plan import Scenario
+from tests.scenarios.runner import Onset, Outcome
 
 NAMED = {scenario.name: scenario for scenario in SCENARIOS}
 STOP = NAMED["SIGSTOP"]

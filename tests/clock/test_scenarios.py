@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .catalogue import REPRESENTATIVE
+from tests.scenarios.catalogue import REPRESENTATIVE
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Another draw for each day would make failures hard to repeat; other seeds are for ``make scenarios``.

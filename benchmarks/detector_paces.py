@@ -19,13 +19,8 @@ from whichrank.processors.job.detectors.slow.step_time_changepoint import (
     kept_history,
 )
 from whichrank.processors.job.detectors.slow.step_times import StepTimes
-from whichrank.processors.job.detectors.slow.straggler import (
-    LONGEST_BASELINE,
-    WARM_UP_STEPS,
-    WINDOWS,
-    Straggler,
-    find_straggler,
-)
+from whichrank.processors.job.detectors.slow.straggler import LONGEST_BASELINE, WARM_UP_STEPS, WINDOWS, find_straggler
+from whichrank.processors.job.detectors.slow.straggler_memory import Straggler
 from whichrank.processors.job.slow.pace_findings import PACE_CHECK_STEPS
 from whichrank.telemetry.vocabulary import Phase
 

@@ -34,6 +34,7 @@ class CommitPace:
         self._committed_s = clock_s()
 
     def is_due(self) -> bool:
+        """Whether so long has passed since the last commit that another may take its share of the time."""
         return self._clock_s() - self._committed_s >= self._interval_s
 
     def commit(self, commit: Callable[[], object]) -> None:

@@ -23,8 +23,12 @@ class Timer:
 class Table(Protocol):
     """Named rows of one operator and key; values are bytes. Changed rows are persisted by the runner."""
 
-    def get(self, row: str) -> bytes | None: ...
-    def put(self, row: str, value: bytes) -> None: ...
+    def get(self, row: str) -> bytes | None:
+        """None where there is no such row."""
+
+    def put(self, row: str, value: bytes) -> None:
+        """What is put becomes durable with the next commit."""
+
     def put_later(self, row: str, make: Callable[[], bytes]) -> None:
         """The same, for a row that is dear to write: ``make`` is called when it is needed, at the latest by the commit.
 
@@ -32,43 +36,59 @@ class Table(Protocol):
         """
         ...
 
-    def delete(self, row: str) -> None: ...
+    def delete(self, row: str) -> None:
+        """Nothing happens where there is no such row."""
+
     def rows(self) -> Iterator[tuple[str, bytes]]:
         """All rows in ascending order of their name."""
         ...
 
 
 class Tables(Protocol):
-    def table(self, name: str) -> Table: ...
+    def table(self, name: str) -> Table:
+        """Made when it is first asked for."""
 
 
 class Context(Protocol):
     """What an operator may touch while it runs, for one key."""
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """Of the records that are processed now."""
+
     @property
     def now(self) -> int:
         """Nanoseconds: the arrival stamp of the last record of the batch, or the timer's due time."""
         ...
 
     @property
-    def state(self) -> Tables: ...
-    def emit(self, record: Record) -> None: ...
+    def state(self) -> Tables:
+        """Tables of this operator and key."""
+
+    def emit(self, record: Record) -> None:
+        """Findings go on to the next operators at once; all else is delivered after the commit."""
+
     def set_timer(self, name: str, at_ns: int) -> None:
         """Set or move the timer ``name`` of this key; it fires once, at ``at_ns``."""
         ...
 
-    def clear_timer(self, name: str) -> None: ...
+    def clear_timer(self, name: str) -> None:
+        """Nothing happens where it is not set."""
 
 
 class Operator(Protocol):
     """One instance serves all keys; everything that outlives a call is in ``ctx.state``, or is rebuilt from it."""
 
     @property
-    def name(self) -> str: ...
-    def process(self, records: Sequence[Record], ctx: Context) -> None: ...
-    def on_timer(self, timer: Timer, ctx: Context) -> None: ...
+    def name(self) -> str:
+        """Under which its state is kept: never changed."""
+
+    def process(self, records: Sequence[Record], ctx: Context) -> None:
+        """Records of one key, in the order of the bus. Never blocks; what it raises ends the runner."""
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """A timer of this key is due; ``ctx.now`` is its time or later."""
+
     def key_of(self, record: Record) -> str | None:
         """The key this operator files the record under, None if it has no use for it. Re-keys on content; of a block
         nothing but its identity may decide."""

@@ -10,13 +10,12 @@ A standby does the same and delivers nothing: it drops from its outbox what mark
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
 from ..telemetry.otlp import decode_logs, encode_payloads
-from ..telemetry.records import Block, Broken, Event, Finding, Identity, Incident, Payload, Record, Samples
+from ..telemetry.records import Block, Broken, Event, Finding, Identity, Payload, Record, Samples
 from ..telemetry.topics import KEY_OF_PEOPLE
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import (
@@ -25,31 +24,24 @@ from ..transport.bus import (
     TOPIC_CLOCK,
     TOPIC_DLQ,
     TOPIC_FINDINGS,
-    TOPIC_INCIDENTS,
-    TOPIC_LOGS,
-    TOPIC_REQUESTS,
     Bus,
     Message,
 )
 from .commit_pace import CommitPace
 from .operator import Operator, Timer
+from .runner_clockwork import BEAT_NS, SILENT_BEATS, Clockwork
+from .runner_context import RunnerContext, destination_of
 from .runner_decode import MessageDecoder
 from .runner_delivery import OUTPUT_TOPICS, READ_LIMIT, Delivery
 from .runner_letters import dead_letter
-from .runner_state import KeyTables, RunnerState
+from .runner_state import RunnerState
 
 _log = logging.getLogger(__name__)
 
 MAX_CONTEXTS = 4096
 INPUT_TOPICS = frozenset({TOPIC_BLOCKS})
-#: A caught-up runner with nothing to process logs a tick this often.
-BEAT_NS = 1_000_000_000
-#: After so many beats without any input, time stands still.
-SILENT_BEATS = 5
 #: A longer step between two stamps means that nobody kept time: neither input nor a caught-up runner.
 GAP_NS = (SILENT_BEATS + 1) * BEAT_NS
-#: A mark that was appended and has not come back after so long is given up.
-MARK_TIMEOUT_S = 5.0
 
 
 class Mode(Enum):
@@ -57,43 +49,6 @@ class Mode(Enum):
     LIVE = "live"  # keeps time and publishes
     STANDBY = "standby"  # follows a live one, hands nothing out
     SHADOW = "shadow"  # hands out, keeps time where nobody else does, publishes nothing
-
-
-class _Context:
-    """``Context`` of one operator and key."""
-
-    __slots__ = ("_key", "_operator", "_runner_state", "_tables", "emitted", "now_ns")
-
-    def __init__(self, runner_state: RunnerState, operator: str, key: str) -> None:
-        self._runner_state = runner_state
-        self._operator = operator
-        self._key = key
-        self._tables = KeyTables(runner_state, operator, key)
-        self.now_ns = 0
-        self.emitted: list[Record] = []
-
-    @property
-    def key(self) -> str:
-        return self._key
-
-    @property
-    def now(self) -> int:
-        return self.now_ns
-
-    @property
-    def state(self) -> KeyTables:
-        return self._tables
-
-    def emit(self, record: Record) -> None:
-        self.emitted.append(record)
-
-    def set_timer(self, name: str, at_ns: int) -> None:
-        # Never due in the past: a timer that sets itself again makes time advance.
-        due_ns = max(at_ns, self.now_ns + 1)
-        self._runner_state.set_timer(self._operator, self._key, name, due_ns, self.now_ns)
-
-    def clear_timer(self, name: str) -> None:
-        self._runner_state.clear_timer(self._operator, self._key, name)
 
 
 class EmbeddedRunner:
@@ -143,13 +98,12 @@ class EmbeddedRunner:
             # The disk refused the end of the capture, but not the state: those messages were processed, and their
             # positions are given out again.
             self._state.position.after = bus.last_position
-        self._contexts: dict[tuple[int, str], _Context] = {}
+        self._contexts: dict[tuple[int, str], RunnerContext] = {}
         self._delivery = Delivery(bus, self._state, on_output)
         if live:
             self._delivery.begin()
         self._uncommitted = False
-        self._mark_position: int | None = None  # of the last mark, until it is read
-        self._marked_at = 0.0
+        self._clockwork = Clockwork(bus, self._state, self._delivery, self._report)
         #: Records that could not be read.
         self.broken = 0
         #: Messages and records processed in this process.
@@ -172,10 +126,12 @@ class EmbeddedRunner:
 
     @property
     def failed_commits(self) -> int:
+        """Commits that the disk refused; what they held is written later."""
         return self._state.failed_commits
 
     @property
     def mode(self) -> Mode:
+        """What becomes of what is concluded."""
         return self._mode
 
     @property
@@ -235,7 +191,7 @@ class EmbeddedRunner:
         used further (its state file is as of the last commit).
         """
         processed = self._read_all(reads)
-        if self._keeps_time and self._bus.caught_up() and self._keep_time():
+        if self._keeps_time and self._bus.caught_up() and self._clockwork.keep_time():
             processed += self._read_all(reads)
         if self._uncommitted and (self._has_news() or self._pace.is_due()):
             self._commit()
@@ -248,7 +204,7 @@ class EmbeddedRunner:
         while self.now_ns < end_ns:
             if advance is not None:
                 advance(min(self.now_ns + BEAT_NS, end_ns))
-            self._append_mark(EventName.TICK)
+            self._clockwork.append_mark(EventName.TICK)
             self._read_all()
 
     def close(self) -> None:
@@ -390,16 +346,16 @@ class EmbeddedRunner:
                 batches.append(batch)
         return batches
 
-    def _context(self, index: int, key: str) -> _Context:
+    def _context(self, index: int, key: str) -> RunnerContext:
         context = self._contexts.get((index, key))
         if context is None:
             if len(self._contexts) >= MAX_CONTEXTS:  # jobs come and go; nothing is kept in here between two calls
                 self._contexts.clear()
-            context = self._contexts[(index, key)] = _Context(self._state, self._operators[index].name, key)
+            context = self._contexts[(index, key)] = RunnerContext(self._state, self._operators[index].name, key)
         context.now_ns = self._state.position.now_ns
         return context
 
-    def _take_emitted(self, context: _Context) -> list[Record]:
+    def _take_emitted(self, context: RunnerContext) -> list[Record]:
         emitted, context.emitted = context.emitted, []
         return emitted
 
@@ -407,51 +363,10 @@ class EmbeddedRunner:
         payload = record.payload
         if isinstance(payload, Broken | Samples):
             raise TypeError(f"an operator emitted {type(payload).__name__}")
-        topic, key = _destination(record)
+        topic, key = destination_of(record)
         record = Record(topic=topic, key=key, stamp_ns=self._state.position.now_ns, payload=payload)
         self._delivery.add(record, encode_payloads([payload]))
         return record
-
-    # --- time ---
-    def _keep_time(self) -> bool:
-        """Log a tick, or that the input is silent, if it is time to. True if something was appended."""
-        position = self._state.position
-        if not position.now_ns or position.silent or not self._delivery.has_caught_up() or self._awaits_mark():
-            return False
-        now_ns = self._bus.now_ns()
-        due_ns = self._state.next_due_ns()
-        if position.beats >= SILENT_BEATS and now_ns - position.input_ns >= SILENT_BEATS * BEAT_NS:
-            if now_ns - position.now_ns < BEAT_NS:
-                return False
-            self._append_mark(EventName.INPUT_SILENT)
-            return True
-        if now_ns - position.now_ns >= BEAT_NS or (due_ns is not None and due_ns <= now_ns):
-            self._append_mark(EventName.TICK)
-            return True
-        return False
-
-    def _append_mark(self, name: EventName) -> None:
-        position = self._state.position
-        silent_s = (self._bus.now_ns() - position.input_ns) / 1e9
-        event = Event(
-            name=name,
-            identity=Identity(cluster=position.cluster) if name is EventName.INPUT_SILENT else Identity(),
-            time_ns=self._bus.now_ns(),
-            attributes={"silent_s": round(silent_s, 3)} if name is EventName.INPUT_SILENT else {},
-        )
-        self._marked_at = time.monotonic()
-        try:
-            self._mark_position = self._bus.append(TOPIC_CLOCK, "", encode_payloads([event]))
-        except OSError as error:
-            if not self._bus.reads_outputs:  # it is not there: time stands still
-                raise
-            self._report(str(error))  # the disk refused; the bus has it in memory
-
-    def _awaits_mark(self) -> bool:
-        """The last mark is still on its way back."""
-        if self._mark_position is None or self._state.position.after >= self._mark_position:
-            return False
-        return time.monotonic() - self._marked_at < MARK_TIMEOUT_S
 
     # --- output ---
     def _has_news(self) -> bool:
@@ -468,15 +383,3 @@ class EmbeddedRunner:
     def _deliver(self) -> None:
         if self._state.outbox and self._mode is not Mode.STANDBY:
             self._delivery.deliver(publishes=self._mode is Mode.LIVE)
-
-
-def _destination(record: Record) -> tuple[str, str]:
-    """Topic and key of what an operator emitted (``transport.bus`` names the topics)."""
-    payload = record.payload
-    if isinstance(payload, Finding):
-        return TOPIC_FINDINGS, payload.identity.cluster
-    if isinstance(payload, Incident):
-        return TOPIC_INCIDENTS, str(payload.document.get("id", ""))
-    if isinstance(payload, Event) and payload.name is EventName.EVIDENCE_REQUEST:
-        return TOPIC_REQUESTS, str(payload.attributes.get("node", payload.identity.node))
-    return record.topic or TOPIC_LOGS, record.key

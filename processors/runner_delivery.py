@@ -57,6 +57,7 @@ class Delivery:
         self._catch_up_to = self._bus.last_position
 
     def has_caught_up(self) -> bool:
+        """Whether all was read that lay on the bus when this process began to lead."""
         return self._state.position.after >= self._catch_up_to or self._bus.has_given(self._catch_up_to)
 
     # --- in ---

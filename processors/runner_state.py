@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .state_versions import OLDEST_READ, SCHEMA_VERSION, bring_up, give_rowids
+from .state_file import APPLICATION_ID, set_aside, what_is_wrong
+from .state_versions import SCHEMA_VERSION, bring_up, give_rowids
 
-#: "whrk": in the file's header, so that a foreign database is known without opening it.
-APPLICATION_ID = 0x7768726B
 RETRY_S = 10.0
 _LAST_NS = (1 << 63) - 1
 
@@ -32,7 +30,6 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS outbox (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL,"
     " stamp_ns INTEGER NOT NULL, value BLOB NOT NULL, headers TEXT NOT NULL, after INTEGER NOT NULL)",
 )
-_HEADER_MAGIC = b"SQLite format 3\x00"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,21 +72,26 @@ class RowTable:
         self._dirty = dirty
 
     def get(self, row: str) -> bytes | None:
+        """Makes the row if it was put to be made later."""
         return _made(self._rows, row)
 
     def put(self, row: str, value: bytes) -> None:
+        """Written with the next commit."""
         self._rows[row] = bytes(value)
         self._dirty.add((*self._prefix, row))
 
     def put_later(self, row: str, make: Callable[[], bytes]) -> None:
+        """``make`` is called when somebody reads the row, or at the next commit; an earlier one is never called."""
         self._rows[row] = make
         self._dirty.add((*self._prefix, row))
 
     def delete(self, row: str) -> None:
+        """Gone from the file with the next commit."""
         if self._rows.pop(row, None) is not None:
             self._dirty.add((*self._prefix, row))
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
+        """In ascending order of their names."""
         return _all_made(self._rows)
 
 
@@ -119,6 +121,7 @@ class KeyTables:
         self._tables: dict[str, RowTable] = {}
 
     def table(self, name: str) -> RowTable:
+        """The same object each time."""
         found = self._tables.get(name)
         if found is None:
             found = self._tables[name] = self._state.open_table((self._operator, self._key, name))
@@ -155,13 +158,16 @@ class RunnerState:
 
     @property
     def timer_count(self) -> int:
+        """How many are set."""
         return len(self._timers)
 
     # --- rows ---
     def open_table(self, prefix: tuple[str, str, str]) -> RowTable:
+        """A table of (operator, key, name), made where there is none."""
         return RowTable(prefix, self._rows.setdefault(prefix, {}), self._dirty_rows)
 
     def row_count(self) -> int:
+        """Over all operators and keys."""
         return sum(map(len, self._rows.values()))
 
     def rows_of(self, operator: str, table: str) -> Iterator[tuple[str, bytes]]:
@@ -172,6 +178,7 @@ class RunnerState:
 
     # --- timers ---
     def set_timer(self, operator: str, key: str, name: str, due_ns: int, set_ns: int) -> None:
+        """Moves one of the same name. due_ns: the bus's time, as is set_ns, when it was set."""
         due_ns = min(due_ns, _LAST_NS)  # "never" is a time that the file can hold
         current = self._timers.get((operator, key, name))
         if current is not None and current[0] == due_ns:
@@ -185,6 +192,7 @@ class RunnerState:
         self._dirty_timers.add((operator, key, name))
 
     def clear_timer(self, operator: str, key: str, name: str) -> None:
+        """Nothing happens where it is not set."""
         if self._timers.pop((operator, key, name), None) is not None:
             self._dirty_timers.add((operator, key, name))
 
@@ -211,6 +219,7 @@ class RunnerState:
 
     # --- outbox ---
     def add_output(self, topic: str, key: str, stamp_ns: int, value: bytes, headers: str = "") -> OutboxEntry:
+        """Into the outbox, to be delivered after the next commit. headers: a JSON object of texts, "" none."""
         self.position.outbox_id += 1
         entry = OutboxEntry(
             id=self.position.outbox_id,
@@ -259,6 +268,7 @@ class RunnerState:
         return True
 
     def close(self) -> None:
+        """Without a commit: what is pending is lost."""
         if self._database is not None:
             try:
                 self._database.close()
@@ -314,11 +324,11 @@ class RunnerState:
 
     def _open(self, path: Path) -> None:
         try:
-            wrong = _what_is_wrong(path)
+            wrong = what_is_wrong(path)
             if wrong is None:
                 wrong = self._load(path)
             if wrong is not None:
-                aside = _set_aside(path)
+                aside = set_aside(path)
                 self._report(f"{path}: {wrong}; it was set aside as {aside.name}, state is rebuilt from the bus")
                 self._reset()
                 wrong = self._load(path)
@@ -387,54 +397,3 @@ def _position_of(stored: dict[str, int | str | bytes]) -> Position:
         if field in stored:
             setattr(position, field, type(getattr(position, field))(stored[field]))
     return position
-
-
-def _what_is_wrong(path: Path) -> str | None:
-    """One line if the file must not be used; None if it is ours, empty or absent. Changes nothing."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(100)
-    except FileNotFoundError:
-        return None
-    if not header:
-        return None
-    if len(header) < 100 or not header.startswith(_HEADER_MAGIC):
-        return "it is not a whichrank state file"
-    version, application = struct.unpack_from(">I", header, 60)[0], struct.unpack_from(">I", header, 68)[0]
-    if application != APPLICATION_ID:
-        return "it is another program's database"
-    if version > SCHEMA_VERSION:
-        return f"it is of a newer release (format {version}, this one reads {SCHEMA_VERSION})"
-    if version < OLDEST_READ:
-        return f"it is of an older release (format {version}, this one reads {OLDEST_READ} and later)"
-    return _damage(path)
-
-
-def _damage(path: Path) -> str | None:
-    # Read-only, because closing a writable connection would fold the log into the damaged file.
-    try:
-        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=0.5)
-    except sqlite3.Error as error:
-        return f"it is damaged ({error})"
-    try:
-        found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
-        return None if found == "ok" else f"it is damaged ({str(found).splitlines()[0]})"
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error):
-            raise BlockingIOError(f"{path}: another process is using this state") from error
-        return f"it is damaged ({error})"
-    except sqlite3.DatabaseError as error:
-        return f"it is damaged ({error})"
-    finally:
-        database.close()
-
-
-def _set_aside(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
-        number += 1
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        part = path.with_name(path.name + suffix)
-        if part.exists():
-            part.rename(aside.with_name(aside.name + suffix))
-    return aside

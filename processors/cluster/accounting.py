@@ -117,6 +117,7 @@ class Accounts:
         return account, changed
 
     def of(self, job: str) -> Account:
+        """A job's account; an empty one where nothing was told."""
         return Account.unpack(self._accounts.get(job))
 
     def unheard_since(self, time_ns: int) -> list[str]:
@@ -124,6 +125,7 @@ class Accounts:
         return [job for job, row in self._accounts.rows() if Account.unpack(row).end_ns < time_ns]
 
     def are_there(self) -> bool:
+        """Whether any job has an account: else nothing is left to be folded."""
         return next(self._accounts.rows(), None) is not None
 
     def fold_job(self, job: str, documents: Iterable[IncidentDocument]) -> None:

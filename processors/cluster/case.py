@@ -129,6 +129,7 @@ class Case:
 
     @property
     def causes(self) -> list[Contribution]:
+        """Findings that tell of the cause itself, in order of arrival."""
         return [c for c in self.contributions if not c.consequence]
 
     @property
@@ -172,9 +173,11 @@ class Case:
         return self.resolved_at if self.joint is None else self.joint.resolved
 
     def find(self, key: str) -> Contribution | None:
+        """The finding of this key as last heard; None where it belongs to another incident."""
         return next((c for c in self.contributions if c.key == key), None)
 
     def add(self, contribution: Contribution) -> None:
+        """Another finding joins. Of too many the second goes: the one that opened the incident stays."""
         self.contributions.append(contribution)
         if len(self.contributions) > MAX_CONTRIBUTIONS:
             del self.contributions[1]  # the one that opened the incident stays

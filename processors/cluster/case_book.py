@@ -37,10 +37,12 @@ class CaseBook:
         self._held = held
 
     def of_job(self, job: str) -> list[Case]:
+        """The job's incidents that are kept, in order of opening."""
         found = (self.get(incident) for incident in self._ids(job))
         return [case for case in found if case is not None]
 
     def get(self, incident: str) -> Case | None:
+        """The case of an incident, None where it is forgotten. The same object for as long as its row is the same."""
         packed = self._cases.get(incident)
         if packed is None:
             return None

@@ -90,6 +90,7 @@ class ConditionRegister:
         return sorted(found[:MAX_PER_CASE], key=_order)
 
     def note_suspects(self, case: Case) -> None:
+        """From now on conditions of the suspects' nodes are asked whether they explain the case."""
         for node in {suspect.node for suspect in case.primary.suspects if suspect.node}:
             jobs: list[str] = json.loads(self._suspected.get(node) or b"[]")
             if case.job not in jobs:

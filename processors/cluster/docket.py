@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ...telemetry.incident import complete_document, incident_id
+from ...telemetry.incident import complete_document
 from ...telemetry.incident_document import IncidentDocument, IncidentHold
 from ...telemetry.incident_reading import read_incident, read_label
 from ...telemetry.incident_writing import write_incident
@@ -17,16 +17,16 @@ from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import Change, Kind
 from ..condition_document import ConditionReport
 from ..operator import Context
-from ..told_finding import ToldFinding, read_told
+from ..told_finding import read_told
 from .application import MAYBE_OF_PROGRAM, SETTLES_S
-from .case import Case, Contribution, change_of, compose_alone, has_grown, is_blocking_incident
+from .case import Case, change_of, compose_alone, has_grown
 from .case_book import CaseBook
 from .case_row import case_of_document
-from .causes import Relation, relate, suspect_ranks
 from .condition_register import ConditionRegister
 from .evidence_requests import wanted_evidence
 from .failures import FAILURES, FailureRegister
 from .folding import accounts_of, begin_folding
+from .hearing import follow_the_job, hear, holds, merge, place
 from .joining import cost_key, overlay
 from .shared.desk import Decisions, Desk
 from .shared.doubts import doubt_findings, unreadable
@@ -70,6 +70,7 @@ class Docket:
         self._desk = Desk(memory)
 
     def take(self, finding: Finding) -> None:
+        """Carry out what a finding says; what says nothing of incidents, nodes or jobs is passed over."""
         if "condition" in finding.body:
             self._take_condition(finding)
             return
@@ -89,14 +90,14 @@ class Docket:
             return  # not a conclusion about an incident
         told = read_told(finding.body)
         cases = self._book.of_job(finding.identity.job)
-        owner = next((case for case in cases if self._holds(case, finding, told)), None)
+        owner = next((case for case in cases if holds(case, finding, told, self._touched)), None)
         if owner is not None:
-            self._hear(owner, finding, told)
+            hear(owner, finding, told, self._touched)
         elif not finding.cleared and told.kind not in self._disabled:
-            owner = self._place(finding, told, cases)
+            owner = place(finding, told, cases, self._touched)
         if owner is not None:
-            self._merge(owner, cases)
-        self._follow_the_job(finding, told, cases)
+            merge(owner, cases, self._touched)
+        follow_the_job(finding, told, cases, self._touched)
         for case in cases:
             if case.id in self._touched:
                 case.conditions = self._conditions.about(case)
@@ -305,100 +306,6 @@ class Docket:
             self._failures.note(case.line, case.told)
             self._save(case.job, cases)
 
-    def _holds(self, case: Case, finding: Finding, told: ToldFinding) -> bool:
-        if not self._is_of_attempt(case, finding, told) or case.is_gone:
-            return False
-        if case.adopted and case.id == incident_id(case.job, case.attempt, told.kind, finding.key):
-            case.recognise(finding.key)
-            self._touched.add(case.id)
-        return case.find(finding.key) is not None
-
-    def _is_of_attempt(self, case: Case, finding: Finding, told: ToldFinding) -> bool:
-        """A job is stopped as a whole, whatever attempts of several worlds it consists of."""
-        if case.attempt == finding.identity.attempt:
-            return True
-        if told.kind is not Kind.PLANNED_STOP or case.primary.kind is not Kind.PLANNED_STOP:
-            return False
-        return case.resolved_at is None
-
-    def _hear(self, case: Case, finding: Finding, told: ToldFinding) -> None:
-        """A finding that belongs to the case already has something new to say, or has ended."""
-        known = case.find(finding.key)
-        assert known is not None
-        self._touched.add(case.id)
-        if known.cleared and not finding.cleared:
-            case.ended = None
-        known.cleared = finding.cleared
-        known.time = finding.time_ns / 1e9
-        if not finding.cleared or told.evidence:
-            known.body = told
-
-    def _place(self, finding: Finding, told: ToldFinding, cases: list[Case]) -> Case:
-        """A finding not heard before joins the incident that explains it, or opens one."""
-        contribution = Contribution(
-            key=finding.key, cleared=False, consequence=False, time=finding.time_ns / 1e9, body=told
-        )
-        for case in cases:
-            if not self._is_of_attempt(case, finding, told) or case.is_gone:
-                continue
-            relation = relate(case.primary, told, case.resolved_at, always=_was_always_so(case))
-            if relation is Relation.UNRELATED:
-                continue
-            # What turns up about the past of an incident that has ended does not open it again, unless it was mistaken.
-            is_past = case.resolved_at is not None and relation is not Relation.CORRECTION
-            contribution.consequence = relation is Relation.CONSEQUENCE or is_past
-            if relation in (Relation.ORIGIN, Relation.CORRECTION) and not contribution.consequence:
-                for former in case.contributions:
-                    former.consequence = True
-            case.add(contribution)
-            self._touched.add(case.id)
-            return case
-        identity, ranks = finding.identity, suspect_ranks(told.suspects)
-        case = Case(
-            id=incident_id(identity.job, identity.attempt, told.kind, finding.key),
-            cluster=identity.cluster,
-            run=identity.run,
-            job=identity.job,
-            attempt=identity.attempt,
-            contributions=[contribution],
-            earlier_incidents=sum(1 for c in cases if suspect_ranks(c.primary.suspects) & ranks),
-        )
-        cases.append(case)
-        self._touched.add(case.id)
-        return case
-
-    def _merge(self, changed: Case, cases: list[Case]) -> None:
-        """Two incidents that turn out to be one: the later goes into the earlier."""
-        for other in cases:
-            if other is changed or other.attempt != changed.attempt or other.merged_into or changed.merged_into:
-                continue
-            if other.resolved_at is not None or changed.resolved_at is not None:
-                continue
-            if relate(other.primary, changed.primary, None, always=_was_always_so(other)) is not Relation.SAME_CAUSE:
-                continue
-            first, second = sorted((other, changed), key=cases.index)
-            for contribution in second.contributions:
-                first.add(contribution)
-            second.merged_into = first.id
-            self._touched |= {first.id, second.id}
-            return
-
-    def _follow_the_job(self, finding: Finding, told: ToldFinding, cases: list[Case]) -> None:
-        """What a finding says of the job holds for all incidents of the job."""
-        now = told.job.now
-        planned = told.kind is Kind.PLANNED_STOP and not finding.cleared
-        for case in cases:
-            if case.is_gone:
-                continue
-            if case.attempt == finding.identity.attempt and now and now != case.job_now:
-                case.job_now = now
-                self._touched.add(case.id)
-            if case.resolved_at is not None or not is_blocking_incident(case):
-                continue
-            if planned:
-                case.ended = finding.time_ns / 1e9
-                self._touched.add(case.id)
-
     def _publish(self, case: Case, finding: Finding | None) -> None:
         """finding: what has changed it; None where nothing did but time."""
         self._touched.add(case.id)
@@ -427,11 +334,6 @@ class Docket:
     def _save(self, job: str, cases: list[Case]) -> None:
         for case in self._book.save(job, cases, self._touched, self._stamp_ns):
             self._conditions.note_suspects(case)
-
-
-def _was_always_so(case: Case) -> bool:
-    """Whether all that is known to have caused it was so as long as the job is seen."""
-    return all(contribution.body.always for contribution in case.causes)
 
 
 def _follow(case: Case, decisions: Decisions) -> None:

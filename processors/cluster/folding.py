@@ -13,6 +13,7 @@ _ACCOUNTS, _SUMS, _FOLDING = "accounts", "account_sums", "folding"
 
 
 def accounts_of(ctx: Context) -> Accounts:
+    """The accounts of the cluster that the context is of."""
     return Accounts(ctx.state.table(_ACCOUNTS), ctx.state.table(_SUMS))
 
 

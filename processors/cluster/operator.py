@@ -41,6 +41,7 @@ class ClusterOperator:
         self._held_conditions: HeldConditions = {}
 
     def key_of(self, record: Record) -> str | None:
+        """The cluster of a finding or published incident; None of all else."""
         payload = record.payload
         if isinstance(payload, Finding):
             return payload.identity.cluster or UNKNOWN_CLUSTER
@@ -49,6 +50,7 @@ class ClusterOperator:
         return None
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
+        """Findings, and after a loss of state incidents as they were published. Looks that are due come first."""
         for record in records:
             self._look_until(record.stamp_ns, ctx)
             docket = self._docket(ctx, record.stamp_ns)

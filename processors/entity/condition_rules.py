@@ -119,6 +119,7 @@ class Ending:
     in_thread: bool
 
     def fits(self, fact: EvidenceFact) -> bool:
+        """Whether a rank ended in this way; of several endings one is enough."""
         if fact.how in self.hows or any(map(self.fits, fact.endings)):
             return True
         if not fact.file and fact.phase in self.phases:

@@ -125,6 +125,7 @@ class EntityState:
 
     @classmethod
     def unpack(cls, row: bytes) -> EntityState:
+        """The inverse, of rows of earlier releases too."""
         head, *apart = row.split(b"\n", 2)
         content = json.loads(head)
         if apart:  # before schema 8 the series stood with the rest
@@ -144,6 +145,7 @@ class EntityState:
         return self.aliases.get(canonical_pci(name) or name, name)
 
     def add(self, condition: Condition) -> None:
+        """Remember a condition in place of one of the same key; of too many one that is over goes first."""
         self.conditions[condition.key] = condition
         if len(self.conditions) > MAX_CONDITIONS:
             order = sorted(self.conditions.values(), key=lambda c: (c.until is None, c.last))

@@ -45,6 +45,7 @@ class LoadRule:
     floor: float
 
     def class_of(self, point: Point) -> str:
+        """Operations are counted by class; "": this point is of none."""
         return self.classes.get(str(point.attributes.get(self.attribute, "")), self.classes.get("*", ""))
 
 

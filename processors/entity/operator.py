@@ -61,6 +61,7 @@ class EntityOperator:
         self._states: dict[str, tuple[bytes, EntityState]] = {}
 
     def key_of(self, record: Record) -> str | None:
+        """KIND:NAME of the entity that a record is about; None of all else."""
         payload = record.payload
         if isinstance(payload, Samples):
             return f"{payload.entity}:{payload.identity.node}" if payload.identity.node else None
@@ -69,6 +70,7 @@ class EntityOperator:
         return None
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
+        """Events and samples of one entity; what they change is told at once."""
         state = self._load(ctx)
         for record in records:
             payload = record.payload

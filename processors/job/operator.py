@@ -90,12 +90,14 @@ class JobOperator:
         self._jobs: dict[str, Worlds] = {}
 
     def key_of(self, record: Record) -> str | None:
+        """The job of a block or event; None of what is no business of jobs."""
         payload = record.payload
         if isinstance(payload, Block) or (isinstance(payload, Event) and payload.name not in _IGNORED):
             return payload.identity.job or None
         return None
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
+        """Blocks and events of one job in their order; what is due between two of them is looked at in between."""
         worlds = self._load(ctx)
         if not worlds.heard_ns:
             ctx.set_timer(_FORGET, ctx.now + KEPT_NS)
@@ -117,6 +119,7 @@ class JobOperator:
         self._save(worlds, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Look where nobody sends any more; forget a job that has not been heard of for long."""
         worlds = self._load(ctx)
         if timer.name == _FORGET:
             self._forget(worlds, ctx)

@@ -33,6 +33,7 @@ class Worlds:
 
     @classmethod
     def load(cls, ctx: Context) -> Worlds:
+        """From the rows of the context's job; a world of its own where there are none."""
         worlds = cls(ctx.key)
         row = ctx.state.table(_NAMES).get("names")
         worlds._names = json.loads(row) if row else {}
@@ -48,6 +49,7 @@ class Worlds:
         return is_current(self.states[0], ctx.state.table(_table(0)))
 
     def save(self, ctx: Context) -> None:
+        """Write what has changed of each world."""
         for number, state in enumerate(self.states):
             save_job(state, ctx.state.table(_table(number)))
         if self._names_changed:

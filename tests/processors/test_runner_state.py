@@ -15,7 +15,8 @@ import pytest
 
 from tests.processors.runner_examples import Clock, encode_events, make_operators, open_bus, output_line, rank_event
 from whichrank.processors.runner import EmbeddedRunner
-from whichrank.processors.runner_state import APPLICATION_ID, RunnerState
+from whichrank.processors.runner_state import RunnerState
+from whichrank.processors.state_file import APPLICATION_ID
 from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.bus import TOPIC_BLOCKS
 

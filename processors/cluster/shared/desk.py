@@ -7,27 +7,21 @@ it changes or waits.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ....telemetry.incident_document import EvidenceRow, IncidentLabel
 from ....telemetry.records import Finding
-from ....telemetry.vocabulary import Kind
 from ...condition_document import ConditionReport
 from ...placement_document import read_placement
-from .candidates import all_candidates
 from .doubts import Doubt, refused_labels, unknown_nodes
-from .fitting import sharing
-from .history import Verdict, blame_of, corruption, lemons, preemptions, rollouts, same_place_again
-from .joint import JointCause, joint_cause, verdict_of
+from .history import Verdict, blame_of
+from .joint import JointCause, joint_cause
+from .looking import SETTLES_S, look_over, pool_of
 from .memory import Memory
-from .newcomers import begun_before, newcomers
-from .observers import blind_spots, clock_note
-from .plans import GRACE_S, Plan, plan_for
-from .rules import the_rule
-from .scene import Scene
-from .scoring import choose
+from .newcomers import begun_before
+from .observers import clock_note
+from .plans import GRACE_S, Plan, plan_row
 from .told import plan_of, read_change, read_load, read_places
 from .troubles import Trouble
 from .waiting import NOTHING, Wait, wait_for
@@ -40,16 +34,8 @@ LOOK_AGAIN_S = 10.0
 SOONEST_S = 0.1
 #: When no other page has come for so long, a page has waited enough.
 QUIET_S = 5.0
-#: An incident that is over is looked at with others for so long.
-LOOKED_AT_S = 900.0
-#: Exposure goes on changing what is thought of an incident for so long.
-SETTLES_S = 120.0
-HORIZON_S = 3600.0
-#: No rule looks at onsets that are further apart than this, but for those that look at days.
-NEAR_S = 900.0
 #: A node's place is told so long after its first job at the latest.
 PLACED_S = 60.0
-_PUSHED_OUT = frozenset({Kind.PLANNED_STOP.value})
 _NOTHING_SAID = IncidentLabel()
 
 
@@ -85,8 +71,6 @@ class Desk:
         self.memory = memory
         #: What is to be told of what cannot be so.
         self.doubts: list[Doubt] = []
-        #: Of the last look: whether any rule had several jobs that fit it.
-        self._may_be_shared = False
 
     # --- what it hears ----------------------------------------------------------------------------------------------
     def take(self, finding: Finding, now: float) -> None:
@@ -129,6 +113,7 @@ class Desk:
             self.doubts.append(doubt)
 
     def take_condition(self, condition: ConditionReport, now: float) -> None:
+        """A condition of an entity that several jobs may use."""
         if self.memory.take_sign(condition, now) and self.memory.open:
             self._look_soon(now)
 
@@ -193,13 +178,14 @@ class Desk:
 
     # --- when it looks ----------------------------------------------------------------------------------------------
     def look(self, now: float) -> Decisions:
+        """Decide over all jobs, as things stand now (Unix seconds of the bus)."""
         memory = self.memory
         memory.set_due(0)
         decisions = Decisions()
-        pool = self._pool(now)
-        verdicts, planned = self._verdicts(pool, now)
-        self._join(verdicts, planned, pool, decisions, now)
-        self._lower(planned, pool, decisions)
+        pool = pool_of(memory, now)
+        seen = look_over(memory, pool, now)
+        self._join(seen.verdicts, seen.planned, pool, decisions, now)
+        self._lower(seen.planned, pool, decisions)
         self._note_clocks(pool, decisions)
         self._release(decisions, now)
         self._doubt_unplaced(now)
@@ -207,110 +193,8 @@ class Desk:
             if trouble.is_fresh:
                 trouble.is_fresh = False
                 memory.put(trouble)
-        self._look_again(pool, now)
+        self._look_again(pool, now, may_be_shared=seen.may_be_shared)
         return decisions
-
-    def _pool(self, now: float) -> list[Trouble]:
-        """What has changed, what has begun lately, what is joined; and what may be of one cause with any of them, by
-        the time at which it began."""
-        memory = self.memory
-        oldest, horizon = now - LOOKED_AT_S, now - HORIZON_S
-
-        def is_near(trouble: Trouble) -> bool:
-            return trouble.resolved is None or (trouble.resolved > oldest and trouble.onset >= horizon)
-
-        news = [memory.troubles[id_] for id_ in (*memory.fresh, *memory.held)]
-        found = {t.id: t for t in (*news, *memory.opened_since(now - SETTLES_S)) if is_near(t)}
-        for leader, members in list(memory.joined.items()):
-            joined = [memory.troubles[id_] for id_ in members if id_ in memory.troubles]
-            is_alive = leader in memory.troubles and any(t.is_open for t in joined)
-            found |= {t.id: t for t in joined if is_alive or is_near(t)}
-        may_share = sharing(memory)
-        sharers = sorted(t.onset for t in found.values() if t.is_telemetry or may_share(t))
-        if memory.plans:
-            sharers = sorted(t.onset for t in found.values())
-        until = -math.inf
-        for onset in sharers:
-            for trouble in memory.began_within(max(onset - NEAR_S, until), onset + NEAR_S):
-                if is_near(trouble) and (memory.plans or trouble.is_telemetry or may_share(trouble)):
-                    found.setdefault(trouble.id, trouble)
-            until = onset + NEAR_S
-        return sorted(found.values(), key=lambda t: (t.onset, t.id))
-
-    def _verdicts(self, pool: Sequence[Trouble], now: float) -> tuple[list[Verdict], dict[str, Plan]]:
-        """In order: who looks, what was planned, the program, what is shared now, what shows over time."""
-        memory = self.memory
-        verdicts = list(blind_spots([t for t in pool if t.is_telemetry]))
-        if any(t.kind in _PUSHED_OUT for t in pool):
-            # Whoever was pushed out is over soon: a cascade is seen over a day.
-            stops = [t for t in memory.troubles.values() if t.kind in _PUSHED_OUT and t.onset > now - 86_400.0]
-            verdicts += preemptions(memory, stops, now)
-        left = _without([t for t in pool if not t.is_telemetry and not t.is_planned], verdicts)
-        planned = self._planned(left, now)
-        left = [t for t in left if t.id not in planned]
-        verdicts += self._maintenance(planned, pool)
-        verdicts += same_place_again(memory, [t for t in left if t.is_open and (t.is_fresh or t.leader)])
-        left = _without(left, verdicts)
-        if len({t.job for t in left}) > 1 or any(t.lost_nodes > 1 for t in left):
-            scene = Scene(memory, left, now)
-            self._may_be_shared = scene.is_shared()
-            chosen = choose(all_candidates(scene), {t.id: t.job for t in left})
-            verdicts += [verdict_of(choice) for choice in chosen]
-            left = _without(left, verdicts)
-        verdicts += self._over_time(left, now)
-        return verdicts, planned
-
-    def _over_time(self, left: Sequence[Trouble], now: float) -> list[Verdict]:
-        """What shows over days is looked for when an incident is news; all that are open may be its work."""
-        memory = self.memory
-        news = [t for t in left if t.is_open and (t.is_fresh or t.leader)]
-        if not news:
-            return []
-        known = {t.id for t in left}
-        others = [t for t in memory.open.values() if not t.leader and not t.is_telemetry and not t.is_planned]
-        wider = [*(t for t in left if t.is_open), *(t for t in others if t.id not in known)]
-        nodes = {node for t in news for node in t.nodes}
-        verdicts: list[Verdict] = []
-        for look in (rollouts, corruption, lemons, newcomers):
-            verdicts += look(memory, _without(wider, verdicts), nodes, now)
-        return verdicts
-
-    def _planned(self, troubles: Iterable[Trouble], now: float) -> dict[str, Plan]:
-        memory, found = self.memory, {}
-        if not memory.plans:
-            return {}
-        for trouble in troubles:
-            attempt = memory.placements.of(trouble.job, trouble.attempt)
-            counts = memory.landscape.counts(attempt) if attempt is not None else {}
-            # What was over in time stays explained.
-            plan = plan_for(memory.plans.values(), trouble, attempt, counts, min(now, trouble.resolved or now))
-            if plan is not None:
-                found[trouble.id] = plan
-        return found
-
-    def _maintenance(self, planned: dict[str, Plan], pool: Sequence[Trouble]) -> list[Verdict]:
-        """One incident for all that one plan brings about."""
-        by_plan: dict[str, list[Trouble]] = {}
-        for trouble in pool:
-            if trouble.id in planned:
-                by_plan.setdefault(planned[trouble.id].key, []).append(trouble)
-        verdicts = []
-        for key, members in sorted(by_plan.items()):
-            plan = self.memory.plans[key]
-            if len({t.job for t in members}) > 1:
-                value = f"{plan.what} ({plan.by or 'announced'})"
-                verdicts.append(
-                    Verdict(
-                        rule=the_rule("maintenance"),
-                        value=value,
-                        probability=0.9,
-                        members=[t.id for t in members],
-                        onset=min(t.onset for t in members),
-                        words={"jobs": len({t.job for t in members})},
-                        evidence=[plan_row(plan)],
-                    )
-                )
-        return verdicts
 
     # --- what follows -----------------------------------------------------------------------------------------------
     def _join(
@@ -427,7 +311,7 @@ class Desk:
                 for doubt in unknown_nodes(attempt.job, attempt.nodes, memory.landscape.labels) if attempt else ():
                     self.doubt(doubt)
 
-    def _look_again(self, pool: Sequence[Trouble], now: float) -> None:
+    def _look_again(self, pool: Sequence[Trouble], now: float, *, may_be_shared: bool) -> None:
         if self.memory.unplaced:
             self._look_soon(now, max(SOONEST_S, min(self.memory.unplaced.values()) - now))
         held = [self.memory.troubles[id_] for id_ in self.memory.held]
@@ -439,7 +323,7 @@ class Desk:
             return
         open_jobs = {t.job for t in pool if t.is_open and not t.is_planned}
         newest = max((t.opened for t in pool), default=0.0)
-        unsettled = self._may_be_shared or any(t.leader for t in pool)
+        unsettled = may_be_shared or any(t.leader for t in pool)
         if unsettled and len(open_jobs) > 1 and now - newest < SETTLES_S:
             self._look_soon(now, max(LOOK_AGAIN_S, now - newest))
         ends = [
@@ -447,19 +331,3 @@ class Desk:
         ]
         if ends and any(t.is_open for t in pool):
             self._look_soon(now, min(ends) - now + 1.0)
-
-
-def plan_row(plan: Plan) -> EvidenceRow:
-    """As evidence."""
-    return EvidenceRow(
-        signal=f"plan.{plan.what}",
-        source=plan.by or "announced",
-        time_s=plan.begin,
-        value=plan.what,
-        shows=f"{plan.what} was announced for this time, until {plan.end - plan.begin:.0f} s after its begin",
-    )
-
-
-def _without(troubles: Iterable[Trouble], verdicts: Iterable[Verdict]) -> list[Trouble]:
-    explained = {id_ for verdict in verdicts for id_ in verdict.members}
-    return [trouble for trouble in troubles if trouble.id not in explained]

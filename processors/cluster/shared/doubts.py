@@ -31,10 +31,12 @@ class Doubt:
 
     @property
     def key(self) -> str:
+        """By which it is known that it was told before."""
         return f"{self.what}\t{self.entity}"
 
 
 def unreadable(finding: Finding, error: Exception) -> Doubt:
+    """Of a finding that the desk has stumbled over."""
     said = f"{type(error).__name__}: {error}"[:MAX_WORDS]
     return Doubt(
         what=UNREADABLE, entity=finding.key[:MAX_WORDS], words=f"{finding.key[:MAX_WORDS]} is passed over: {said}"

@@ -12,6 +12,7 @@ _CRASHES = frozenset({"rank_died", "rank_raised"})
 
 
 def rules_that_fit(trouble: Trouble) -> frozenset[str]:
+    """Names of those under which the trouble may be a shared cause's work."""
     return frozenset(rule.name for rule in load_shared_rules().values() if rule.explains and fits(rule, trouble))
 
 
@@ -42,6 +43,7 @@ def fits(rule: Rule, trouble: Trouble) -> bool:
 
 
 def speaks_of(rule: Rule, trouble: Trouble) -> bool:
+    """Whether its error or its own condition names what the rule is about."""
     return speaks_of_its_errors(rule, trouble) or trouble.own.get("condition") in rule.symptoms
 
 
@@ -57,4 +59,5 @@ def are_enough(rule: Rule, troubles: Collection[Trouble]) -> bool:
 
 
 def is_lone(rule: Rule, trouble: Trouble) -> bool:
+    """Whether it has lost so many nodes together that one job is evidence enough."""
     return 0 < rule.min_nodes <= trouble.lost_nodes

@@ -1,27 +1,21 @@
-"""Causes that show only over time: the same place again, a lemon, silent corruption, a rollout, preemptions.
+"""Causes that show only over time: the same place again, a lemon, preemptions.
 
 Each function looks at what is open now in the light of 28 days, and gives the verdicts that follow. Pure over Memory.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ....telemetry.incident_document import EvidenceRow, Value
-from ....telemetry.kind_sets import NUMERIC_KINDS, SPEED_KINDS
 from ....telemetry.vocabulary import Kind
 from .memory import Memory, step_key
 from .placements import DAY_S, KEPT_S, Attempt
 from .rules import Rule, the_rule
 from .scoring import (
-    LEAST_GAIN,
     MOST_SURE,
-    TEMPER,
     failures_of_node,
-    hit_or_not,
     lemon_probability,
     rate_per_hour,
 )
@@ -29,10 +23,6 @@ from .troubles import Trouble
 
 #: A node is a lemon from so many incidents on, of so many jobs, and when it is so sure.
 LEMON_INCIDENTS, LEMON_JOBS, LEMON_SURE = 3, 2, 0.95
-CORRUPTED_JOBS, CORRUPTION_P1 = 3, 0.7
-#: Failures follow a change within a day, at so many times the rate, on so many nodes.
-ROLLOUT_S, ROLLOUT_RATIO, ROLLOUT_NODES = DAY_S, 3.0, 3
-ROLLOUT_EXPECTED_RATIO = 10.0
 #: Whom a starting job pushes out ends so shortly before its start, or at it.
 PUSHED_OUT_S, STARTED_S = 180.0, 30.0
 #: How much of an incident that suspects somebody on a node is the node's, where nothing else is known.
@@ -213,182 +203,6 @@ def _fleet(memory: Memory, now: float) -> tuple[float, float]:
     """Failures and node-hours of all nodes, up to now."""
     failures, hours = memory.sums.of_fleet(now)
     return failures, hours + sum((now - a.begin) / 3600.0 * len(a.nodes) for a in memory.placements.running.values())
-
-
-# --- silent corruption ----------------------------------------------------------------------------------------------
-def corruption(memory: Memory, troubles: Sequence[Trouble], _: Collection[str], now: float) -> Iterator[Verdict]:
-    """Every job that ever held a node goes wrong in its numbers later: its GPU computes what it should not."""
-    members = [t for t in troubles if t.kind in NUMERIC_KINDS]
-    if not members:
-        return
-    rule = the_rule("corruption")
-    hit: dict[str, Trouble] = {}
-    for trouble in memory.troubles.values():
-        if trouble.kind in NUMERIC_KINDS and trouble.onset > now - KEPT_S and trouble.cause[:1] != ["same_place_again"]:
-            hit.setdefault(trouble.job, trouble)
-    if len(hit) < CORRUPTED_JOBS:
-        return
-    held: dict[str, set[str]] = {}
-    for job, keys in memory.placements.by_job.items():
-        until = hit[job].onset if job in hit else now
-        for key in keys:
-            attempt = memory.placements.attempts[key]
-            if attempt.begin <= until and (attempt.end is None or attempt.end > now - KEPT_S):
-                for node in attempt.nodes:
-                    held.setdefault(node, set()).add(job)
-    jobs, penalty = set(memory.placements.by_job), math.log(max(len(held), 1))
-    scores = {}
-    for node, holders in held.items():
-        inside = holders & set(hit)
-        if len(inside) < CORRUPTED_JOBS:
-            continue
-        others = jobs - holders
-        base = min(0.5, max(0.02, (len(others & set(hit)) + 0.5) / (len(others) + 1.0)))
-        named = sum(2.0 if node in hit[job].nodes else -3.0 for job in inside if hit[job].nodes)
-        if base < CORRUPTION_P1:
-            llr = hit_or_not(len(inside), len(holders - set(hit)), CORRUPTION_P1, base)
-            scores[node] = llr + named - penalty
-    best = sorted(scores, key=lambda node: (-scores[node], node))
-    if not best or scores[best[0]] <= LEAST_GAIN:
-        return
-    node = best[0]
-    weights = {other: math.exp((scores[other] - scores[node]) / TEMPER) for other in best[:8]}
-    whole = sum(weights.values()) + math.exp(-scores[node] / TEMPER)
-    mine = [t for t in members if t.job in held[node]]
-    if not mine:
-        return
-    inside, others = held[node] & set(hit), jobs - held[node]
-    gpus = Counter(gpu for job in inside for gpu in hit[job].gpus)
-    gpu = next((g for g, count in gpus.most_common(1) if count >= 2), "")
-    yield Verdict(
-        rule=rule,
-        value=node,
-        probability=min(MOST_SURE, 1.0 / whole),
-        decides=1.0 / whole >= 0.6,
-        members=[t.id for t in mine],
-        onset=min(t.onset for t in mine),
-        rivals=[(rule.name, other, weights[other] / whole) for other in best[1:8] if weights[other] / whole > 0.02],
-        jobs=[(job, hit[job].attempt, "victim") for job in sorted(inside)],
-        words={
-            "value": node,
-            "count": len(inside),
-            "held": len(held[node]),
-            "others": len(others & set(hit)),
-            "rest": len(others),
-            "jobs": len(inside),
-            "gpu": gpu,
-        },
-        evidence=[
-            EvidenceRow(
-                signal="history.numbers",
-                source=f"job {job}",
-                time_s=hit[job].onset,
-                value=hit[job].kind,
-                shows=f"job {job} had held {node} before its numbers went wrong",
-            )
-            for job in sorted(inside)[:6]
-        ],
-    )
-
-
-# --- a rollout ------------------------------------------------------------------------------------------------------
-def rollouts(memory: Memory, troubles: Sequence[Trouble], fresh: Collection[str], now: float) -> Iterator[Verdict]:
-    """Failures follow a version over nodes and jobs; the onset is the time of the change on each node.
-
-    fresh: nodes of which there is news.
-    """
-    rule = the_rule("rollout")
-    changed: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}
-    for node, what, new, time, old in memory.landscape.changes(now - 2 * ROLLOUT_S):
-        changed.setdefault((what, new), {})[node] = (time, old)
-    best: tuple[float, Verdict] | None = None
-    for (what, new), nodes in sorted(changed.items()):
-        if len(nodes) < ROLLOUT_NODES or nodes.keys().isdisjoint(fresh):
-            continue
-        scored = _rollout(memory, rule, what, new, nodes, len(changed), troubles, now)
-        if scored is not None and (best is None or scored[0] > best[0]):
-            best = scored
-    if best is not None:
-        yield best[1]
-
-
-def _rollout(
-    memory: Memory,
-    rule: Rule,
-    what: str,
-    new: str,
-    nodes: dict[str, tuple[float, str]],
-    changes: int,
-    troubles: Sequence[Trouble],
-    now: float,
-) -> tuple[float, Verdict] | None:
-    begin = min(time for time, _ in nodes.values()) - ROLLOUT_S
-    after: dict[tuple[str, str], Trouble] = {}
-    elsewhere: set[tuple[str, str]] = set()
-    for trouble in memory.troubles.values():
-        if (
-            trouble.onset < begin
-            or trouble.is_telemetry
-            or trouble.is_planned
-            or (trouble.kind in SPEED_KINDS and trouble.own)
-        ):
-            continue
-        if trouble.cause and trouble.cause[0] not in (rule.name, "lemon"):
-            continue
-        for node in trouble.nodes[:1]:
-            changed_at = nodes.get(node, (math.inf, ""))[0]
-            if changed_at <= trouble.onset <= changed_at + ROLLOUT_S:
-                after[(trouble.job, node)] = trouble
-            else:
-                elsewhere.add((trouble.job, node))
-    known = set(memory.landscape.labels) | set(memory.placements.by_node) | set(nodes)
-    exposed_s = sum(min(ROLLOUT_S, now - time) for time, _ in nodes.values())
-    other_s = max(1.0, len(known) * (now - begin) - exposed_s)
-    hit_nodes, hit_jobs = {node for _, node in after}, {job for job, _ in after}
-    if len(hit_nodes) < ROLLOUT_NODES or len(hit_jobs) < 2 or exposed_s <= 0:
-        return None
-    ratio = ((len(after) + 0.5) / exposed_s) / ((len(elsewhere) + 0.5) / other_s)
-    if ratio < ROLLOUT_RATIO:
-        return None
-    share = exposed_s / (exposed_s + other_s)
-    expected = ROLLOUT_EXPECTED_RATIO * exposed_s / (ROLLOUT_EXPECTED_RATIO * exposed_s + other_s)
-    gain = hit_or_not(len(after), len(elsewhere), expected, share) - math.log(max(1, changes))
-    # That so many fail within a day of their change at all, and not one before: the more nodes, the less by chance.
-    if gain <= LEAST_GAIN - 1.0:
-        return None
-    members = [t.id for t in troubles if any(key[1] in t.nodes for key in after) and (t.job, t.nodes[0]) in after]
-    if not members:
-        return None
-    old = Counter(old for _, old in nodes.values()).most_common(1)[0][0]
-    first = sorted(after.values(), key=lambda t: t.onset)
-    return gain, Verdict(
-        rule=rule,
-        value=new,
-        probability=min(MOST_SURE, 1.0 / (1.0 + math.exp(-(gain + 1.0) / TEMPER))),
-        members=members,
-        onset=min(t.onset for t in after.values()),
-        jobs=[(t.job, t.attempt, "victim") for t in first],
-        words={"what": what, "value": new, "count": len(after), "ratio": ratio, "jobs": len(hit_jobs), "old": old},
-        evidence=[
-            EvidenceRow(
-                signal=f"change.{what}",
-                source=node,
-                time_s=nodes[node][0],
-                value=new,
-                shows=f"{what} {old or '?'} -> {new} on {node}, {(t.onset - nodes[node][0]) / 60:.0f} min before "
-                f"job {t.job} failed there",
-            )
-            for (_, node), t in sorted(after.items(), key=lambda each: each[1].onset)[:8]
-        ],
-        innocent=[
-            (
-                f"node {node}",
-                "a job failed there",
-                f"so it did on {len(hit_nodes)} nodes, each within a day of the change",
-            )
-            for node in sorted(hit_nodes)[:8]
-        ],
-    )
 
 
 # --- preemption -----------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ class JointCause:
 
 
 def verdict_of(choice: Choice) -> Verdict:
+    """The verdict that a chosen candidate amounts to, its rivals named."""
     best = choice.candidate
     return Verdict(
         rule=best.rule,

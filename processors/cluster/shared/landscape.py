@@ -193,6 +193,7 @@ class Landscape:
         return attempt.counts
 
     def number_of_values(self, attribute: str, nodes: int) -> int:
+        """How many an attribute has in the fleet, at least 1: one of so many is blamed. nodes: how many are known."""
         if attribute == "node":
             return max(nodes, 1)
         return max(len(self.values.get(attribute, ())), 1)

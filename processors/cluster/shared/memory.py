@@ -114,6 +114,7 @@ class Memory:
         self._misc.put("version", b"%d" % self.version)
 
     def set_due(self, due_ns: int) -> None:
+        """When the next look is taken (the bus's nanoseconds); 0: none is asked for."""
         self.due_ns = due_ns
         self._misc.put("due", b"%d" % due_ns)
         self.changed()
@@ -146,6 +147,7 @@ class Memory:
 
     # --- troubles ---------------------------------------------------------------------------------------------------
     def put(self, trouble: Trouble) -> None:
+        """Keep a trouble, new or changed; too many and those of long ago go."""
         self._troubles.put_later(trouble.id, trouble.pack)  # it is put again before the next commit, nearly always
         if trouble.is_planned:
             self.stopped_at = max(self.stopped_at, trouble.opened)
@@ -165,6 +167,7 @@ class Memory:
         return known[1]
 
     def note_opening(self, at: float, job: str) -> None:
+        """A page-worthy incident was opened. at: Unix seconds of the bus; a minute of them is kept."""
         self.openings.append((at, job))
         while self.openings and self.openings[0][0] < at - 60.0:
             self.openings.popleft()
@@ -190,6 +193,7 @@ class Memory:
             yield self.troubles[self.by_onset[place][1]]
 
     def opened_since(self, since: float) -> Iterator[Trouble]:
+        """Those opened after this (Unix seconds), the newest first."""
         for trouble in reversed(self.troubles.values()):
             if trouble.opened <= since:
                 return
@@ -293,9 +297,11 @@ class Memory:
         }
 
     def is_anything_throttled(self) -> bool:
+        """Whether any node's GPUs are held back: else no rule about it needs to be asked."""
         return any(sign.name in THROTTLES for found in self.signs.values() for sign in found.values())
 
     def put_plan(self, plan: Plan) -> None:
+        """Keep what was announced; the oldest go where they are too many."""
         self.plans[plan.key] = plan
         self._plans.put(plan.key, plan.pack())
         while len(self.plans) > MAX_PLANS:

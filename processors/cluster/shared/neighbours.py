@@ -44,10 +44,12 @@ class Actor:
         return min(4.0, math.log(share / (1.0 - share)) + 0.7 * (self.bursts - 1))
 
     def llr(self, trouble: str) -> float:
+        """Log-likelihood ratio of a trouble (its id) under this actor: how well its stalls go with the bursts."""
         return math.log(max(0.05, self.correlation.get(trouble, 0.0)) / 0.3)
 
 
 def actors_on(scene: Scene, rule: Rule, troubles: Sequence[Trouble]) -> Iterable[Actor]:
+    """Jobs that ask a service for most of its operations, and whose bursts come before the troubles' stalls."""
     for key, nodes in sorted(scene.memory.landscape.loads.items()):
         service, _, operation = key.partition("\t")
         bursts, usual = _by_job(scene, nodes, troubles)

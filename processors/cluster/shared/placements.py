@@ -45,12 +45,15 @@ class Attempt:
 
     @property
     def key(self) -> str:
+        """Job and attempt, as its row is named."""
         return f"{self.job}\t{self.attempt}"
 
     def ran_at(self, time: float) -> bool:
+        """Whether it ran at this time (Unix seconds); without a known end it still runs."""
         return self.begin <= time and (self.end is None or time <= self.end)
 
     def pack(self) -> bytes:
+        """Its row; what is counted of its nodes is made anew."""
         names = ("job", "attempt", "run", "name", "owner", "world_size", "begin", "end", "nodes")
         return json.dumps({name: getattr(self, name) for name in names}, separators=(",", ":")).encode()
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ....telemetry.incident_document import EvidenceRow
 from .placements import Attempt, Value
 from .troubles import Trouble
 
@@ -32,6 +33,7 @@ class Plan:
     jobs: list[str]
 
     def pack(self) -> bytes:
+        """Its row."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
 
     def explains(self, trouble: Trouble, attempt: Attempt | None, counts: Mapping[Value, int], now: float) -> bool:
@@ -62,3 +64,14 @@ def plan_for(
     """The earliest that explains the trouble now (Unix seconds). counts: how many nodes of its job have each value."""
     found = [plan for plan in plans if plan.explains(trouble, attempt, counts, now)]
     return min(found, key=lambda plan: (plan.begin, plan.key)) if found else None
+
+
+def plan_row(plan: Plan) -> EvidenceRow:
+    """As evidence."""
+    return EvidenceRow(
+        signal=f"plan.{plan.what}",
+        source=plan.by or "announced",
+        time_s=plan.begin,
+        value=plan.what,
+        shows=f"{plan.what} was announced for this time, until {plan.end - plan.begin:.0f} s after its begin",
+    )

@@ -89,9 +89,11 @@ def load_shared_rules() -> Mapping[str, Rule]:
 
 
 def rules_of(family: str) -> list[Rule]:
+    """Rules that are looked at in the same way, in the file's order."""
     return [rule for rule in load_shared_rules().values() if rule.family == family]
 
 
 def the_rule(family: str) -> Rule:
+    """The only rule of a family. Raises ValueError where there are several or none."""
     (rule,) = rules_of(family)
     return rule

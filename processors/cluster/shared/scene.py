@@ -33,6 +33,7 @@ class Scene:
 
     @cached_property
     def attempts(self) -> dict[str, Attempt | None]:
+        """By trouble (its id): the attempt that it is of, None where no placement was told."""
         return {t.id: self.memory.placements.of(t.job, t.attempt) for t in self.troubles}
 
     @cached_property
@@ -45,11 +46,13 @@ class Scene:
 
     @cached_property
     def running(self) -> dict[str, Attempt]:
+        """By key: attempts that were in use when the first trouble began, and not young then."""
         first = min((t.onset for t in self.troubles), default=self.now)
         return {a.key: a for a in self.memory.placements.running_at(first - YOUNG_S)}
 
     @cached_property
     def nodes(self) -> int:
+        """How many nodes the fleet has, as far as is known; at least 1."""
         return max(len(self.memory.landscape.labels), len(self.memory.placements.by_node), 1)
 
     def fitting(self, rule: Rule) -> Sequence[Trouble]:
@@ -62,6 +65,7 @@ class Scene:
         return any(are_enough(rules[name], found) for name, found in self._fitting.items())
 
     def counts(self, trouble: Trouble) -> Mapping[Value, int]:
+        """How many nodes of the trouble's attempt have each value; {} where its placement is unknown."""
         attempt = self.attempts[trouble.id]
         return self.memory.landscape.counts(attempt) if attempt is not None else {}
 

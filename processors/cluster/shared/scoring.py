@@ -51,6 +51,7 @@ class Candidate:
     is_lone: bool = False  # one job is enough: several of its nodes were hit together
 
     def gain(self, explained: Iterable[str] = ()) -> float:
+        """Log-odds for it, beyond what it costs. explained: troubles that another cause has taken already."""
         taken = set(explained)
         return sum(llr for trouble, llr in self.covers.items() if trouble not in taken) + self.against + self.prior
 
@@ -66,6 +67,7 @@ class Choice:
 
     @property
     def decides(self) -> bool:
+        """Whether it is sure enough to be named alone."""
         return self.probability >= DECIDES
 
 

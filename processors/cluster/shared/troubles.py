@@ -78,6 +78,7 @@ class Trouble:
 
     @property
     def is_open(self) -> bool:
+        """Whether it lasts."""
         return self.resolved is None
 
     @property
@@ -94,10 +95,12 @@ class Trouble:
 
     @property
     def is_telemetry(self) -> bool:
+        """whichrank cannot see; nothing is wrong with the job for it."""
         return self.bucket == _TELEMETRY
 
     @property
     def is_planned(self) -> bool:
+        """Somebody wanted it, or has announced it."""
         return self.bucket == _PLANNED
 
     @property
@@ -106,10 +109,12 @@ class Trouble:
         return self.kind, self.error.partition(_AND)[0]
 
     def pack(self) -> bytes:
+        """Its row."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":")).encode()
 
     @classmethod
     def unpack(cls, row: bytes) -> Trouble:
+        """The inverse, of rows of earlier releases too, whose error was a sentence."""
         known = json.loads(row)
         if "hows" not in known:
             error = known["error"]

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....diagnosis.goodput.gaps import Moments, classify_gap
-from ....diagnosis.goodput.interval import Interval, Part, as_slow, merge, slow_excess_ns
+from ....diagnosis.goodput.gaps import Moments
+from ....diagnosis.goodput.interval import Part, merge
 from ....diagnosis.goodput.step_time import (
     LONG_STEP,
     NO_REFERENCE,
     OF_PHASES,
     Reference,
     mean_step_ns,
-    reference_step,
     split_steps,
 )
 from ....telemetry.kind_sets import SPEED_KINDS
@@ -29,13 +28,12 @@ from ....telemetry.vocabulary import Kind, Phase, TimeBucket
 from ...operator import Context
 from ..state.accounting_state import KEPT_EVALUATIONS, KEPT_LENGTHS, Fault, FirstStep, Stretch
 from .interval_emitter import INTERVAL_NS, emit, interval_between, tell
+from .ledger_views import charge_slow, covered_ns, emit_gap, moments_of, stop_of, usual_step, wanted_length_ns
 from .resumed_checkpoint import lose_steps, settle_resume
 
 if TYPE_CHECKING:
     from ..state.job_state import JobState
 
-#: A stretch is twice as long for each so many intervals that no checkpoint holds, so that they stay few.
-DOUBLES_AFTER = 32
 _BUCKETS = (*(bucket for bucket, _ in OF_PHASES), TimeBucket.PRODUCTIVE, TimeBucket.UNKNOWN)
 _RESTORE, _SAVE, _EVALUATION, _DATA, _OWN, _UNKNOWN = 0, 1, 2, len(OF_PHASES) - 1, len(OF_PHASES), len(OF_PHASES) + 1
 _EVAL, _CHECKPOINT = int(Phase.EVAL), int(Phase.CHECKPOINT)
@@ -48,11 +46,11 @@ def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
     ledger = job.ledger
     if not rows.size or job.judged_by:
         return
-    covered_ns = _covered_ns(job)
-    fresh = rows["end_ns"] > covered_ns
+    covered = covered_ns(job)
+    fresh = rows["end_ns"] > covered
     again = fresh & (rows["step"] <= ledger.last_step)
     is_again = bool(again.any())
-    if is_again and int(rows["begin_ns"][again].min()) < covered_ns:
+    if is_again and int(rows["begin_ns"][again].min()) < covered:
         fresh, is_again = fresh & ~again, False  # of a rank that is far behind
     if not fresh.all():
         rows = rows[fresh]
@@ -115,7 +113,7 @@ def _without_waits_between(of_ranks: np.ndarray, first: np.ndarray, longest: np.
 
 def _add_steps(job: JobState, steps: np.ndarray, ends: np.ndarray, phases: np.ndarray, now: int, ctx: Context) -> None:
     ledger = job.ledger
-    begins = np.concatenate([[_covered_ns(job)], ends[:-1]])
+    begins = np.concatenate([[covered_ns(job)], ends[:-1]])
     lengths = ends - begins
     parts = np.concatenate([split_steps(lengths, phases), np.zeros((steps.size, 1), np.int64)], axis=1)
     counts = np.diff(steps, prepend=ledger.last_step)
@@ -164,7 +162,7 @@ def _add_steps(job: JobState, steps: np.ndarray, ends: np.ndarray, phases: np.nd
         if border < steps.size:
             _close_open(job, now, ctx)
     length_ns = ledger.open.end_ns - ledger.open.begin_ns if ledger.open else 0
-    if length_ns >= INTERVAL_NS and length_ns >= _interval_ns(job):
+    if length_ns >= INTERVAL_NS and length_ns >= wanted_length_ns(job):
         _close_open(job, now, ctx)
 
 
@@ -180,7 +178,7 @@ def _fit(job: JobState, begins: np.ndarray, at: int, border: int) -> int:
     begin_ns = stretch.begin_ns if stretch else int(begins[at])
     if begins[border - 1] - begin_ns < INTERVAL_NS:
         return border
-    long_enough = np.flatnonzero(begins[at:border] - begin_ns >= _interval_ns(job))
+    long_enough = np.flatnonzero(begins[at:border] - begin_ns >= wanted_length_ns(job))
     return at + int(long_enough[0]) if long_enough.size else border
 
 
@@ -242,7 +240,7 @@ def begin_attempt(job: JobState, steps_before: int, now: int, ctx: Context) -> N
         return
     _take_rest(job, now, ctx)
     _close_open(job, now, ctx)
-    moments = _moments(job)
+    moments = moments_of(job)
     if ledger.last_step >= 0:
         ledger.past = replace(moments, was_over=ledger.is_over)
     elif began_ns := moments.onset_ns or moments.asked_ns or moments.first_exit_ns:
@@ -265,7 +263,7 @@ def _leave_start(job: JobState, until_ns: int, now: int, ctx: Context) -> None:
     """The attempt's start is over, and with it what came before."""
     ledger = job.ledger
     if until_ns > ledger.front_ns:
-        _emit_gap(job, until_ns, replace(ledger.past, restarted_ns=ledger.started_ns), now, ctx)
+        emit_gap(job, until_ns, replace(ledger.past, restarted_ns=ledger.started_ns), now, ctx)
 
 
 def _hidden_restart(job: JobState, step: int, begin_ns: int, now: int, ctx: Context) -> None:
@@ -274,7 +272,7 @@ def _hidden_restart(job: JobState, step: int, begin_ns: int, now: int, ctx: Cont
     _close_open(job, now, ctx)
     lose_steps(job, ledger.steps_before + step, "", now, ctx)
     if begin_ns > ledger.front_ns:
-        _emit_gap(job, begin_ns, Moments(restarted_ns=begin_ns), now, ctx)
+        emit_gap(job, begin_ns, Moments(restarted_ns=begin_ns), now, ctx)
     ledger.last_step, ledger.saving, ledger.evaluating = step - 1, None, None
 
 
@@ -288,12 +286,12 @@ def finish(job: JobState, ended_ns: int, now: int, ctx: Context, *, well: bool, 
         return
     _take_rest(job, now, ctx)
     _close_open(job, now, ctx)
-    moments = replace(_moments(job), finished=well)
+    moments = replace(moments_of(job), finished=well)
     if ledger.last_step < 0:
         _leave_start(job, moments.onset_ns or moments.asked_ns or moments.first_exit_ns or ended_ns, now, ctx)
     ended_ns = max(ended_ns, ledger.last_exit_ns)
     if ended_ns > ledger.front_ns:
-        _emit_gap(job, ended_ns, moments, now, ctx)
+        emit_gap(job, ended_ns, moments, now, ctx)
     ledger.is_over, ledger.changed = has_left, True
 
 
@@ -302,7 +300,7 @@ def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
     ledger = job.ledger
     if not ledger.faults or stamp_ns - ledger.front_ns < INTERVAL_NS or ledger.is_over or job.judged_by:
         return
-    stop = _stop_of(ledger.faults)
+    stop = stop_of(ledger.faults)
     if stop is None or stop.cleared_ns or not ledger.front_ns or stop.onset_ns > stamp_ns - INTERVAL_NS:
         return
     _take_rest(job, stamp_ns, ctx)
@@ -310,7 +308,7 @@ def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
     if ledger.last_step < 0:
         _leave_start(job, stop.onset_ns, stamp_ns, ctx)
     if stamp_ns - ledger.front_ns >= INTERVAL_NS:
-        _emit_gap(job, stamp_ns, _moments(job), stamp_ns, ctx)
+        emit_gap(job, stamp_ns, moments_of(job), stamp_ns, ctx)
 
 
 # --- slow ranks -------------------------------------------------------------------------------------------------------
@@ -336,48 +334,14 @@ def judge_slow(job: JobState, now: int, ctx: Context) -> None:
     for interval in ledger.kept:
         changed = interval
         if interval.steps and interval.end_ns > slow.onset_ns:
-            changed = _slow(job, interval)
+            changed = charge_slow(job, interval)
         if changed != interval:
             emit(job, changed, now, ctx)
         kept.append(changed)
     ledger.kept = kept
 
 
-def _slow(job: JobState, interval: Interval) -> Interval:
-    """Steps differ by chance both ways: only what remains is the slow rank's. At most a step is carried over."""
-    ledger = job.ledger
-    left_ns = ledger.slow_credit_ns - slow_excess_ns(interval, ledger.slow_reference_ns)
-    slow = as_slow(
-        interval,
-        ledger.slow_reference_ns,
-        ledger.slow_cause,
-        ledger.slow_credit_ns,
-        evaluation_ns=ledger.slow_evaluation_ns,
-    )
-    ledger.slow_credit_ns = min(max(0, left_ns), ledger.slow_reference_ns)
-    return slow
-
-
-def usual_step(job: JobState) -> Reference:
-    """As the newest plain steps have it."""
-    return reference_step(job.ledger.lengths[:, 1])
-
-
 # --- telling ----------------------------------------------------------------------------------------------------------
-def _covered_ns(job: JobState) -> int:
-    """Up to where steps were taken, told or not."""
-    ledger = job.ledger
-    if ledger.open is not None:
-        return ledger.open.end_ns
-    return ledger.first.end_ns if ledger.first is not None else ledger.front_ns
-
-
-def _interval_ns(job: JobState) -> int:
-    saved = job.checkpoints.saved_steps
-    since = sum(1 for interval in job.ledger.kept if interval.last_step >= saved)
-    return INTERVAL_NS << min(since // DOUBLES_AFTER, 16)
-
-
 def _close_open(job: JobState, now: int, ctx: Context, more: tuple[Part, ...] = ()) -> None:
     """The open stretch, and before it what the attempt began with."""
     ledger = job.ledger
@@ -396,7 +360,7 @@ def _close_open(job: JobState, now: int, ctx: Context, more: tuple[Part, ...] = 
         evaluations=stretch.evaluations,
     )
     if ledger.slow_cause:
-        interval = _slow(job, interval)
+        interval = charge_slow(job, interval)
     tell(job, interval, now, ctx)
 
 
@@ -428,41 +392,3 @@ def _settle_first(job: JobState, now: int, ctx: Context) -> None:
     stretch.begin_ns, stretch.first_step = begin_ns, number + first.step + 1 - first.steps
     stretch.parts = [old + new for old, new in zip(stretch.parts, whole, strict=True)]
     stretch.steps += first.steps
-
-
-def _moments(job: JobState) -> Moments:
-    """Of the end of the current attempt, as far as it is known."""
-    ledger = job.ledger
-    stop = _stop_of(ledger.faults)
-    asked = next((fault for fault in ledger.faults if fault.kind == Kind.PLANNED_STOP.value), None)
-    save, evaluation = (
-        each if each is not None and each.step > ledger.last_step >= 0 else None
-        for each in (ledger.saving, ledger.evaluating)
-    )
-    return Moments(
-        cause=(stop.cause if stop else "") or (asked.cause if asked else ""),
-        onset_ns=stop.onset_ns if stop else 0,
-        detected_ns=stop.detected_ns if stop else 0,
-        asked_ns=asked.onset_ns if asked else 0,
-        first_exit_ns=ledger.first_exit_ns,
-        last_exit_ns=ledger.last_exit_ns,
-        worked=ledger.last_step >= 0,
-        save_begin_ns=save.begin_ns if save else 0,
-        save_end_ns=save.end_ns if save and not save.ranks else 0,
-        evaluation_begin_ns=evaluation.begin_ns if evaluation else 0,
-        evaluation_end_ns=evaluation.end_ns if evaluation and not evaluation.ranks else 0,
-        calls_ns=0 if ledger.last_step >= 0 else job.progress.call_gaps.first_call_ns,
-    )
-
-
-def _stop_of(faults: list[Fault]) -> Fault | None:
-    """The one that stopped the attempt: the earliest that did not pass."""
-    stops = [f for f in faults if f.kind not in SPEED_KINDS and f.kind != Kind.PLANNED_STOP.value]
-    lasting = [fault for fault in stops if not fault.cleared_ns] or stops
-    return min(lasting, key=lambda fault: fault.onset_ns, default=None)
-
-
-def _emit_gap(job: JobState, until_ns: int, moments: Moments, now: int, ctx: Context) -> None:
-    for piece in classify_gap(job.ledger.front_ns, until_ns, moments):
-        part = Part(piece.bucket, piece.ns, piece.cause)
-        tell(job, interval_between(job, piece.begin_ns, piece.end_ns, (part,), 0), now, ctx)

@@ -30,10 +30,12 @@ def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
 
 
 def judge_slow(job: JobState, now: int, ctx: Context) -> None:
+    """``accounting.judge_slow``; an error costs the accounting, and no finding."""
     _softly(job, now, ctx, lambda: accounting.judge_slow(job, now, ctx))
 
 
 def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
+    """``accounting.look``; an error costs the accounting, and no finding."""
     _softly(job, stamp_ns, ctx, lambda: accounting.look(job, stamp_ns, ctx))
 
 
@@ -43,12 +45,14 @@ def note_saves(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.nd
 
 
 def begin_attempt(job: JobState, steps_before: int, now: int, ctx: Context) -> None:
+    """``accounting.begin_attempt``; the ledger leaves the attempt even where an error cut that short."""
     _softly(job, now, ctx, lambda: accounting.begin_attempt(job, steps_before, now, ctx))
     if job.ledger.steps_before != steps_before or job.ledger.last_step >= 0:  # it did not come so far
         job.ledger.leave_attempt(steps_before)
 
 
 def finish(job: JobState, ended_ns: int, now: int, ctx: Context, *, well: bool, has_left: bool = True) -> None:
+    """``accounting.finish``; an error costs the accounting, and no finding."""
     _softly(job, now, ctx, lambda: accounting.finish(job, ended_ns, now, ctx, well=well, has_left=has_left))
 
 

@@ -20,6 +20,7 @@ INTERVAL_NS = 60_000_000_000
 
 
 def interval_between(job: JobState, begin_ns: int, end_ns: int, parts: tuple[Part, ...], reference_ns: int) -> Interval:
+    """The job's next interval, without steps, in Unix nanoseconds. reference_ns: a usual step's length, 0 unknown."""
     return Interval(
         run=job.run,
         job=job.job,
@@ -52,6 +53,7 @@ def tell(job: JobState, interval: Interval, now: int, ctx: Context) -> None:
 
 
 def emit(job: JobState, interval: Interval, now: int, ctx: Context) -> None:
+    """Tell an interval, new or again; its number and world say which it replaces."""
     identity = Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=interval.attempt)
     key = f"{interval.attempt or '-'}/interval/{interval.world}.{interval.number}"
     body = {"interval": as_body(interval)}

@@ -21,6 +21,7 @@ _MOST_TOLD = 4
 
 
 def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, FindingBody]:
+    """What a verdict over the attempt's endings amounts to: a death, an exception, a planned stop, or nothing seen."""
     cause = verdict.cause
     endings = [ending for ending, _ in verdict.roles if role_hint(ending) != "none"]
     began = min((ending.time_ns for ending in endings), default=now)
@@ -29,24 +30,7 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Fi
     if verdict.sort == "unseen":
         return Kind.RANK_DIED, unseen_body(job, verdict, began, now)
     if cause is None:
-        fact = EvidenceFact(
-            how=How.TOGETHER if verdict.sort == "together" else How.VICTIMS,
-            ranks=format_ranks(sorted({ending.rank for ending in endings})),
-            endings=tuple(fact_of(ending) for ending in endings[:_MOST_TOLD]),
-        )
-        return Kind.RANK_DIED, body(
-            job,
-            Kind.RANK_DIED,
-            bucket=Bucket.IMMEDIATE_CRASH,
-            scope=Scope.JOB,
-            severity=Severity.PAGE,
-            suspects=[],
-            onset_ns=began,
-            now=now,
-            proof=[evidence("rank.exit", f"job {job.job}", began, describe_joint_end(fact), fact=fact)],
-            confidence=min(verdict.confidence, 0.6),
-            step=max((ending.step for ending in endings), default=-1),
-        )
+        return Kind.RANK_DIED, _body_without_cause(job, verdict, endings, began, now)
     if refused := without_room(job, verdict):
         proof = [_cause_row(job, verdict, cause)]
         return Kind.RANK_RAISED, no_room_body(job, refused, proof, now)
@@ -89,6 +73,30 @@ def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, Fi
     )
 
 
+def _body_without_cause(
+    job: JobState, verdict: CrashVerdict, endings: Sequence[Ending], began: int, now: int
+) -> FindingBody:
+    """All ended together, or what was seen are victims' errors alone."""
+    fact = EvidenceFact(
+        how=How.TOGETHER if verdict.sort == "together" else How.VICTIMS,
+        ranks=format_ranks(sorted({ending.rank for ending in endings})),
+        endings=tuple(fact_of(ending) for ending in endings[:_MOST_TOLD]),
+    )
+    return body(
+        job,
+        Kind.RANK_DIED,
+        bucket=Bucket.IMMEDIATE_CRASH,
+        scope=Scope.JOB,
+        severity=Severity.PAGE,
+        suspects=[],
+        onset_ns=began,
+        now=now,
+        proof=[evidence("rank.exit", f"job {job.job}", began, describe_joint_end(fact), fact=fact)],
+        confidence=min(verdict.confidence, 0.6),
+        step=max((ending.step for ending in endings), default=-1),
+    )
+
+
 def _left_ns(job: JobState, cause: Ending) -> int:
     """When a rank came to the end of its script: its last row may still show since when it is on its way out."""
     row = job.progress.row_of(cause.rank)
@@ -122,6 +130,7 @@ def _describe_cause(verdict: CrashVerdict, fact: EvidenceFact) -> str:
 
 
 def unseen_body(job: JobState, verdict: CrashVerdict, began: int, now: int) -> FindingBody:
+    """Ranks that ended before they had imported torch. began, now: Unix nanoseconds."""
     unseen = ranks_words(verdict.unseen)
     told = sorted({ending.rank for ending, _ in verdict.roles if role_hint(ending) == "stop"})
     shows = (
@@ -143,6 +152,7 @@ def unseen_body(job: JobState, verdict: CrashVerdict, began: int, now: int) -> F
 
 
 def planned_body(job: JobState, endings: Sequence[Ending], began: int, now: int) -> FindingBody:
+    """Everybody was asked to stop, by a signal to the job or within a moment of each other."""
     if job.ends.signalled_ns:
         shows, began = "the job was asked to stop", min(began, job.ends.signalled_ns)
     else:

@@ -79,26 +79,31 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
             replace_finding(job, ctx, now, finding, kind=kind, body=body)
         revise(job, ctx, now, finding)
     elif verdict is not None:
-        if verdict.cause is not None and _speaks_of_numbers(verdict.cause):
-            told_ns = verdict.cause.arrived_ns + NUMBERS_TOLD_NS
-            if job.findings.has_kind(Kind.NUMERIC_ALL) or job.findings.has_kind(Kind.NUMERIC_FIRST_RANK):
-                revise_all(job, ctx, now)
-                return
-            if now < told_ns and not finished:
-                job.schedule(told_ns)
-                return
-        aborted = verdict.cause is None or role_hint(verdict.cause) in ("abort", "victim")
-        if aborted and verdict.sort in ("died", "victims") and judge_timed_out(job, now, ctx):
+        _tell_crash(job, verdict, now, ctx, finished=finished)
+
+
+def _tell_crash(job: JobState, verdict: CrashVerdict, now: int, ctx: Context, *, finished: bool) -> None:
+    """Open a finding of it, or of the wait or node that explains it; of numbers only once they are told."""
+    if verdict.cause is not None and _speaks_of_numbers(verdict.cause):
+        told_ns = verdict.cause.arrived_ns + NUMBERS_TOLD_NS
+        if job.findings.has_kind(Kind.NUMERIC_ALL) or job.findings.has_kind(Kind.NUMERIC_FIRST_RANK):
+            revise_all(job, ctx, now)
             return
-        if _is_taken_down(verdict) and judge_taken_down(
-            job, _first_ns(verdict), now, ctx, only_still=verdict.sort != "planned"
-        ):
+        if now < told_ns and not finished:
+            job.schedule(told_ns)
             return
-        kind, body = crash_report.crash_body(job, verdict, now)
-        if verdict.sort == "victims" and not body.suspects:
-            kind, body = explain_by_node(job, now) or (kind, body)
-        place = f"step {body.first_bad.step}"
-        open_finding(job, ctx, now, kind=kind, place=place, body=body, detail=FindingDetail(is_crash=True))
+    aborted = verdict.cause is None or role_hint(verdict.cause) in ("abort", "victim")
+    if aborted and verdict.sort in ("died", "victims") and judge_timed_out(job, now, ctx):
+        return
+    if _is_taken_down(verdict) and judge_taken_down(
+        job, _first_ns(verdict), now, ctx, only_still=verdict.sort != "planned"
+    ):
+        return
+    kind, body = crash_report.crash_body(job, verdict, now)
+    if verdict.sort == "victims" and not body.suspects:
+        kind, body = explain_by_node(job, now) or (kind, body)
+    place = f"step {body.first_bad.step}"
+    open_finding(job, ctx, now, kind=kind, place=place, body=body, detail=FindingDetail(is_crash=True))
 
 
 def _end_noticed(job: JobState, noticed: OpenFinding, verdict: CrashVerdict, now: int, ctx: Context) -> None:

@@ -39,6 +39,7 @@ def evidence(
 
 
 def source_of(job: JobState, rank: int) -> str:
+    """``rank 3 (pid 4711) on node-1``, as far as that is known."""
     facts = job.ranks.get(rank)
     row = job.progress.row_of(rank)
     pid = facts.pid if facts and facts.pid else int(row["pid"]) if row is not None else 0
@@ -46,6 +47,7 @@ def source_of(job: JobState, rank: int) -> str:
 
 
 def ruled_out(ranks: Iterable[int], looks_guilty: str, because: str) -> RuledOutEntry:
+    """A row for ranks that only look guilty, named as ranges."""
     members = sorted(set(ranks))
     return RuledOutEntry(
         who=ranks_words(members), ranks=format_ranks(members), looks_guilty=looks_guilty, because=because
@@ -53,6 +55,7 @@ def ruled_out(ranks: Iterable[int], looks_guilty: str, because: str) -> RuledOut
 
 
 def suspect(job: JobState, rank: int, probability: float, phase: str | None = None) -> SuspectEntry:
+    """A rank with what is known of its process. phase: where its program was, None unknown."""
     facts, row = job.ranks.get(rank), job.progress.row_of(rank)
     pid = facts.pid if facts and facts.pid else int(row["pid"]) if row is not None else 0
     return SuspectEntry(
@@ -91,6 +94,7 @@ def body(
     seq: int | None = None,
     op: int | None = None,
 ) -> FindingBody:
+    """A finding of this job, with what all findings say alike. Times are Unix nanoseconds."""
     blamed = {item.rank for item in suspects}
     hurt = sorted(set(job.ranks if victims is None else victims) - blamed)
     expected = job.world_size or len(job.ranks)
@@ -154,6 +158,7 @@ def stands(job: JobState, rank: int) -> str:
 
 
 def share(ranks: Sequence[int]) -> float:
+    """Probability of each of several suspects; a single one is blamed with 0.95."""
     return 0.95 if len(ranks) == 1 else 1.0 / max(1, len(ranks))
 
 

@@ -63,6 +63,7 @@ def node_lost_body(job: JobState, lost: Sequence[LostNode], wait: Wait | None, n
 
 
 def agent_silent_body(job: JobState, name: str, node: NodeFacts, ranks: Sequence[int], now: int) -> FindingBody:
+    """A node that is not seen any more, while its ranks go on working."""
     shows = f"{ranks_words(ranks)} on {name} cannot be seen since; nobody waits for them in vain, so they go on"
     return body(
         job,

@@ -159,6 +159,7 @@ def _has_many_endings(job: JobState) -> bool:
 
 
 def revise_all(job: JobState, ctx: Context, now: int) -> None:
+    """Something new is known of ranks: findings of this attempt that it concerns are told again."""
     for finding in job.findings.all():
         if finding.attempt == job.attempt:
             revise(job, ctx, now, finding)

@@ -23,6 +23,7 @@ def cut_short(text: str, chars: int) -> str:
 
 
 def op_word(op: int) -> str:
+    """``all_reduce``; of a later release's operation its number."""
     try:
         return Op(op).name.lower()
     except ValueError:
@@ -30,6 +31,7 @@ def op_word(op: int) -> str:
 
 
 def phase_word(phase: int) -> str:
+    """``forward``; ``unknown`` of a later release's phase."""
     try:
         return Phase(phase).name.lower()
     except ValueError:
@@ -37,6 +39,7 @@ def phase_word(phase: int) -> str:
 
 
 def process_words(state: int) -> str:
+    """The kernel's state of a process as people say it; of a later release's state that it is unknown."""
     try:
         return PROCESS_WORDS[ProcessState(state)]
     except ValueError:
@@ -52,6 +55,7 @@ def duration_words(duration_ns: int | float) -> str:
 
 
 def bytes_words(count: int) -> str:
+    """``4,096 bytes``."""
     return f"{count:,} bytes"
 
 

@@ -36,31 +36,11 @@ def blockage_body(
 ) -> FindingBody:
     """threshold_ns: from which wait on it is said with this severity; motions: what each suspect does meanwhile."""
     wait = blockage.wait
-    where = _place(job, wait)
     onset = _onset(job, kind, wait, suspects)
     waiting = [rank for rank in blockage.waiting if rank not in suspects]
-    members = set(job.groups.members[wait.group].tolist())
-    in_it = [rank for rank in waiting if rank in members] or waiting
-    behind = [rank for rank in waiting if rank not in in_it]
     probability = share(suspects)
     certain = blockage.sort == "missing"
-    proof = []
-    for rank in suspects[:3]:
-        if rank in wait.launched:
-            proof.append(
-                evidence("progress.device", source_of(job, rank), now, _device_words(job, rank, wait, waiting))
-            )
-            continue
-        verb = "has not entered" if certain else "may not have entered" if blockage.sort == "unknown" else "is inside"
-        proof.append(
-            evidence(
-                "progress",
-                source_of(job, rank),
-                now,
-                f"rank {rank} {verb} {where}; {ranks_words(in_it)} wait{'s' if len(in_it) == 1 else ''} in it "
-                f"since {duration_words(wait.age_ns)}{_behind_words(behind)}; {stands(job, rank)}",
-            )
-        )
+    proof = _waits_for(job, blockage, suspects, waiting, now)
     proof.append(threshold_evidence(job, "a wait at this place", threshold_ns, severity, now))
     proof += [_motion_evidence(job, rank, motions[rank], now) for rank in suspects[:3] if _may_move(job, rank, wait)]
     row = job.progress.row_of(suspects[0])
@@ -94,6 +74,35 @@ def blockage_body(
         seq=wait.seq,
         op=wait.op,
     )
+
+
+def _waits_for(
+    job: JobState, blockage: Blockage, suspects: Sequence[int], waiting: Sequence[int], now: int
+) -> list[EvidenceRow]:
+    """Of the first suspects: where each is while the others wait."""
+    wait = blockage.wait
+    where = _place(job, wait)
+    members = set(job.groups.members[wait.group].tolist())
+    in_it = [rank for rank in waiting if rank in members] or waiting
+    behind = [rank for rank in waiting if rank not in in_it]
+    proof: list[EvidenceRow] = []
+    for rank in suspects[:3]:
+        if rank in wait.launched:
+            proof.append(
+                evidence("progress.device", source_of(job, rank), now, _device_words(job, rank, wait, waiting))
+            )
+            continue
+        verb = {"missing": "has not entered", "unknown": "may not have entered"}.get(blockage.sort, "is inside")
+        proof.append(
+            evidence(
+                "progress",
+                source_of(job, rank),
+                now,
+                f"rank {rank} {verb} {where}; {ranks_words(in_it)} wait{'s' if len(in_it) == 1 else ''} in it "
+                f"since {duration_words(wait.age_ns)}{_behind_words(behind)}; {stands(job, rank)}",
+            )
+        )
+    return proof
 
 
 def _behind_words(ranks: Sequence[int]) -> str:
@@ -225,6 +234,7 @@ def exchanges_body(job: JobState, blockage: Blockage, severity: Severity, now: i
 
 
 def unseen_body(job: JobState, blockage: Blockage, unseen: Sequence[int], now: int) -> FindingBody:
+    """Somebody waits for ranks that cannot be seen from here: nobody is named."""
     wait = blockage.wait
     row = job.progress.row_of(wait.rank)
     waiting = list(blockage.waiting)
@@ -319,6 +329,7 @@ def deadlock_body(
 
 
 def stopped_body(job: JobState, rank: int, running: Sequence[int], now: int) -> FindingBody:
+    """A rank's process is stopped by a signal. running: ranks that go on."""
     facts, row = job.facts(rank), job.progress.row_of(rank)
     phase = phase_word(row["phase"]) if row is not None else None
     where = f" in phase {phase} of step {int(row['step'])}" if row is not None else ""

@@ -279,6 +279,7 @@ def _stalled_exchanges(job: JobState, blockage: Blockage, now: int) -> _Hang:
 
 
 def open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: FindingBody) -> None:
+    """Open what a wait amounts to, or revise it where it is open already."""
     _open(job, ctx, now, _Hang(kind=kind, wait=wait, body=body))
 
 

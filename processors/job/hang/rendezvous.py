@@ -39,10 +39,12 @@ class Joining:
 
     @property
     def told_after_ns(self) -> int:
+        """So long it lasts before it is told, as no page yet."""
         return min(TOLD_NS, self.paged_after_ns)
 
     @property
     def paged_after_ns(self) -> int:
+        """From then on it is a page: a share of the time-out after which torch gives up."""
         return int(SHARE_OF_TIMEOUT * self.timeout_ns)
 
 
@@ -134,6 +136,7 @@ def _says_when_joining(job: JobState) -> bool:
 
 
 def never_joined_body(job: JobState, joining: Joining, severity: Severity, now: int) -> FindingBody:
+    """Ranks that do not come to init_process_group, in which the others wait."""
     missing, waiting = joining.missing, joining.waiting
     verb = "waits" if len(waiting) == 1 else "wait"
     proof = [

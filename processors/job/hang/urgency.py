@@ -108,8 +108,10 @@ def motion_of(job: JobState, rank: int, *, still_ns: int = STILL_NS) -> Motion:
 
 
 def gravest(severities: list[Severity]) -> Severity:
+    """Of at least one."""
     return max(severities, key=_ORDER.index)
 
 
 def is_graver(one: Severity, other: Severity) -> bool:
+    """Whether the first calls for more haste than the second."""
     return _ORDER.index(one) > _ORDER.index(other)

@@ -17,7 +17,8 @@ from ..columns.median import median
 from ..columns.rows import pick
 from ..detectors.slow.device_wait_time import stood_in
 from ..detectors.slow.step_times import StepTimes
-from ..detectors.slow.straggler import FEWEST_BASELINE_STEPS, LONGEST_BASELINE, Straggler
+from ..detectors.slow.straggler import FEWEST_BASELINE_STEPS, LONGEST_BASELINE
+from ..detectors.slow.straggler_memory import Straggler
 from ..detectors.slow.wait_attribution import Waits, sum_by_rank_and_step
 from ..state.job_state import JobState
 from ..state.rank_state import HeldUp
@@ -35,6 +36,7 @@ LENGTHENED_STEPS = 5
 
 
 def has_device_groups(job: JobState) -> bool:
+    """Whether a device does any of the job's operations, so that host time is not their time."""
     return any(job.groups.on_device)
 
 
@@ -53,6 +55,7 @@ class KnownStarts:
 
     @classmethod
     def of(cls, job: JobState) -> KnownStarts:
+        """From the newest rows of all groups: which ranks tell when a device begins, and which are busy."""
         rows = pick(job.groups.rows, (job.groups.stamps > 0) & (job.groups.rows["started"] >= 0))
         timed = np.zeros(int(job.groups.rows["rank"].max(initial=0)) + 1, bool)
         occupied = timed.copy()

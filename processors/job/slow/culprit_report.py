@@ -18,6 +18,7 @@ def slow_body(job: JobState, *, scope: Scope, severity: Severity = Severity.TICK
 
 
 def suspects_of(job: JobState, culprit: Culprit, phase: str | None = None) -> list[SuspectEntry]:
+    """Whom to name: the node, its ranks, or nobody where the program is at fault."""
     if culprit.scope is Scope.NODE:
         return [node_suspect(culprit.node, culprit.ranks)]
     if culprit.scope is not Scope.RANK and not culprit.like:

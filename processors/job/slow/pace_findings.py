@@ -31,6 +31,7 @@ PACE_CHECK_STEPS = 4
 
 
 def judge_pace(job: JobState, now: int, ctx: Context) -> None:
+    """Whether steps take longer since some step, on all ranks; asked every so many steps."""
     if not len(job.steps.pace):
         return
     is_due = job.steps.closed_step >= job.steps.pace_checked_step + PACE_CHECK_STEPS

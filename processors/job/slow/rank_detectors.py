@@ -23,7 +23,8 @@ from ..detectors.slow.device_straggler.step_window import find_late_in_steps
 from ..detectors.slow.drift import find_drift, has_come_back, makes_steps_longer
 from ..detectors.slow.lag_coupling import do_hosts_wait_for, is_waited_for, was_always_waited_for
 from ..detectors.slow.step_times import StepTimes
-from ..detectors.slow.straggler import Found, Straggler, find_straggler
+from ..detectors.slow.straggler import find_straggler
+from ..detectors.slow.straggler_memory import Straggler, StragglerMemory
 from ..detectors.slow.straggler_recovery import is_still_slow
 from ..intake.device_groups import has_become_slow, has_device_groups, shows_in_steps
 from ..state.finding_memory import DriftMemory, LateMemory, PaceMemory, SlowRankMemory, SlowWriterMemory
@@ -74,7 +75,7 @@ def detected_straggler(job: JobState, found: Straggler, now: int) -> Detected:
     return Detected(
         place=f"rank {found.rank} step {found.onset_step}",
         body=slow_rank_report.straggler_body(job, found, now),
-        memory=Found(
+        memory=StragglerMemory(
             rank=found.rank,
             step=found.onset_step,
             excess=found.excess,
@@ -114,7 +115,7 @@ def is_coupled(job: JobState, found: Straggler) -> bool:
 def was_always_slow(finding: OpenFinding) -> bool:
     """As long as its steps are known, so perhaps by design."""
     memory = finding.detail.memory
-    return isinstance(memory, Found) and not memory.based
+    return isinstance(memory, StragglerMemory) and not memory.based
 
 
 def _is_hidden(job: JobState, finding: OpenFinding) -> bool:
@@ -126,7 +127,7 @@ def _is_hidden(job: JobState, finding: OpenFinding) -> bool:
 
 def _straggler_is_over(job: JobState, finding: OpenFinding) -> str:
     memory = finding.detail.memory
-    if not isinstance(memory, Found) or _is_hidden(job, finding) or is_still_slow(job.steps.times, memory):
+    if not isinstance(memory, StragglerMemory) or _is_hidden(job, finding) or is_still_slow(job.steps.times, memory):
         return ""
     job.steps.drop(finding.step, job.steps.closed_step)
     return f"rank {memory.rank} is as fast as usual again"
@@ -224,7 +225,7 @@ def _drift_is_over(job: JobState, finding: OpenFinding) -> str:
 #: The first that finds somebody is right. Stages of pipelines and hosts that are late are ended as devices are.
 SLOW_RANK_DETECTORS = (
     SlowRankDetector(find=_find_slow_host, memory=LateMemory, over=_late_is_over),
-    SlowRankDetector(find=_find_slow_rank, memory=Found, over=_straggler_is_over),
+    SlowRankDetector(find=_find_slow_rank, memory=StragglerMemory, over=_straggler_is_over),
     SlowRankDetector(find=_find_slow_device, memory=LateMemory, over=_late_is_over),
     SlowRankDetector(find=_find_slow_saver, memory=SlowWriterMemory, over=_saver_is_over),
     SlowRankDetector(find=_find_drifting_rank, memory=DriftMemory, over=_drift_is_over),

@@ -7,7 +7,8 @@ from dataclasses import replace
 from ....telemetry.vocabulary import Kind, Severity
 from ...operator import Context
 from ..detectors.slow.lag_coupling import lead_over
-from ..detectors.slow.straggler import Found, find_straggler
+from ..detectors.slow.straggler import find_straggler
+from ..detectors.slow.straggler_memory import StragglerMemory
 from ..findings.register import clear_finding, open_finding, raise_severity, replace_finding
 from ..intake.device_groups import has_device_groups
 from ..state.finding_memory import FindingDetail, SlowRankMemory
@@ -70,7 +71,7 @@ def _look_for_another(job: JobState, slow: list[OpenFinding], now: int, ctx: Con
     together = next((each for each in slow if not was_always_slow(each) and found.onset_ns <= each.found_ns), None)
     if together is not None:
         memory = together.detail.memory
-        if isinstance(memory, Found) and lead_ns > -found.excess_ns / 2.0:
+        if isinstance(memory, StragglerMemory) and lead_ns > -found.excess_ns / 2.0:
             company = {*_slow_ranks(together), *found.company} - {found.rank}
             body = slow_rank_report.straggler_body(job, replace(found, company=tuple(sorted(company))), now)
             others = {*company, found.rank} - {memory.rank}
@@ -94,7 +95,7 @@ def _slowest(finding: OpenFinding) -> int:
 
 def _slow_ranks(finding: OpenFinding) -> set[int]:
     """Nobody is suspected where they play one part: the finding remembers them."""
-    company = finding.detail.memory.company if isinstance(finding.detail.memory, Found) else ()
+    company = finding.detail.memory.company if isinstance(finding.detail.memory, StragglerMemory) else ()
     return {_slowest(finding), *company, *finding.suspects}
 
 

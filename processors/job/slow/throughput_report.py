@@ -32,6 +32,7 @@ def slow_together_body(job: JobState, change: PaceChange, now: int, *, has_unsee
 
 
 def wandering_body(job: JobState, change: PaceChange, now: int) -> FindingBody:
+    """Steps are longer, and each time another rank is waited for: the work is uneven, nobody is slow."""
     shows = (
         f"since step {change.step} a step takes {duration_words(change.after_ns)} instead of "
         f"{duration_words(change.before_ns)} ({change.ratio - 1:+.0%}); all wait for another rank in each step, none "

@@ -74,6 +74,7 @@ class Stretch:
 
 
 def no_lengths() -> np.ndarray:
+    """Of no step yet: shape (0, 2), end and own time of each in ns."""
     return np.zeros((0, 2), np.int64)
 
 
@@ -147,6 +148,7 @@ class Ledger:
         self.changed = True
 
     def note_cleared(self, cause: str, time_ns: int) -> None:
+        """A finding has ended; what it cost until then stays."""
         for fault in self.faults:
             if fault.cause == cause and not fault.cleared_ns:
                 fault.cleared_ns, self.changed = time_ns, True
@@ -176,6 +178,7 @@ class Ledger:
 
     # --- as a row of state --------------------------------------------------------------------------------------------
     def pack(self) -> bytes:
+        """Its row."""
         values = {name: getattr(self, name) for name in _PLAIN}
         values["faults"] = [_fields(fault) for fault in self.faults]
         values["past"] = _fields(self.past)

@@ -25,6 +25,7 @@ class DeviceWindow:
 
     @classmethod
     def empty(cls, ranks: int) -> DeviceWindow:
+        """Before the first step, for so many ranks."""
         return cls(
             looks=no_looks(ranks),
             inner=no_inner_waits(ranks),
@@ -41,6 +42,7 @@ class DeviceWindow:
             setattr(self, name, rows[(rows[:, 0] < first) | (rows[:, 0] > last)])
 
     def arrays(self) -> dict[str, np.ndarray]:
+        """By name, as rows of state keep them: one row per step, one column per rank and more."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..detectors.numeric.bad_numbers import BadNumber
-from ..detectors.slow.straggler import Found
+from ..detectors.slow.straggler_memory import StragglerMemory
 
 
 class AskedCall(NamedTuple):
@@ -89,7 +89,7 @@ class AllSilentMemory:
 
 
 FindingMemory = (
-    Found
+    StragglerMemory
     | LateMemory
     | SlowWriterMemory
     | DriftMemory
@@ -99,7 +99,7 @@ FindingMemory = (
     | SilentNodeMemory
     | AllSilentMemory
 )
-SlowRankMemory = Found | LateMemory | SlowWriterMemory | DriftMemory
+SlowRankMemory = StragglerMemory | LateMemory | SlowWriterMemory | DriftMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...finding_document import read_body, write_body
 from ..detectors.numeric.bad_numbers import BadNumber
-from ..detectors.slow.straggler import Found
+from ..detectors.slow.straggler_memory import StragglerMemory
 from .finding_memory import (
     AllSilentMemory,
     AskedCall,
@@ -29,7 +29,7 @@ from .rank_state import OpenFinding
 
 #: Each type of ``FindingMemory`` has one: a test holds it.
 _NAMES: Mapping[str, type[FindingMemory]] = {
-    "straggler": Found,
+    "straggler": StragglerMemory,
     "late": LateMemory,
     "slow_writer": SlowWriterMemory,
     "drift": DriftMemory,
@@ -54,7 +54,8 @@ def read_finding(values: dict[str, Any]) -> OpenFinding:
     """Of this release or an earlier one. Raises KeyError, TypeError or ValueError for what is none."""
     detail = read_detail(values["detail"])
     body, shown = read_body(values["body"]), read_body(values["shown"]) if values["shown"] else None
-    if isinstance(detail.memory, Found) and not detail.memory.based:  # an earlier release did not say it in the body
+    # An earlier release did not say it in the body.
+    if isinstance(detail.memory, StragglerMemory) and not detail.memory.based:
         body, shown = replace(body, always=True), replace(shown, always=True) if shown is not None else None
     return OpenFinding(**{**values, "body": body, "shown": shown, "detail": detail})
 
@@ -100,7 +101,7 @@ def memory_of_older(detail: Mapping[str, Any]) -> FindingMemory | None:
     """What a release that wrote no names has remembered: known by what stands in it."""
     rank = int(detail.get("rank", -1))
     if "excess" in detail:
-        return Found(**{**detail, "company": tuple(detail.get("company", ()))})
+        return StragglerMemory(**{**detail, "company": tuple(detail.get("company", ()))})
     if "rise" in detail:
         return DriftMemory(rank=rank, rise=detail["rise"], usual=detail["usual"])
     if "late_step_ns" in detail:

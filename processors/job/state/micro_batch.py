@@ -58,6 +58,7 @@ class Gathering:
         return (name, node) in self._told
 
     def add(self, block: Gathered) -> None:
+        """Hold a block; the first one sets when all are taken."""
         self._blocks.append(block)
         self._told.add((block.name, block.node))
         if not self.due_ns:
@@ -71,6 +72,7 @@ class Gathering:
 
     # --- as a row of state --------------------------------------------------------------------------------------------
     def pack(self) -> bytes:
+        """The row of what is held."""
         arrays: dict[str, np.ndarray] = {}
         for place, block in enumerate(self._blocks):
             arrays[f"rows/{place}"] = block.arrived.rows

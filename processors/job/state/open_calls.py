@@ -68,6 +68,7 @@ class OpenCalls:
         return int(self._calls[:, _STAMP].min())
 
     def as_array(self) -> np.ndarray:
+        """As the row of state keeps it, one row per call."""
         return self._calls
 
 

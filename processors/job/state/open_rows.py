@@ -41,6 +41,7 @@ class OpenChunk:
         self.is_written = False
 
     def write(self) -> bytes:
+        """The row; from then on what comes goes into another chunk."""
         arrays: dict[str, np.ndarray] = {}
         for number, (name, part) in enumerate(self.parts):
             arrays[f"{name}/{number}"] = part.rows
@@ -69,6 +70,7 @@ class OpenRows:
 
     @property
     def dtype(self) -> np.dtype:
+        """Fields of a row, as they came from the agent."""
         dtype: np.dtype = self._buffer.dtype
         return dtype
 

@@ -44,25 +44,17 @@ def _edges_of(step_rows: np.ndarray) -> StepEdges:
 
 
 def measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray, sums: np.ndarray) -> None:
-    """Self times of the closed steps, for those steps that every rank of the window reported. sums: DEVICE_STEPS."""
-    if not step_rows.size:
+    """Self times of the closed steps, for those steps that every rank of the window reported.
+
+    step_rows: (n,) of STEPS. p2p: (n,) of COLLECTIVES, the point-to-point calls among them. sums: (n,) of DEVICE_STEPS.
+    """
+    whole = _whole_steps(job, step_rows)
+    if whole is None:
         return
-    step_rows = pick(step_rows, np.lexsort((step_rows["rank"], step_rows["step"])))
-    step, rank = step_rows["step"], step_rows["rank"]
-    repeated = (step[1:] == step[:-1]) & (rank[1:] == rank[:-1])
-    if repeated.any():
-        step_rows = pick(step_rows, np.concatenate([~repeated, [True]]))
-    ranks = np.flatnonzero(np.bincount(step_rows["rank"]))
-    steps, counts = np.unique(step_rows["step"], return_counts=True)
-    full = steps[counts == ranks.size]
-    if not full.size or (job.steps.times.ranks.size and ranks.size < job.steps.times.ranks.size):
-        return
-    if full.size < steps.size:
-        step_rows = pick(step_rows, np.isin(step_rows["step"], full))
+    step_rows, ranks, full = whole
     chosen = step_rows.reshape(full.size, ranks.size)
     summed_ns = stood_by_step(sums, ranks, full)
-    comparable = _comparable(job, ranks, (chosen["flags"] & int(StepFlag.PARTLY_SEEN)) != 0)
-    comparable &= (summed_ns >= 0).all(axis=1) | (summed_ns < 0).all(axis=1)
+    comparable = _are_comparable(job, ranks, chosen, summed_ns)
     if not comparable.all():
         full, chosen, summed_ns = full[comparable], chosen[comparable], summed_ns[comparable]
         if not full.size:
@@ -72,42 +64,20 @@ def measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray
     by_device = device_rows(job, ready.rows) if has_device_groups(job) else ready.rows[:0]
     is_summed = summed_ns[:, 0] >= 0
     on_device = bool(by_device.size or is_summed.any())
+    blocked = np.zeros(phases.shape, np.int64)
     if (ready.rows.size or p2p.size) and not on_device:  # pipelines may have nothing but point-to-point calls
-        called, release = ready.rows, np.zeros(0, np.int64)
-        if called.size:
-            edges = _edges_of(step_rows)
-            release = release_times(ready, job.groups.shape(job.ranks), edges)
-            late = place_late_waits(ready, release, job.groups.shape(job.ranks), edges)
-            called, release = late if late is not None else (called, release)
-        waits = measure_waits(called, release, p2p)
-        blocked = _align(waits.ranks, waits.steps, waits.blocked_ns, ranks, full)
-    else:
-        blocked = np.zeros(phases.shape, np.int64)
+        blocked = _blocked_on_host(job, step_rows, ready, p2p, ranks, full)
     own = np.maximum(0, length - blocked.sum(axis=2))
     own_phases = np.maximum(0, phases - blocked)
-    later = full > 0
-    if later.any():
-        job.steps.longest_ns = np.maximum(job.steps.longest_ns, own_phases[later].max(axis=(0, 1)))
     duration = median(length, axis=1).astype(np.int64)
     starved = np.minimum(spread_readings(chosen["run_delay_ns"]), own)
     told_phases = own_phases
     if on_device:
-        # The host only launches: what its own clock shows is nobody's work, and no phase's but waiting for data.
-        told_phases = np.zeros_like(own_phases)
-        told_phases[:, :, Phase.DATA] = own_phases[:, :, Phase.DATA]
-        blocked = np.zeros(phases.shape, np.int64)
-        if by_device.size:
-            stood = measure_device_waits(by_device)
-            blocked = _align(stood.ranks, stood.steps, stood.blocked_ns, ranks, full)
-        blocked[is_summed] = 0
-        blocked[is_summed, :, Phase.OTHER] = summed_ns[is_summed]
+        blocked = _blocked_on_device(by_device, summed_ns, ranks, full, phases.shape)
         own = np.maximum(0, duration[:, None] - blocked.sum(axis=2))
-        starved = np.zeros_like(own)
+        told_phases, starved = _data_alone(own_phases), np.zeros_like(own)
+    _note_phases(job, ranks, full, chosen, own_phases)
     special = (own_phases[:, :, _SPECIAL].sum(axis=2) * 50 > length).any(axis=1)
-    saving = (own_phases[:, :, Phase.CHECKPOINT] * 50 > length).any(axis=1) & (full >= WARM_UP_STEPS)
-    if saving.any():
-        begins, own_saves = chosen["begin_ns"].min(axis=1)[saving], own_phases[saving][:, :, Phase.CHECKPOINT]
-        job.steps.saves = with_more(job.steps.saves, ranks, full[saving], begins, own_saves)
     plain = ~special & (full >= WARM_UP_STEPS)
     if not plain.any():
         return
@@ -120,39 +90,128 @@ def measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray
         starved_ns=starved[plain],
         phase_self_ns=told_phases[plain],
     )
-    worst = np.maximum(excess_over_others(own[plain]), 0).max(axis=1) if ranks.size > 1 else 0
-    others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it
+    waited_ns = blocked.sum(axis=2)[plain]
     exchange = chosen["collective_ns"].min(axis=1)[plain]
     if has_device_groups(job):  # from launch to end is mostly the host's lead
         told = on_device and tells_starts(job)
-        exchange = blocked.sum(axis=2).min(axis=1)[plain] if told else np.full(exchange.size, -1)
-    data = median(own_phases[plain][:, :, Phase.DATA], axis=1).astype(np.int64)
-    job.steps.add(times, (duration[plain] - worst - others).astype(np.int64), data, exchange)
-    window = job.steps.window
+        exchange = waited_ns.min(axis=1) if told else np.full(exchange.size, -1)
+    _add_times(job, times, median(own_phases[plain][:, :, Phase.DATA], axis=1).astype(np.int64), exchange)
     if on_device:
-        window.looks = with_looks(
-            window.looks,
-            steps=times.steps,
-            begin_ns=times.begin_ns,
-            duration_ns=times.duration_ns,
-            lead_ns=_lead_ns(window, by_device, times.steps),
-            waited_ns=blocked.sum(axis=2)[plain],
-        )
         launched_ns = own_phases[:, :, Phase.FORWARD] + own_phases[:, :, Phase.BACKWARD]
-        window.launches = with_launches(window.launches, times.steps, launched_ns[plain])
-        window.inner = with_inner_waits(
-            window.inner, job.groups.inner_groups(ranks), by_device, sums, ranks, times.steps
-        )
-        if sends(job):
-            busiest = busiest_groups(job, ranks)
-            window.passes = with_passes(window.passes, busiest, by_device, sums, ranks, times.steps)
-        whole = pick(by_device, ~np.isin(by_device["step"], sums["step"]))  # of others, the first call may not be there
-        begun_ns = begun_on_device(whole)
-        window.starts = with_starts(window.starts, whole, begun_ns, ranks, times.steps[~is_summed[plain]])
+        _look_at_devices(job, times, by_device, sums, waited_ns, launched_ns[plain], ~is_summed[plain])
     elif ready.rows.size and not has_device_groups(job):
-        calls = first_calls(ready)
+        window, calls = job.steps.window, first_calls(ready)
         window.starts = with_starts(window.starts, calls, calls["enqueued_ns"], ranks, times.steps)
     _add_numbers(job, chosen if plain.all() else chosen[plain])
+
+
+def _whole_steps(job: JobState, step_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Rows by step and rank of those steps that all ranks have told, these ranks, and the steps; None: of none."""
+    if not step_rows.size:
+        return None
+    step_rows = pick(step_rows, np.lexsort((step_rows["rank"], step_rows["step"])))
+    step, rank = step_rows["step"], step_rows["rank"]
+    repeated = (step[1:] == step[:-1]) & (rank[1:] == rank[:-1])
+    if repeated.any():
+        step_rows = pick(step_rows, np.concatenate([~repeated, [True]]))
+    ranks = np.flatnonzero(np.bincount(step_rows["rank"]))
+    steps, counts = np.unique(step_rows["step"], return_counts=True)
+    full = steps[counts == ranks.size]
+    if not full.size or (job.steps.times.ranks.size and ranks.size < job.steps.times.ranks.size):
+        return None
+    if full.size < steps.size:
+        step_rows = pick(step_rows, np.isin(step_rows["step"], full))
+    return step_rows, ranks, full
+
+
+def _are_comparable(job: JobState, ranks: np.ndarray, chosen: np.ndarray, summed_ns: np.ndarray) -> np.ndarray:
+    """By step, whether all ranks have told the same of it: its calls, or the sums of its waits."""
+    comparable = _comparable(job, ranks, (chosen["flags"] & int(StepFlag.PARTLY_SEEN)) != 0)
+    return comparable & ((summed_ns >= 0).all(axis=1) | (summed_ns < 0).all(axis=1))
+
+
+def _blocked_on_host(
+    job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray, ranks: np.ndarray, full: np.ndarray
+) -> np.ndarray:
+    """(steps, ranks, phases): ns in which a rank waited for others, where hosts do the operations."""
+    called, release = ready.rows, np.zeros(0, np.int64)
+    if called.size:
+        edges = _edges_of(step_rows)
+        release = release_times(ready, job.groups.shape(job.ranks), edges)
+        late = place_late_waits(ready, release, job.groups.shape(job.ranks), edges)
+        called, release = late if late is not None else (called, release)
+    waits = measure_waits(called, release, p2p)
+    return _align(waits.ranks, waits.steps, waits.blocked_ns, ranks, full)
+
+
+def _blocked_on_device(
+    by_device: np.ndarray, summed_ns: np.ndarray, ranks: np.ndarray, full: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    """(steps, ranks, phases): ns in which a rank's device waited for others. summed_ns: (steps, ranks), -1 not told."""
+    blocked = np.zeros(shape, np.int64)
+    if by_device.size:
+        stood = measure_device_waits(by_device)
+        blocked = _align(stood.ranks, stood.steps, stood.blocked_ns, ranks, full)
+    is_summed = summed_ns[:, 0] >= 0
+    blocked[is_summed] = 0
+    blocked[is_summed, :, Phase.OTHER] = summed_ns[is_summed]
+    return blocked
+
+
+def _data_alone(own_phases: np.ndarray) -> np.ndarray:
+    """The host only launches: what its own clock shows is nobody's work, and no phase's but waiting for data."""
+    told = np.zeros_like(own_phases)
+    told[:, :, Phase.DATA] = own_phases[:, :, Phase.DATA]
+    return told
+
+
+def _note_phases(
+    job: JobState, ranks: np.ndarray, full: np.ndarray, chosen: np.ndarray, own_phases: np.ndarray
+) -> None:
+    """The longest of each phase, and how long each rank was at a checkpoint, in steps in which one was written."""
+    later = full > 0
+    if later.any():
+        job.steps.longest_ns = np.maximum(job.steps.longest_ns, own_phases[later].max(axis=(0, 1)))
+    length = chosen["end_ns"] - chosen["begin_ns"]
+    saving = (own_phases[:, :, Phase.CHECKPOINT] * 50 > length).any(axis=1) & (full >= WARM_UP_STEPS)
+    if saving.any():
+        begins, own_saves = chosen["begin_ns"].min(axis=1)[saving], own_phases[saving][:, :, Phase.CHECKPOINT]
+        job.steps.saves = with_more(job.steps.saves, ranks, full[saving], begins, own_saves)
+
+
+def _add_times(job: JobState, times: StepTimes, data: np.ndarray, exchange: np.ndarray) -> None:
+    """Into the window. data, exchange: by step, ns of fetching data and of the shortest exchange."""
+    worst = np.maximum(excess_over_others(times.self_ns), 0).max(axis=1) if times.ranks.size > 1 else 0
+    others = median(times.starved_ns, axis=1)  # a crowded node slows the job, but did not change it
+    job.steps.add(times, (times.duration_ns - worst - others).astype(np.int64), data, exchange)
+
+
+def _look_at_devices(
+    job: JobState,
+    times: StepTimes,
+    by_device: np.ndarray,
+    sums: np.ndarray,
+    waited_ns: np.ndarray,
+    launched_ns: np.ndarray,
+    by_calls: np.ndarray,
+) -> None:
+    """waited_ns, launched_ns: (steps, ranks). by_calls: by step, whether its calls were told and not their sums."""
+    window, ranks = job.steps.window, times.ranks
+    window.looks = with_looks(
+        window.looks,
+        steps=times.steps,
+        begin_ns=times.begin_ns,
+        duration_ns=times.duration_ns,
+        lead_ns=_lead_ns(window, by_device, times.steps),
+        waited_ns=waited_ns,
+    )
+    window.launches = with_launches(window.launches, times.steps, launched_ns)
+    window.inner = with_inner_waits(window.inner, job.groups.inner_groups(ranks), by_device, sums, ranks, times.steps)
+    if sends(job):
+        busiest = busiest_groups(job, ranks)
+        window.passes = with_passes(window.passes, busiest, by_device, sums, ranks, times.steps)
+    whole = pick(by_device, ~np.isin(by_device["step"], sums["step"]))  # of others, the first call may not be there
+    window.starts = with_starts(window.starts, whole, begun_on_device(whole), ranks, times.steps[by_calls])
 
 
 def _lead_ns(window: DeviceWindow, by_device: np.ndarray, steps: np.ndarray) -> np.ndarray:

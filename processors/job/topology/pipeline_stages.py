@@ -15,7 +15,8 @@ from ..columns.median import median
 from ..columns.rows import pick
 from ..detectors.slow.robust_excess import excess_over_others
 from ..detectors.slow.step_times import StepTimes
-from ..detectors.slow.straggler import COMPANY_SHARE, FEWEST_BASELINE_STEPS, LONGEST_BASELINE, Straggler
+from ..detectors.slow.straggler import COMPANY_SHARE, FEWEST_BASELINE_STEPS, LONGEST_BASELINE
+from ..detectors.slow.straggler_memory import Straggler
 from ..intake.device_groups import has_become_slow
 from ..state.job_state import JobState
 

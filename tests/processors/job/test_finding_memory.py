@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from whichrank.processors.job.detectors.numeric.bad_numbers import BadNumber
-from whichrank.processors.job.detectors.slow.straggler import Found
+from whichrank.processors.job.detectors.slow.straggler_memory import StragglerMemory
 from whichrank.processors.job.state.finding_memory import (
     AllSilentMemory,
     AskedCall,
@@ -27,7 +27,7 @@ from whichrank.processors.job.state.finding_rows import read_detail, write_detai
 BAD = BadNumber(step=4, what="loss", value="NaN", ranks=(1, 2), all_ranks=(0, 1, 2), onset_ns=7)
 MEMORIES: list[FindingMemory | None] = [
     None,
-    Found(rank=2, step=40, excess=0.3, usual=0.0, noise=0.02, based=False, company=(3, 4)),
+    StragglerMemory(rank=2, step=40, excess=0.3, usual=0.0, noise=0.02, based=False, company=(3, 4)),
     LateMemory(rank=1, usual_step_ns=100, late_step_ns=130),
     SlowWriterMemory(rank=0, before_ns=5, now_ns=9),
     DriftMemory(rank=3, rise=0.2, usual=0.01),
@@ -61,7 +61,7 @@ def test_it_comes_back_as_it_was_written(memory: FindingMemory | None) -> None:
         ),
         (
             {"rank": 2, "step": 40, "excess": 0.3, "usual": 0.1, "noise": 0.02},
-            FindingDetail(memory=Found(rank=2, step=40, excess=0.3, usual=0.1, noise=0.02)),
+            FindingDetail(memory=StragglerMemory(rank=2, step=40, excess=0.3, usual=0.1, noise=0.02)),
         ),
         (
             {"rank": 1, "usual_step_ns": 100, "late_step_ns": 130},

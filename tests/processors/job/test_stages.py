@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from whichrank.processors.job.detectors.slow.step_times import StepTimes
-from whichrank.processors.job.detectors.slow.straggler import Straggler
+from whichrank.processors.job.detectors.slow.straggler_memory import Straggler
 from whichrank.processors.job.topology.pipeline_stages import FEWEST_STEPS, MOST_STEPS, of_one_stage
 from whichrank.telemetry.vocabulary import Phase
 

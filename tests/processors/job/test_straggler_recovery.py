@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.detector_paces import Fault, draw_pace, window
 from whichrank.processors.job.detectors.slow.step_times import StepTimes
-from whichrank.processors.job.detectors.slow.straggler import Found, find_straggler
+from whichrank.processors.job.detectors.slow.straggler import find_straggler
+from whichrank.processors.job.detectors.slow.straggler_memory import StragglerMemory
 from whichrank.processors.job.detectors.slow.straggler_recovery import is_still_slow
 
 FIRST = 60
@@ -25,12 +26,14 @@ def drawn(number: int, habit: str, share: float, steps: int = 330) -> StepTimes:
     return times
 
 
-def found_in(times: StepTimes) -> tuple[int, Found] | None:
+def found_in(times: StepTimes) -> tuple[int, StragglerMemory] | None:
     """After how many steps it is found, and what is remembered of it."""
     for end in range(FIRST, times.steps.size + 1, 2):
         found = find_straggler(window(times, end))
         if found is not None and found.rank == 0:
-            known = Found(rank=0, step=found.onset_step, excess=found.excess, usual=found.usual, noise=found.noise)
+            known = StragglerMemory(
+                rank=0, step=found.onset_step, excess=found.excess, usual=found.usual, noise=found.noise
+            )
             return end, known
     return None
 

@@ -66,6 +66,7 @@ class Ending:
 
     @property
     def normal_but_for_errors(self) -> bool:
+        """It came to its end with exit code 0, or with none that was seen."""
         return (
             self.sort == "exit"
             and self.signal <= 0

@@ -223,6 +223,7 @@ def _divergence(
 
 
 def read_member(row: np.void) -> Member:
+    """One row of collectives as a member's call; bytes -1 where sizes must not be compared."""
     return Member(
         rank=int(row["rank"]),
         op=int(row["op"]),

@@ -102,6 +102,7 @@ class CallGaps:
         return max(known, default=None)
 
     def as_arrays(self) -> dict[str, np.ndarray]:
+        """As rows of state: by name, arrays of Unix ns and of (key, count, longest gap in ns)."""
         rows = [(key, count, longest) for key, (count, longest) in self._passed.items()]
         passed, first = np.array(rows, np.int64).reshape(-1, 3), np.array([self.first_call_ns], np.int64)
         return {"gaps_last": self._last, "gaps_passed": passed, "gaps_first": first}

@@ -46,6 +46,7 @@ class BadNumber:
 
     @property
     def everywhere(self) -> bool:
+        """On all ranks at once, so it came with the step and not with one of them."""
         return len(self.ranks) == len(self.all_ranks)
 
 

@@ -17,7 +17,7 @@ from ...columns.median import median
 from ...columns.rows import pick
 from ..desync.matching import Joined
 from .step_times import StepTimes
-from .straggler import Straggler
+from .straggler_memory import Straggler
 
 #: Steps whose beginnings on the devices are kept; how many of them say something.
 KEPT_STEPS = 64

@@ -77,6 +77,7 @@ class PaceChange:
 
     @property
     def ratio(self) -> float:
+        """Step time after the change over that before."""
         return self.after_ns / max(1, self.before_ns)
 
 

@@ -12,7 +12,7 @@ shows with it, or only without it, is no slow rank: a thread may wait while its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log, pi
 
 import numpy as np
@@ -29,6 +29,7 @@ from .robust_excess import (
     view,
 )
 from .step_times import StepTimes
+from .straggler_memory import Straggler
 
 WARM_UP_STEPS = 3
 #: The excess has to hold over this many plain steps; longer windows find smaller ones.
@@ -89,50 +90,6 @@ CROWDED_SUPPORT = 2.0 / 3.0
 COMMON_RISE = 1.5
 PERSISTENT_SHARE = 0.6
 _LOOKED_AT = np.array((SUDDEN_WINDOW, *WINDOWS))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Straggler:
-    """excess: share of the step time by which the rank is slower than usual, against the others. z: how sure.
-
-    starved_ns: of ``excess_ns``, what it waited for a CPU. waited_ns, waited_before_ns: what another rank waits in a
-    step, now and before. company: other ranks that are slower in the same steps. based: it was not always so.
-    noise: of one step's excess, in step times.
-    """
-
-    rank: int
-    onset_step: int
-    onset_ns: int
-    excess: float
-    excess_ns: int
-    usual: float
-    phase: int
-    z: float
-    window: int
-    slow_steps: int
-    step_ns: int
-    others_self_ns: int
-    self_ns: int
-    starved_ns: int = 0
-    waited_ns: int = 0
-    waited_before_ns: int = 0
-    company: tuple[int, ...] = ()
-    based: bool = True
-    noise: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What is remembered of a straggler while its finding is open. step: its first slow one. based: it was faster.
-    company: ranks that are slow together with it."""
-
-    rank: int
-    step: int
-    excess: float
-    usual: float
-    noise: float
-    based: bool = True
-    company: tuple[int, ...] = ()
 
 
 def find_straggler(times: StepTimes, *, on_device: bool = False) -> Straggler | None:

@@ -9,7 +9,8 @@ import numpy as np
 
 from .robust_excess import SMALLEST_NOISE, excess_over_others, noise_of_one
 from .step_times import StepTimes
-from .straggler import SMALLEST_EXCESS, WINDOWS, Found
+from .straggler import SMALLEST_EXCESS, WINDOWS
+from .straggler_memory import StragglerMemory
 
 #: The excess has gone when no excess is likelier than all of it by e to this, over steps of so long together at least.
 RECOVERY_LIKELIHOOD, RECOVERY_NS = 14.0, 1_000_000_000
@@ -19,7 +20,7 @@ LEVEL_Z, LEAST_LEFT = 2.0, 1.0 / 3.0
 LASTING_STEPS, LASTING_LIKELIHOOD = 24, 7.0
 
 
-def is_still_slow(times: StepTimes, found: Found) -> bool:
+def is_still_slow(times: StepTimes, found: StragglerMemory) -> bool:
     """False once the last steps show that the rank's excess has gone, with as much evidence as it was opened with.
 
     A generalised likelihood ratio over all steps since its first slow one: no excess from some step on, beside as much
@@ -42,7 +43,7 @@ def is_still_slow(times: StepTimes, found: Found) -> bool:
     return False
 
 
-def _has_gone(excess: np.ndarray, lengths_ns: np.ndarray, found: Found) -> bool:
+def _has_gone(excess: np.ndarray, lengths_ns: np.ndarray, found: StragglerMemory) -> bool:
     """excess: (n,) of the rank in the steps since it was found, in step times; lengths_ns: of these steps."""
     noise = max(found.noise, noise_of_one(excess), SMALLEST_NOISE)
     size = max(found.excess, SMALLEST_EXCESS / 2.0)

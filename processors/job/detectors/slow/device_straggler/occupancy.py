@@ -70,6 +70,7 @@ class LateDevice:
 
 
 def no_looks(ranks: int) -> np.ndarray:
+    """The window before the first look, for so many ranks."""
     return np.zeros((0, RANKS + ranks))
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..telemetry.ring_layout import call_mark
 from ..telemetry.vocabulary import EventFlag, Op
 from .groups import RankGroup
-from .hook_switch import MAX_SAMPLE_NS, SAMPLE_EVERY
+from .hook_switch import SAMPLE_EVERY, note_sample
 from .operations import NO_SIZE_OPS, ROOTED_OPS, SILENT_OPS, dtype_codes, family_of, sum_bytes
 
 if TYPE_CHECKING:
@@ -194,9 +194,7 @@ class DispatchHooks:
                             if switch.check is not None and sized_index >= 0:
                                 switch.check(call_mark(group.row, seq, flags), op, peer, args[sized_index])
                             if seq % SAMPLE_EVERY == 0:
-                                switch.calls += SAMPLE_EVERY
-                                switch.sampled += 1
-                                switch.sampled_ns += min(monotonic_ns() - begin_ns, MAX_SAMPLE_NS)
+                                note_sample(switch, begin_ns)
                 except Exception as error:
                     hooks.fail(error)
             bits = key_bits(keyset)

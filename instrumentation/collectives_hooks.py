@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..telemetry.ring_layout import call_mark
 from ..telemetry.vocabulary import EventFlag, Op
 from .groups import RankGroup
-from .hook_switch import MAX_SAMPLE_NS, SAMPLE_EVERY
+from .hook_switch import SAMPLE_EVERY, note_sample
 from .operations import NO_SIZE_OPS, ROOTED_OPS, SILENT_OPS, dtype_codes, families_by_number, sum_bytes
 
 if TYPE_CHECKING:
@@ -108,19 +108,16 @@ class OfficialHooks:
             pg.register_post_hook(HOOK_ID, post)
 
     def _make_pair(self, group: RankGroup) -> tuple[Any, Any]:
-        hooks = self.hooks
-        switch = hooks.switch
-        writer = hooks.writer
-        enqueue = writer.enqueue
-        note_site = hooks.sites.note
-        operations = self.operations.get
-        dtypes = self.dtypes.get
-        completes = hooks.completes
-        completion: Any = hooks.completion
-        held = getattr(completion, "held", {})
-        silent_held = getattr(completion, "silent", {})
         #: Between pre and post hook: thread -> (sequence, flags, may its Work be held, may its Work be silent).
         issued: dict[int, tuple[int, int, bool, bool]] = {}
+        return self._make_pre(group, issued), self._make_post(group, issued)
+
+    def _make_pre(self, group: RankGroup, issued: dict[int, tuple[int, int, bool, bool]]) -> Any:
+        hooks, operations, dtypes = self.hooks, self.operations.get, self.dtypes.get
+        switch, writer, completes, note_site = hooks.switch, hooks.writer, hooks.completes, hooks.sites.note
+        enqueue = writer.enqueue
+        completion: Any = hooks.completion
+        held, silent_held = getattr(completion, "held", {}), getattr(completion, "silent", {})
 
         def pre(args: Any) -> None:
             if switch.stopped:
@@ -142,32 +139,19 @@ class OfficialHooks:
                 if held or silent_held:
                     completion.poll_oldest()
                 tensors = args.output_tensors if op == _RECV else args.input_tensors
-                if len(tensors) == 1:
+                tensor, nbytes, dtype = None, 0, 0
+                if tensors:
                     tensor = tensors[0]
                     dtype = dtypes(tensor.dtype, 0)
                     try:
-                        nbytes = tensor.nbytes
+                        nbytes = tensor.nbytes if len(tensors) == 1 else sum_bytes(tensors)
                     except Exception:
-                        nbytes = 0
                         flags |= _NO_SIZE
-                elif tensors:
-                    tensor = tensors[0]
-                    dtype = dtypes(tensor.dtype, 0)
-                    try:
-                        nbytes = sum_bytes(tensors)
-                    except Exception:
-                        nbytes = 0
-                        flags |= _NO_SIZE
-                else:
-                    tensor = None
-                    nbytes = dtype = 0
                 if op == _ALL_GATHER and not group.on_cpu and not flags & _NO_SIZE:
                     flags |= _uneven(args.output_tensors)
                 peer = -1
-                if rooted:
-                    root = args.root
-                    if 0 <= root < len(group.members):
-                        peer = group.members[root]
+                if rooted and 0 <= (root := args.root) < len(group.members):
+                    peer = group.members[root]
                 seq = enqueue(row, op, nbytes, dtype, peer, flags)
                 note_site(call_mark(row, seq, flags))
                 if switch.check is not None:
@@ -175,18 +159,21 @@ class OfficialHooks:
                 if completes:
                     on_host = group.on_cpu or (tensor is not None and tensor.is_cpu and group.cpu_on_host)
                     thread = get_ident()
-                    if issued:
-                        raised = issued.get(thread)
-                        if raised is not None:
-                            # This thread's last operation never reached its post hook: it raised, and will not end.
-                            writer.complete(row, raised[0], 0, raised[1] | _FAILED)
+                    if issued and (raised := issued.get(thread)) is not None:
+                        # This thread's last operation never reached its post hook: it raised, and will not end.
+                        writer.complete(row, raised[0], 0, raised[1] | _FAILED)
                     issued[thread] = (seq, flags, on_host, silent)
                 if seq % SAMPLE_EVERY == 0:
-                    switch.calls += SAMPLE_EVERY
-                    switch.sampled += 1
-                    switch.sampled_ns += min(monotonic_ns() - begin_ns, MAX_SAMPLE_NS)
+                    note_sample(switch, begin_ns)
             except Exception as error:
                 hooks.fail(error)
+
+        return pre
+
+    def _make_post(self, group: RankGroup, issued: dict[int, tuple[int, int, bool, bool]]) -> Any:
+        hooks = self.hooks
+        switch, writer = hooks.switch, hooks.writer
+        completion: Any = hooks.completion
 
         def post(args: Any) -> None:
             if switch.stopped:
@@ -206,7 +193,7 @@ class OfficialHooks:
             except Exception as error:
                 hooks.fail(error)
 
-        return pre, post
+        return post
 
 
 def _uneven(outputs: list[Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any, Protocol
 
 
@@ -43,6 +44,13 @@ MAX_SAMPLE_NS = 50_000
 #: benchmarks/overhead.py). Together with the sampled body this estimates the own cost.
 CROSSING_NS_OFFICIAL = 3_000
 CROSSING_NS_DISPATCH = 25_000
+
+
+def note_sample(switch: Switch, begin_ns: int) -> None:
+    """A timed operation that began at this monotonic time stands for the ``SAMPLE_EVERY`` of its kind."""
+    switch.calls += SAMPLE_EVERY
+    switch.sampled += 1
+    switch.sampled_ns += min(monotonic_ns() - begin_ns, MAX_SAMPLE_NS)
 
 
 def estimate_cost_ns(switch: Switch, crossing_ns: int) -> int:

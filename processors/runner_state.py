@@ -61,7 +61,7 @@ class OutboxEntry:
 
 
 #: What is written, or what makes it when it is needed (``Table.put_later``).
-Row = bytes | Callable[[], bytes]
+RowValue = bytes | Callable[[], bytes]
 
 
 class RowTable:
@@ -69,7 +69,7 @@ class RowTable:
 
     __slots__ = ("_dirty", "_operator", "_prefix", "_rows")
 
-    def __init__(self, prefix: tuple[str, str, str], rows: dict[str, Row], dirty: set[tuple[str, str, str, str]]):
+    def __init__(self, prefix: tuple[str, str, str], rows: dict[str, RowValue], dirty: set[tuple[str, str, str, str]]):
         self._prefix = prefix
         self._rows = rows
         self._dirty = dirty
@@ -93,7 +93,7 @@ class RowTable:
         return _all_made(self._rows)
 
 
-def _made(rows: dict[str, Row], row: str) -> bytes | None:
+def _made(rows: dict[str, RowValue], row: str) -> bytes | None:
     value = rows.get(row)
     if value is None or isinstance(value, bytes):
         return value
@@ -101,7 +101,7 @@ def _made(rows: dict[str, Row], row: str) -> bytes | None:
     return made
 
 
-def _all_made(rows: dict[str, Row]) -> Iterator[tuple[str, bytes]]:
+def _all_made(rows: dict[str, RowValue]) -> Iterator[tuple[str, bytes]]:
     """In ascending order of their names."""
     made = [(name, value) for name in sorted(rows) if (value := _made(rows, name)) is not None]
     return iter(made)
@@ -136,7 +136,7 @@ class RunnerState:
         #: Commits that the disk refused (the changes are kept and written by the next one that succeeds).
         self.failed_commits = 0
         self._report = report
-        self._rows: dict[tuple[str, str, str], dict[str, Row]] = {}
+        self._rows: dict[tuple[str, str, str], dict[str, RowValue]] = {}
         self._timers: dict[tuple[str, str, str], tuple[int, int]] = {}  # (operator, key, name) -> (due, set at)
         self._heap: list[tuple[int, str, str, str]] = []  # (due, key, name, operator); stale ones are skipped
         self._dirty_rows: set[tuple[str, str, str, str]] = set()
@@ -381,7 +381,7 @@ class RunnerState:
         return None
 
 
-def _position_of(stored: dict[str, object]) -> Position:
+def _position_of(stored: dict[str, int | str | bytes]) -> Position:
     position = Position()
     for field in Position.__dataclass_fields__:
         if field in stored:

@@ -412,7 +412,7 @@ class Docket:
         incident = replace(incident, revision=case.told.revision + 1, change=change)
         document = complete_document(write_incident(incident))
         case.document = read_incident(document)  # with its numbers as they were told
-        self._failures.note(case.line, alone)
+        self._failures.note(case.line, incident)
         self._emit(TOPIC_INCIDENTS, case.id, Incident(document=document))
         if case.primary.kind in OF_PROGRAMS and not case.settles_ns:
             case.settles_ns = self._stamp_ns + int(SETTLES_S * 1e9)

@@ -7,7 +7,8 @@ import math
 from array import array
 from dataclasses import dataclass, field, fields
 from itertools import chain
-from typing import Any
+
+from ..condition_document import AffectedRank
 
 #: Of one entity; the oldest that are over go first, then the oldest.
 MAX_CONDITIONS = 256
@@ -90,10 +91,10 @@ _APART = frozenset({"series", "packed_names"})
 
 @dataclass(slots=True, kw_only=True)
 class EntityState:
-    """ranks: by pid, {job, attempt, rank, world}. began: by pid, Unix seconds. aliases: a device's bus -> its id."""
+    """ranks: by pid. began: by pid, Unix seconds. aliases: a device's bus -> its id."""
 
     conditions: dict[str, Condition] = field(default_factory=dict)
-    ranks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ranks: dict[str, AffectedRank] = field(default_factory=dict)
     began: dict[str, float] = field(default_factory=dict)
     devices: dict[str, list[str]] = field(default_factory=dict)  # device -> pids that use it
     aliases: dict[str, str] = field(default_factory=dict)
@@ -116,6 +117,7 @@ class EntityState:
         """A line of JSON, one with the names of the series, and their numbers, which as text cost more than that."""
         content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _APART}
         content["conditions"] = [{f.name: getattr(c, f.name) for f in fields(c)} for c in self.conditions.values()]
+        content["ranks"] = {pid: _written_rank(rank) for pid, rank in self.ranks.items()}
         if self.packed_names[0] != len(self.series):  # they are only ever added
             self.packed_names = len(self.series), _encode(list(self.series))
         numbers = array("d", chain.from_iterable(self.series.values()))
@@ -131,6 +133,8 @@ class EntityState:
             content["series"] = {name: numbers[width * i : width * (i + 1)] for i, name in enumerate(names)}
         known = {f.name for f in fields(Condition)}
         conditions = [Condition(**{k: v for k, v in c.items() if k in known}) for c in content.pop("conditions")]
+        if "ranks" in content:
+            content["ranks"] = {pid: AffectedRank(**rank) for pid, rank in content["ranks"].items()}
         state = cls(**{f.name: content[f.name] for f in fields(cls) if f.name in content})
         state.conditions = {condition.key: condition for condition in conditions}
         return state
@@ -145,34 +149,38 @@ class EntityState:
             order = sorted(self.conditions.values(), key=lambda c: (c.until is None, c.last))
             del self.conditions[order[0].key]
 
-    def ranks_on(self, condition: Condition) -> list[dict[str, Any]]:
+    def ranks_on(self, condition: Condition) -> list[AffectedRank]:
         """Whom it concerns: the process it names, else users of the device, else everybody of the entity."""
         if condition.of_job or condition.device_kind == "job":
-            return [rank for rank in self.ranks.values() if rank["job"] == condition.of_job]
+            return [rank for rank in self.ranks.values() if rank.job == condition.of_job]
         if condition.pid and str(condition.pid) in self.ranks:
             return [self.ranks[str(condition.pid)]]
         if condition.of_process:
             return []
         if condition.device_kind == "gpu" and self.devices:
             users = [self.ranks[pid] for pid in self.devices.get(condition.gpu, ()) if pid in self.ranks]
-            return [user for user in users if user["attempt"] == self._attempt_at(condition.since, user)]
+            return [user for user in users if user.attempt == self._attempt_at(condition.since, user)]
         return list(self.ranks.values())
 
-    def _attempt_at(self, time: float, user: dict[str, Any]) -> str:
+    def _attempt_at(self, time: float, user: AffectedRank) -> str:
         """Which attempt of a user's job ran at ``time`` (Unix seconds): after a restart a rank may be elsewhere.
 
         The last that had begun; what was before all that are known is of the first of them.
         """
         begun: dict[str, float] = {}
         for pid, rank in self.ranks.items():
-            if (rank["job"], rank["world"]) == (user["job"], user["world"]):
-                attempt = str(rank["attempt"])
+            if (rank.job, rank.world) == (user.job, user.world):
+                attempt = rank.attempt
                 begun[attempt] = min(begun.get(attempt, math.inf), self.began.get(pid, 0.0))
         earlier = [attempt for attempt, began in begun.items() if began <= time]
         return max(earlier, key=begun.__getitem__) if earlier else min(begun, key=begun.__getitem__)
 
 
-def _encode(content: Any) -> bytes:
+def _written_rank(rank: AffectedRank) -> dict[str, str | int]:
+    return {"job": rank.job, "attempt": rank.attempt, "world": rank.world, "rank": rank.rank, "pid": rank.pid}
+
+
+def _encode(content: object) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 

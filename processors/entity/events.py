@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ...diagnosis.kernel_log.xid import XID, policy_of
 from ...telemetry.records import Event
 from ...telemetry.vocabulary import CausalRole, EventName
+from ..condition_document import AffectedRank
+from .condition_rules import EventRule, Rules
 from .conditions import MAX_ALIASES, MAX_OPENINGS, MAX_RANKS, Condition, EntityState, canonical_pci
 from .job_log import signals_of
-from .rules import EventRule, Rules
 from .scheduler import call_off, follow_plan, hear_again, signal_of
+from .signal_facts import NOTHING, SignalFacts, read_signal
 
 _SOURCES = {
     EventName.KERNEL_EVENT: "kernel",
@@ -49,80 +49,77 @@ def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition
     if name is EventName.JOB_LOG:
         severity = str(found.get("severity", "error"))
         signals = [(rules.of_event(name, signal.word, "", "", severity), signal) for signal in signals_of(state, event)]
-        return [_join(state, _condition(event, s.found, rule, s.word, "", s.device)) for rule, s in signals if rule]
-    word, code = str(found.get("event", "")), str(found.get("code", ""))
+        return [_join(state, _condition(event, s.facts, rule, s.word, "", s.device)) for rule, s in signals if rule]
+    policy = NOTHING
+    if name is EventName.DEVICE_EVENT:
+        policy = _policy(str(found.get("event", "")), str(found.get("code", "")))
+    facts = read_signal(found, policy)
+    word = facts.word
     if name is EventName.PROBE_LATE:
-        word = "answered" if found.get("answered") else "late"
+        word = "answered" if facts.is_answered else "late"
     elif name is EventName.RANK_PROCESS:
-        word = "over" if found.get("over") else str(found.get("state", ""))
-    found = {**_policy(word, code), **found} if name is EventName.DEVICE_EVENT else found
-    renamed = name_device(state, str(found["gpu_uuid"]), str(found.get("pci_bus") or "")) if "gpu_uuid" in found else []
-    device = state.device_of(_device(found))
+        word = "over" if facts.is_over else facts.state
+    renamed = name_device(state, facts.gpu, facts.pci_bus) if facts.gpu is not None else []
+    device = state.device_of(facts.device_name)
     changed = [*renamed, *_end(state, word, device, event.time_ns / 1e9)]
-    if found.get("role") == CausalRole.CASCADE.value:
+    if facts.role == CausalRole.CASCADE.value:
         return changed  # it follows from another one
-    rule = rules.of_event(name, word, code, str(found.get("domain", "")), str(found.get("severity", "error")))
+    rule = rules.of_event(name, word, facts.code, facts.domain, facts.severity)
     if rule is None:
         return changed
-    return [*changed, _join(state, _condition(event, found, rule, word, code, device))]
+    return [*changed, _join(state, _condition(event, facts, rule, word, facts.code, device))]
 
 
 def _take_plan(state: EntityState, event: Event, rules: Rules) -> list[Condition]:
     signal = signal_of(event)
-    rule = rules.of_event(event.name, signal.word, "", "", str(signal.found["severity"])) if signal else None
+    rule = rules.of_event(event.name, signal.word, "", "", signal.facts.severity) if signal else None
     if signal is None or rule is None:
         return []
-    condition = _condition(event, signal.found, rule, signal.word, "", signal.device)
+    condition = _condition(event, signal.facts, rule, signal.word, "", signal.device)
     if event.attributes.get("over"):
         return call_off(state, condition.key, event.time_ns / 1e9)
     return [follow_plan(state, condition)]
 
 
-def _device(found: Mapping[str, Any]) -> str:
-    if "gpu_uuid" in found and "link" in found:
-        return f"{found['gpu_uuid']}/{found['link']}"
-    return str(found.get("gpu_uuid") or found.get("device") or found.get("mount") or "")
-
-
-def _policy(word: str, code: str) -> dict[str, str]:
+def _policy(word: str, code: str) -> SignalFacts:
     """What the driver's event leaves to those who know the code."""
     if word != XID:
         words = _DRIVER_WORDS.get(word, word.replace("_", " "))
-        return {"device_kind": "gpu", "domain": "hardware", "severity": "fatal", "text": words}
+        return SignalFacts(device_kind="gpu", domain="hardware", severity="fatal", text=words)
     policy = policy_of(code)
-    return {
-        "device_kind": "gpu",
-        "domain": policy.domain.value,
-        "severity": policy.severity.value,
-        "action": policy.action.value,
-        "text": f"Xid {code}: {policy.meaning}",
-    }
+    return SignalFacts(
+        device_kind="gpu",
+        domain=policy.domain.value,
+        severity=policy.severity.value,
+        action=policy.action.value,
+        text=f"Xid {code}: {policy.meaning}",
+    )
 
 
-def _condition(event: Event, found: Mapping[str, Any], rule: EventRule, word: str, code: str, device: str) -> Condition:
+def _condition(event: Event, facts: SignalFacts, rule: EventRule, word: str, code: str, device: str) -> Condition:
     effect = rule.effect
     time = event.time_ns / 1e9
     if event.name in _AGED:
-        time -= float(found.get("age_s") or 0.0)
+        time -= facts.age_s
     return Condition(
         name=rule.condition or (f"{word}_{code}" if code and word in ("xid", "sxid") else word),
-        device_kind=str(found.get("device_kind") or ("mount" if "mount" in found else "host")),
+        device_kind=facts.device_kind or ("mount" if facts.mount is not None else "host"),
         device=device,
-        severity=str(found.get("severity", "error")),
-        domain=str(found.get("domain") or rule.domain),
+        severity=facts.severity,
+        domain=facts.domain or rule.domain,
         scope=effect.scope.value,
         # Our rule knows what it means for the job, the catalogue of lines what it means for the device.
-        action=effect.action.value if effect.action else str(found["action"]) if found.get("action") else None,
+        action=effect.action.value if effect.action else facts.action or None,
         explains=sorted(kind.value for kind in effect.explains),
         since=time,
         last=max(event.time_ns / 1e9, time),
-        text=str(found.get("text") or _words(found, word))[:_MAX_TEXT],
+        text=(facts.shown or word)[:_MAX_TEXT],
         source=_SOURCES[event.name],
         value=code or word,
         event=word,
-        pid=int(found.get("pid") or 0),
+        pid=facts.pid,
         of_process=rule.of_process,
-        of_job=str(found.get("of_job") or ""),
+        of_job=facts.of_job,
         before_s=effect.before_s,
         lag_s=effect.lag_s,
         lasts_s=effect.lasts_s,
@@ -164,13 +161,6 @@ def _is_another(known: Condition, condition: Condition) -> bool:
     return not known.is_state and condition.severity != "info" and condition.since > known.last + known.before_s
 
 
-def _words(found: Mapping[str, Any], word: str) -> str:
-    if "mount" in found:
-        operation, age_s = found.get("operation", "a look"), float(found.get("age_s") or 0.0)
-        return f"{operation} on {found['mount']} has not returned for {age_s:.0f} s"
-    return " ".join(f"{name} {value}" for name, value in found.items() if isinstance(value, str | int | float)) or word
-
-
 def _end(state: EntityState, word: str, device: str, time: float) -> list[Condition]:
     ended = []
     for condition in state.conditions.values():
@@ -184,7 +174,7 @@ def _remember_rank(state: EntityState, event: Event) -> None:
     pid = str(event.attributes["pid"])
     known = state.ranks.pop(pid, None)
     who = event.identity
-    rank = {"job": who.job, "attempt": who.attempt, "world": who.world, "rank": who.rank, "pid": int(pid)}
+    rank = AffectedRank(job=who.job, attempt=who.attempt, world=who.world, rank=who.rank, pid=int(pid))
     if known != rank:
         _leave_devices(state, pid)  # of a process that is gone, and had this number
         state.began[pid] = event.time_ns / 1e9

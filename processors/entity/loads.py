@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from ...telemetry.records import Point, Samples
 from .conditions import EntityState
@@ -66,11 +65,27 @@ def load_load_rules() -> Mapping[str, LoadRule]:
     return {rule.metric: rule for rule in rules}
 
 
-def take_loads(state: EntityState, samples: Samples) -> list[dict[str, Any]]:
-    """What is to be told, as bodies of findings: {service, operation, since, until, rate, usual}, rates per second.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadNews:
+    """What is to be told of an entity's load on a service. usual, rate: per second; usual None: not known.
 
-    since is null where the usual rate is told.
+    since, until: of the burst (Unix seconds); since None where the usual rate is told, until None while it lasts.
     """
+
+    service: str
+    operation: str
+    usual: float | None
+    since: float | None
+    until: float | None
+    rate: float
+
+
+#: Begin, end and rate of a burst, as ``LoadNews`` has them.
+_Burst = tuple[float | None, float | None, float]
+
+
+def take_loads(state: EntityState, samples: Samples) -> list[LoadNews]:
+    """What is to be told of these samples."""
     told = []
     for (service, operation, floor), (rate, before_s, time_s) in _rates(state, samples).items():
         row = state.loads.get(f"{service}\t{operation}")
@@ -83,11 +98,14 @@ def take_loads(state: EntityState, samples: Samples) -> list[dict[str, Any]]:
         news = _follow(row, rate, before_s, time_s, floor)
         if news is not None:
             usual = row["usual"] if row["seen"] >= ENOUGH else None
-            told.append({"service": service, "operation": operation, "usual": usual, **news})
+            since, until, told_rate = news
+            told.append(
+                LoadNews(service=service, operation=operation, usual=usual, since=since, until=until, rate=told_rate)
+            )
     return told
 
 
-def _follow(row: dict[str, float], rate: float, before_s: float, time_s: float, floor: float) -> dict[str, Any] | None:
+def _follow(row: dict[str, float], rate: float, before_s: float, time_s: float, floor: float) -> _Burst | None:
     is_known = row["seen"] >= ENOUGH
     high = max(floor, HIGH * row["usual"]) if is_known else HIGH_UNKNOWN * floor
     if row["since"]:
@@ -97,7 +115,7 @@ def _follow(row: dict[str, float], rate: float, before_s: float, time_s: float, 
             if rate < 2 * row["told"]:
                 return None
             row["told"] = rate
-            return {"since": row["since"], "until": None, "rate": rate}
+            return row["since"], None, rate
         row["low"] = row["low"] or before_s
         if time_s - row["low"] < CLEAR_S and rate < low:
             return None
@@ -105,20 +123,20 @@ def _follow(row: dict[str, float], rate: float, before_s: float, time_s: float, 
         row["since"] = row["low"] = row["high"] = 0.0
         if rate >= low:
             row["usual"] = rate
-        return {"since": since, "until": until, "rate": row["told"]}
+        return since, until, row["told"]
     if rate > high:
         row["high"] = row["high"] or before_s
         if time_s - row["high"] < HOLDS_S:
             return None
         row["since"], row["told"] = row["high"], rate
-        return {"since": row["since"], "until": None, "rate": rate}
+        return row["since"], None, rate
     row["high"] = 0.0
     row["seen"] += 1
     weight = max(1.0 / row["seen"], min(1.0, (time_s - before_s) / USUAL_S))
     row["usual"] += (rate - row["usual"]) * weight
     if row["seen"] >= ENOUGH and time_s - row["usual_at"] >= USUAL_TOLD_S and row["usual"] > 0:
         row["usual_at"] = time_s
-        return {"since": None, "until": None, "rate": round(row["usual"], 3)}
+        return None, None, round(row["usual"], 3)
     return None
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 from ...telemetry.records import Point, Samples
+from .condition_rules import MetricRule, Test
 from .conditions import MAX_OPENINGS, MAX_SERIES, Condition, EntityState
-from .rules import MetricRule, Test
 from .series import Asked, Series
 
 #: Fewer devices than this have no majority.

@@ -7,7 +7,7 @@ alone knows what it means for jobs. Repeats of a signal are told again at the 2n
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from ...telemetry.records import Event, Finding, Identity, Record, Samples
 from ...telemetry.topics import TOPIC_FINDINGS
@@ -15,14 +15,15 @@ from ...telemetry.vocabulary import EventName
 from ..condition_document import AffectedRank, ConditionReport, write_condition
 from ..older_sentences import event_of_condition
 from ..operator import Context, Timer
+from .condition_rules import Rules
 from .conditions import Condition, EntityState
 from .events import take_event
 from .loads import take_loads
 from .metrics import take_samples
-from .rules import Rules, load_rules
+from .rules import load_rules
 from .series import AskedOf
 from .surroundings import EVENTS, findings_of, load_finding
-from .watch import body_of, news_of_watching, next_look_s, take_watching
+from .watch import news_of_watching, next_look_s, take_watching
 
 _EVENTS = frozenset(
     {
@@ -117,7 +118,7 @@ class EntityOperator:
                 entity_kind=kind,
                 explains=tuple(condition.explains),
                 event=event_of_condition({"name": condition.name, "event": condition.event}),
-                ranks=tuple(AffectedRank(**rank) for rank in state.ranks_on(condition)),
+                ranks=tuple(state.ranks_on(condition)),
                 others=_others(condition, state),
                 tolerated=condition.is_tolerated,
                 is_state=condition.is_state,
@@ -146,7 +147,7 @@ class EntityOperator:
             return
         kind, _, entity = ctx.key.partition(":")
         who = Identity(cluster=self._cluster(ctx), node=entity)
-        body = body_of(said, kind, entity)
+        body = {"watch": {"entity": entity, "entity_kind": kind, **said}}
         finding = Finding(identity=who, key=f"watch/{ctx.key}", cleared=False, time_ns=ctx.now, body=body)
         ctx.emit(Record(topic=TOPIC_FINDINGS, key=who.cluster, stamp_ns=ctx.now, payload=finding))
 
@@ -187,7 +188,7 @@ def _others(condition: Condition, state: EntityState) -> tuple[AffectedRank, ...
     if condition.device_kind != "gpu":
         return ()
     return tuple(
-        AffectedRank(**{**state.ranks[pid], "device": device})
+        replace(state.ranks[pid], device=device)
         for device, pids in state.devices.items()
         if device != condition.gpu
         for pid in pids

@@ -12,6 +12,7 @@ from typing import Any
 from ...telemetry.records import Event
 from .conditions import Condition, EntityState
 from .job_log import Signal, only_job
+from .signal_facts import SignalFacts
 
 #: Schedulers tell seconds.
 _SAME_PLAN_S = 1.0
@@ -52,13 +53,13 @@ def _signal(event: Event, word: str, device: str, due_s: float | None) -> Signal
     return Signal(
         word=word,
         device=device,
-        found={
-            "device_kind": "job" if is_job else "notice",
-            "severity": "warning",
-            "of_job": event.identity.job if is_job else "",
-            "age_s": 0.0 if due_s is None else event.time_ns / 1e9 - due_s,
-            "text": f"{found.get('scheduler') or 'the scheduler'}: {words}",
-        },
+        facts=SignalFacts(
+            device_kind="job" if is_job else "notice",
+            severity="warning",
+            of_job=event.identity.job if is_job else "",
+            age_s=0.0 if due_s is None else event.time_ns / 1e9 - due_s,
+            text=f"{found.get('scheduler') or 'the scheduler'}: {words}",
+        ),
     )
 
 
@@ -71,12 +72,12 @@ def _of_node_state(event: Event) -> Signal:
     return Signal(
         word=f"node_{word}",
         device="",
-        found={
-            "device_kind": "host",
-            "severity": "error" if word in _GRAVE_STATES else "warning",
-            "age_s": max(0.0, told_s - since_s) if since_s is not None else 0.0,
-            "text": f"{found.get('scheduler') or 'the scheduler'}: it is {state}" + (f" ({reason})" if reason else ""),
-        },
+        facts=SignalFacts(
+            device_kind="host",
+            severity="error" if word in _GRAVE_STATES else "warning",
+            age_s=max(0.0, told_s - since_s) if since_s is not None else 0.0,
+            text=f"{found.get('scheduler') or 'the scheduler'}: it is {state}" + (f" ({reason})" if reason else ""),
+        ),
     )
 
 
@@ -116,7 +117,7 @@ def hear_again(state: EntityState, job: str) -> list[Condition]:
             continue
         if condition.device_kind == "job" and not condition.of_job:
             condition.of_job = _job_of(state, condition)
-        if sum(rank["job"] == job for rank in state.ranks_on(condition)) == 1:  # the first
+        if sum(rank.job == job for rank in state.ranks_on(condition)) == 1:  # the first
             condition.told = 0
             again.append(condition)
     return again
@@ -124,7 +125,7 @@ def hear_again(state: EntityState, job: str) -> list[Condition]:
 
 def _job_of(state: EntityState, condition: Condition) -> str:
     """Our name of the scheduler's job: the same, or that of the only job here."""
-    if any(rank["job"] == condition.device for rank in state.ranks.values()):
+    if any(rank.job == condition.device for rank in state.ranks.values()):
         return condition.device
     return only_job(state)
 

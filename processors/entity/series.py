@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from ...telemetry.records import Point, Samples
-from .rules import MetricRule, Rules
+from .condition_rules import MetricRule, Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...telemetry.records import Event, Finding, Identity
 from ...telemetry.vocabulary import EventName
+from .loads import LoadNews
 
 _MAX_TEXT = 300
 _MAX_LABELS = 64
@@ -37,12 +38,21 @@ def findings_of(event: Event, kind: str, now_ns: int) -> Iterator[Finding]:
         yield from _plan(event, kind, now_ns)
 
 
-def load_finding(load: Mapping[str, Any], identity: Identity, kind: str, now_ns: int) -> Finding:
-    """load: as ``loads.take_loads`` gives it."""
+def load_finding(load: LoadNews, identity: Identity, kind: str, now_ns: int) -> Finding:
+    """kind: of the entity whose load it is."""
     entity = identity.node
-    key = f"load/{kind}:{entity}/{load['service']}/{load['operation']}"
-    body = {"load": {"entity": entity, "entity_kind": kind, **load}}
-    return _finding(identity, key, now_ns, body, cleared=load["until"] is not None)
+    told = {
+        "entity": entity,
+        "entity_kind": kind,
+        "service": load.service,
+        "operation": load.operation,
+        "usual": load.usual,
+        "since": load.since,
+        "until": load.until,
+        "rate": load.rate,
+    }
+    key = f"load/{kind}:{entity}/{load.service}/{load.operation}"
+    return _finding(identity, key, now_ns, {"load": told}, cleared=load.until is not None)
 
 
 def _change(event: Event, kind: str, now_ns: int) -> Iterator[Finding]:

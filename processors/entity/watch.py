@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...telemetry.records import Samples
+from .condition_rules import WATCHING
 from .conditions import EntityState
-from .rules import WATCHING
 
 _COLLECTOR = "whichrank.collector"
 #: Agents tell it every ten seconds; after so long nobody looks any more.
@@ -47,8 +45,3 @@ def next_look_s(state: EntityState) -> float | None:
     if not state.watch_told.get("sees"):
         return None
     return state.watched_at + STALE_S
-
-
-def body_of(said: dict[str, list[str]], kind: str, entity: str) -> dict[str, Any]:
-    """Of the finding."""
-    return {"watch": {"entity": entity, "entity_kind": kind, **said}}

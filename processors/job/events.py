@@ -25,7 +25,7 @@ from .numeric.bad_losses import BAD_LOSS_HOLD_NS
 from .numeric.number_findings import revise_number_findings
 from .state.job_state import JobState
 from .state.open_findings import silent_node
-from .state.rank_state import OpenFinding
+from .state.rank_state import OpenFinding, RankStack
 from .topology.placement import begin_placement_again
 
 
@@ -177,17 +177,17 @@ def _take_stale(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> Non
 
 def _take_stack(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     values, facts, time_ns = event.attributes, job.facts(event.identity.rank), _time_of(job, event)
-    if facts.stack and facts.stack["time_ns"] <= job.ends.signalled_ns < time_ns:
+    if facts.stack is not None and facts.stack.time_ns <= job.ends.signalled_ns < time_ns:
         return  # where it cleans up, and not where it stood when somebody ended it
     if values.get("file"):
-        facts.stack = {
-            "file": str(values["file"]),
-            "line": int(values.get("line", 0)),
-            "function": str(values.get("function", "")),
-            "method": str(values.get("method", "")),
-            "phase": str(values.get("phase", "")),
-            "time_ns": time_ns,
-        }
+        facts.stack = RankStack(
+            file=str(values["file"]),
+            line=int(values.get("line", 0)),
+            function=str(values.get("function", "")),
+            method=str(values.get("method", "")),
+            phase=str(values.get("phase", "")),
+            time_ns=time_ns,
+        )
         revise_all(job, ctx, stamp_ns)
 
 
@@ -310,7 +310,9 @@ def _take_scheduler(job: JobState, event: Event, stamp_ns: int, ctx: Context) ->
 
 
 def _take_checkpoint(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
-    note_checkpoint(job, event.attributes)
+    values = event.attributes
+    place, is_read = str(values["checkpoint"]), bool(values["read"])
+    note_checkpoint(job, place, step=int(values.get("step", 0)), is_read=is_read)
 
 
 #: What each event calls for; other events are none of this operator's business.

@@ -27,13 +27,17 @@ CODECS = frozenset(
         "processors.cluster.advice_table",
         "processors.cluster.case_row",
         "processors.cluster.shared.told",
-        "processors.told_finding",
         "processors.condition_document",
+        "processors.entity.rules",
+        "processors.entity.signal_facts",
+        "processors.entity.surroundings",
         "processors.finding_document",
         "processors.older_sentences",
         "processors.job.columns.packing",
         "processors.job.state.finding_rows",
         "processors.job.state.state_rows",
+        "processors.placement_document",
+        "processors.told_finding",
     }
 )
 

@@ -15,6 +15,7 @@ from ....telemetry.incident_document import EvidenceRow, IncidentLabel
 from ....telemetry.records import Finding
 from ....telemetry.vocabulary import Kind
 from ...condition_document import ConditionReport
+from ...placement_document import read_placement
 from .candidates import all_candidates
 from .doubts import Doubt, refused_labels, unknown_nodes
 from .fitting import sharing
@@ -27,7 +28,7 @@ from .plans import GRACE_S, Plan, plan_for
 from .rules import the_rule
 from .scene import Scene
 from .scoring import choose
-from .told import plan_of, read_change, read_load, read_placement, read_places
+from .told import plan_of, read_change, read_load, read_places
 from .troubles import Trouble
 from .waiting import NOTHING, Wait, wait_for
 
@@ -92,8 +93,9 @@ class Desk:
         """Placement, topology, change, load or plan. Raises KeyError, ValueError, TypeError for a body that is none."""
         memory, body = self.memory, finding.body
         if "placement" in body:
-            attempt, moved = read_placement(body["placement"])
-            before = memory.placements.take(attempt, moved)
+            report = read_placement(body["placement"])
+            before = memory.placements.take(report)
+            attempt = memory.placements.attempts[f"{report.job}\t{report.attempt}"]
             for doubt in memory.placements.doubts:
                 self.doubt(doubt)
             memory.placements.doubts.clear()

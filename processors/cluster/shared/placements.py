@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ....telemetry.ring_layout import parse_ranks
 from ...operator import Table
+from ...placement_document import PlacementReport
 from .doubts import MOVED, NO_END, TWO_NODES, Doubt
 
 DAY_S = 86_400.0
@@ -54,15 +55,6 @@ class Attempt:
         return json.dumps({name: getattr(self, name) for name in names}, separators=(",", ":")).encode()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovedRank:
-    """A rank that two nodes tell of. before, now: their names."""
-
-    rank: int
-    before: str
-    now: str
-
-
 class Placements:
     """A working copy of the table. Not thread-safe."""
 
@@ -80,15 +72,26 @@ class Placements:
             self._add(Attempt(**json.loads(row)))
         self.doubts.clear()  # it was told when it came
 
-    def take(self, fresh: Attempt, moved: MovedRank | None = None) -> Attempt | None:
+    def take(self, report: PlacementReport) -> Attempt | None:
         """Keep it. Gives the attempt back as it was before, if it was known and has run; None otherwise.
 
         Raises ValueError for ranks that are no ranges.
         """
-        self._check(fresh.job, fresh.nodes)
-        if moved is not None:
-            words = f"rank {moved.rank} of job {fresh.job} is told of by {moved.before} and by {moved.now}"
-            self.doubts.append(Doubt(what=MOVED, entity=fresh.job, words=words))
+        self._check(report.job, report.nodes)
+        if (moved := report.moved) is not None:
+            words = f"rank {moved.rank} of job {report.job} is told of by {moved.before} and by {moved.now}"
+            self.doubts.append(Doubt(what=MOVED, entity=report.job, words=words))
+        fresh = Attempt(
+            job=report.job,
+            attempt=report.attempt,
+            run=report.run,
+            name=report.name,
+            owner=report.owner,
+            world_size=report.world_size,
+            begin=report.begin,
+            end=report.end,
+            nodes=report.nodes,
+        )
         before = self.attempts.get(fresh.key)
         if before is not None:
             self._drop(before)

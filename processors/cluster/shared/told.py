@@ -1,4 +1,4 @@
-"""What findings tell of nodes and jobs, and of no incident: placements, places, changes, loads and plans. Pure.
+"""What findings tell of nodes and jobs, and of no incident: places, changes, loads and plans. Pure.
 
 Each function reads a body, and raises KeyError, ValueError, TypeError or AttributeError for what is none.
 """
@@ -9,25 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .landscape import NodeChange, NodePlaces, ToldLoad
-from .placements import Attempt, MovedRank
 from .plans import EARLY_S, Plan
-
-
-def read_placement(body: Mapping[str, Any]) -> tuple[Attempt, MovedRank | None]:
-    """Which nodes an attempt runs on; and the rank that two of them tell of."""
-    moved = body.get("moved")
-    attempt = Attempt(
-        job=str(body["job"]),
-        attempt=str(body["attempt"]),
-        run=str(body.get("run") or ""),
-        name=str(body.get("name") or ""),
-        owner=str(body.get("owner") or ""),
-        world_size=int(body.get("world_size") or 0),
-        begin=float(body["begin"]),
-        end=None if body.get("end") is None else float(body["end"]),
-        nodes={str(node): str(ranks) for node, ranks in body["nodes"].items()},
-    )
-    return attempt, MovedRank(rank=moved["rank"], before=moved["from"], now=moved["to"]) if moved else None
 
 
 def read_places(body: Mapping[str, Any]) -> NodePlaces:

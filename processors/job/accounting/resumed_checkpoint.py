@@ -6,8 +6,7 @@ many steps of the training in it. What is read before an attempt's first step is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....diagnosis.goodput.interval import Interval, Part, as_lost
 from ....telemetry.vocabulary import TimeBucket
@@ -21,15 +20,13 @@ if TYPE_CHECKING:
 MOST_CHECKPOINTS = 256
 
 
-def note_checkpoint(job: JobState, values: Mapping[str, Any]) -> None:
-    """values: attributes of a RANK_CHECKPOINT."""
-    place = str(values["checkpoint"])
-    made = int(values.get("step", 0))
-    if not values["read"]:
-        if made <= 0:
+def note_checkpoint(job: JobState, place: str, *, step: int, is_read: bool) -> None:
+    """place: of the checkpoint. step: the attempt's, at which it was written; 0 none. is_read: else it was written."""
+    if not is_read:
+        if step <= 0:
             return  # before any step: a cache, a vocabulary
         written = {known: steps for known, steps in job.checkpoints.by_place.items() if known != place}
-        written[place] = job.checkpoints.steps_before + made
+        written[place] = job.checkpoints.steps_before + step
         job.checkpoints.by_place = dict(list(written.items())[-MOST_CHECKPOINTS:])
     elif place in job.checkpoints.by_place:
         # Of several (model and optimizer apart, an older one to compare with) the newest.

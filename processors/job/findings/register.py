@@ -226,16 +226,16 @@ def _with_stack(
     own = next((e for e in raised if role_hint(e) == "error"), None)
     stack = job.facts(rank).stack
     stuck = _host_stands(finding)
-    fell = finding.kind == Kind.RANK_DIED.value and stack.get("method") == "signal"
-    if own is None and stack and (stuck or fell) and stack["time_ns"] >= finding.onset_ns - STACK_LEAD_NS:
-        where = CodePlace(file=stack["file"], line=stack["line"], phase=item.phase or stack["phase"] or None)
-        place = f"{stack['file']}:{stack['line']}"
+    fell = finding.kind == Kind.RANK_DIED.value and stack is not None and stack.method == "signal"
+    if own is None and stack is not None and (stuck or fell) and stack.time_ns >= finding.onset_ns - STACK_LEAD_NS:
+        where = CodePlace(file=stack.file, line=stack.line, phase=item.phase or stack.phase or None)
+        place = f"{stack.file}:{stack.line}"
         if fell:
-            shows = f"rank {rank} was at {place} in {stack['function']} when the signal came"
+            shows = f"rank {rank} was at {place} in {stack.function} when the signal came"
         else:
-            shows = f"rank {rank} stands at {place} in {stack['function']}, says its stack (by {stack['method']})"
-        fact = EvidenceFact(rank=rank, file=stack["file"], line=stack["line"], function=stack["function"])
-        row = evidence("rank.stack", source_of(job, rank), stack["time_ns"], shows, place, fact=fact)
+            shows = f"rank {rank} stands at {place} in {stack.function}, says its stack (by {stack.method})"
+        fact = EvidenceFact(rank=rank, file=stack.file, line=stack.line, function=stack.function)
+        row = evidence("rank.stack", source_of(job, rank), stack.time_ns, shows, place, fact=fact)
         return replace(item, where=where), row
     # Where a stuck rank was when its peers' failure ended it is where it was stuck.
     last = own or (raised[0] if raised and stuck else None)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
@@ -162,34 +161,6 @@ class Attempts:
             table.pop(launch, None)
         if len(self.past) > _MOST_PAST:
             del self.past[next(iter(self.past))]
-
-    # --- as a row of state --------------------------------------------------------------------------------------------
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "count": self.count,
-            "founder": self.founder,
-            "name": self.name,
-            "members": {member: sorted(ranks) for member, ranks in self.members.items()},
-            "started_ns": self.started_ns,
-            "tokens": self.tokens,
-            "ended_ns": self.ended_ns,
-            "again": sorted(self.again),
-            "over": sorted(self.over),
-            "past": self.past,
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Attempts:
-        attempts = cls()
-        attempts.count, attempts.founder = values["count"], values["founder"]
-        attempts.name = values.get("name", attempts.founder)
-        attempts.members = {member: set(ranks) for member, ranks in values["members"].items()}
-        attempts.started_ns, attempts.tokens = values["started_ns"], values["tokens"]
-        attempts.ended_ns, attempts.again = values.get("ended_ns", {}), set(values.get("again", ()))
-        attempts.over = set(values.get("over", ()))
-        past = values["past"]
-        attempts.past = dict.fromkeys(past, 0) if isinstance(past, list) else past  # a list: state of version 7
-        return attempts
 
 
 def place_of(payload: Block | Event, attempts: Attempts) -> Place:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ...placement_document import MovedRank, PlacementReport
 
 
 class PlacementState:
-    """told: the finding's body as it was last told, {} none. due_ns: when it is told again, 0 never. changed: within
-    one record; moved: a rank that another node tells of, too (neither is saved: it is told again).
+    """told: what was last told, None nothing; times_told: how often after the first, of this attempt. due_ns: when it
+    is told again, 0 never. changed: within one record; moved: a rank that another node tells of, too (neither is saved:
+    it is told again).
 
     owner: of the job. gpus_held: by the scheduler's word; 0 unknown.
     """
 
     def __init__(self) -> None:
-        self.told: dict[str, Any] = {}
+        self.told: PlacementReport | None = None
+        self.times_told = 0
         self.due_ns = 0
         self.changed = False
-        self.moved: dict[str, Any] | None = None
+        self.moved: MovedRank | None = None
         self.owner = ""
         self.gpus_held = 0
 
     def note_move(self, rank: int, before: str, now: str) -> None:
         """The first rank that two nodes tell of."""
         if self.moved is None:
-            self.moved = {"rank": rank, "from": before, "to": now}
+            self.moved = MovedRank(rank=rank, before=before, now=now)

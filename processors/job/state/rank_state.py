@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...finding_document import FindingBody
 from .finding_memory import FindingDetail
@@ -36,6 +36,18 @@ class BadInput(NamedTuple):
     before: tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStack:
+    """Where a rank stands in the user's code, and who says it: py-spy, signal. time_ns: Unix."""
+
+    file: str
+    line: int
+    function: str
+    method: str
+    phase: str
+    time_ns: int
+
+
 @dataclass(slots=True)
 class RankFacts:
     """What single events said of a rank. Times are Unix nanoseconds, 0 = never."""
@@ -52,7 +64,7 @@ class RankFacts:
     stopped_stamp_ns: int = 0
     continued_ns: int = 0
     exited_ns: int = 0
-    stack: dict[str, Any] = field(default_factory=dict)
+    stack: RankStack | None = None
     calls: list[CallSite] = field(default_factory=list)
     stale_ns: int = 0
     #: Of a loop without steps: its first loss that is not finite, when, after how many calls of the world's group.

@@ -9,7 +9,7 @@ another version is set aside and made anew from the bus.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from ....telemetry.records import Group
 from ...operator import Table
+from ...placement_document import read_placement, write_move, write_placement
 from ..columns.packing import pack, unpack
 from ..columns.rows import in_dtype
 from ..detectors.crash.crash_order import Ending
@@ -29,7 +30,8 @@ from .device_window import DeviceWindow
 from .finding_rows import read_finding, write_finding
 from .job_state import JobState
 from .open_rows import Arrived, OpenChunk, OpenRows
-from .rank_state import BadInput, CallSite, NodeFacts, RankFacts
+from .placement_state import PlacementState
+from .rank_state import BadInput, CallSite, NodeFacts, RankFacts, RankStack
 
 #: Values that are saved as they are: the name in the row, and where they are in the job.
 _PLAIN_FACTS = {
@@ -166,13 +168,45 @@ def _save_open(job: JobState, table: Table) -> None:
 def _facts_values(job: JobState) -> dict[str, Any]:
     return {
         **{name: _get(job, path) for name, path in (_PLAIN_FACTS | _LATER_FACTS).items()},
-        "attempts": job.attempts.as_json(),
+        "placement": _told_placement(job.placement),
+        "attempts": write_attempts(job.attempts),
         "groups": [asdict(group) for group in job.groups.known],
-        "ranks": {str(rank): {name: getattr(facts, name) for name in _RANK_FACTS} for rank, facts in job.ranks.items()},
+        "ranks": {str(rank): _written_rank(facts) for rank, facts in job.ranks.items()},
         "endings": [asdict(ending) for ending in job.ends.endings],
         "blind_ranks": sorted(job.blind_ranks),
         "nodes": {name: asdict(node) for name, node in job.nodes.known.items()},
         "findings": [write_finding(finding) for finding in job.findings.by_key.values()],
+    }
+
+
+def _told_placement(placement: PlacementState) -> dict[str, Any]:
+    if placement.told is None:
+        return {}
+    written = {**write_placement(replace(placement.told, moved=None)), "told": placement.times_told}
+    moved = placement.told.moved
+    return written if moved is None else {**written, "moved": write_move(moved)}
+
+
+def _written_rank(facts: RankFacts) -> dict[str, Any]:
+    written = {name: getattr(facts, name) for name in _RANK_FACTS}
+    stack = facts.stack
+    written["stack"] = {} if stack is None else {name: getattr(stack, name) for name in RankStack.__slots__}
+    return written
+
+
+def write_attempts(attempts: Attempts) -> dict[str, Any]:
+    """As they stand among the facts."""
+    return {
+        "count": attempts.count,
+        "founder": attempts.founder,
+        "name": attempts.name,
+        "members": {member: sorted(ranks) for member, ranks in attempts.members.items()},
+        "started_ns": attempts.started_ns,
+        "tokens": attempts.tokens,
+        "ended_ns": attempts.ended_ns,
+        "again": sorted(attempts.again),
+        "over": sorted(attempts.over),
+        "past": attempts.past,
     }
 
 
@@ -248,9 +282,14 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
     for name, path in _PLAIN_FACTS.items():
         _put(job, path, values[name])
     for name, path in _LATER_FACTS.items():
-        _put(job, path, values.get(name, _get(job, path)))
+        if name != "placement":
+            _put(job, path, values.get(name, _get(job, path)))
     job.name_attempt(job.attempt)
-    job.attempts = Attempts.from_json(values["attempts"])
+    if told := values.get("placement"):
+        job.placement.told, job.placement.times_told = read_placement(told), int(told["told"])
+    else:
+        job.placement.told = None
+    job.attempts = read_attempts(values["attempts"])
     for group in values["groups"]:
         job.groups.add(Group(**group))
     job.ranks = {int(rank): _rank_facts(facts) for rank, facts in values["ranks"].items()}
@@ -263,7 +302,22 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
 def _rank_facts(values: dict[str, Any]) -> RankFacts:
     calls = [CallSite(*call) for call in values.get("calls", ())]
     bad_inputs = [BadInput(*found) for found in values.get("bad_inputs", ())]
-    return RankFacts(**{**values, "calls": calls, "bad_inputs": bad_inputs})
+    stack = RankStack(**told) if (told := values.get("stack")) else None
+    return RankFacts(**{**values, "stack": stack, "calls": calls, "bad_inputs": bad_inputs})
+
+
+def read_attempts(values: dict[str, Any]) -> Attempts:
+    """The inverse of ``write_attempts``, of earlier releases too. Raises KeyError for what are none."""
+    attempts = Attempts()
+    attempts.count, attempts.founder = values["count"], values["founder"]
+    attempts.name = values.get("name", attempts.founder)
+    attempts.members = {member: set(ranks) for member, ranks in values["members"].items()}
+    attempts.started_ns, attempts.tokens = values["started_ns"], values["tokens"]
+    attempts.ended_ns, attempts.again = values.get("ended_ns", {}), set(values.get("again", ()))
+    attempts.over = set(values.get("over", ()))
+    past = values["past"]
+    attempts.past = dict.fromkeys(past, 0) if isinstance(past, list) else past  # a list: state of version 7
+    return attempts
 
 
 def _read_progress(job: JobState, arrays: dict[str, np.ndarray]) -> None:

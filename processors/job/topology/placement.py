@@ -6,12 +6,13 @@ Told at places of the record stream that do not depend on batches, and without a
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from ....telemetry.records import Finding, Identity, Record
 from ....telemetry.ring_layout import format_ranks
 from ....telemetry.topics import TOPIC_FINDINGS
 from ...operator import Context
+from ...placement_document import PlacementReport, write_placement
 from ..findings.wording import seconds
 from ..state.job_state import JobState
 
@@ -38,19 +39,20 @@ def end_placement(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> 
     if job.placement.due_ns:
         _tell(job, stamp_ns, ctx)
     told = job.placement.told
-    if told and told["end"] is None:
-        _emit(job, {**told, "end": max(seconds(ended_ns), told["begin"])}, stamp_ns, ctx)
+    if told is not None and told.end is None:
+        _emit(job, replace(told, end=max(seconds(ended_ns), told.begin)), stamp_ns, ctx)
 
 
 def begin_placement_again(job: JobState) -> None:
     """What was taken for the job's end was none."""
-    if job.placement.told and job.placement.told["end"] is not None:
+    if job.placement.told is not None and job.placement.told.end is not None:
         job.placement.changed = True
 
 
 def _wait_ns(job: JobState) -> int:
-    is_same = bool(job.placement.told) and job.placement.told["attempt"] == (job.attempt or "-")
-    return min(SETTLES_NS << job.placement.told["told"], LONGEST_WAIT_NS) if is_same else SETTLES_NS
+    told = job.placement.told
+    is_same = told is not None and told.attempt == (job.attempt or "-")
+    return min(SETTLES_NS << job.placement.times_told, LONGEST_WAIT_NS) if is_same else SETTLES_NS
 
 
 def _tell(job: JobState, stamp_ns: int, ctx: Context) -> None:
@@ -62,36 +64,33 @@ def _tell(job: JobState, stamp_ns: int, ctx: Context) -> None:
             by_node.setdefault(facts.node, []).append(rank)
     if not by_node or job.judged_by:
         return
-    attempt, before = job.attempt or "-", job.placement.told
-    is_same = bool(before) and before["attempt"] == attempt
+    attempt, told = job.attempt or "-", job.placement.told
+    before = told if told is not None and told.attempt == attempt else None
     begun = [facts.started_ns for facts in job.ranks.values() if facts.started_ns]
-    placement = {
-        "job": job.job,
-        "run": job.run,
-        "attempt": attempt,
-        "name": job.name,
-        "owner": job.placement.owner,
-        "world_size": job.world_size or len(job.ranks),
-        "begin": before["begin"] if is_same else seconds(min(begun, default=stamp_ns)),
-        "end": None,
-        "nodes": {node: format_ranks(by_node[node]) for node in sorted(by_node)[:MOST_NODES]},
-        "told": before["told"] + 1 if is_same else 0,
-    }
-    if moved := job.placement.moved or (before.get("moved") if is_same else None):
-        placement["moved"] = moved
-    if not is_same or {**before, "told": 0} != {**placement, "told": 0}:
-        _emit(job, placement, stamp_ns, ctx)
+    report = PlacementReport(
+        job=job.job,
+        run=job.run,
+        attempt=attempt,
+        name=job.name,
+        owner=job.placement.owner,
+        world_size=job.world_size or len(job.ranks),
+        begin=before.begin if before is not None else seconds(min(begun, default=stamp_ns)),
+        nodes={node: format_ranks(by_node[node]) for node in sorted(by_node)[:MOST_NODES]},
+        moved=job.placement.moved or (before.moved if before is not None else None),
+    )
+    if report != before:
+        job.placement.times_told = job.placement.times_told + 1 if before is not None else 0
+        _emit(job, report, stamp_ns, ctx)
 
 
-def _emit(job: JobState, placement: dict[str, Any], stamp_ns: int, ctx: Context) -> None:
-    job.placement.told = placement
+def _emit(job: JobState, report: PlacementReport, stamp_ns: int, ctx: Context) -> None:
+    job.placement.told = report
     job.unsaved.facts = True
-    body = {"placement": {name: value for name, value in placement.items() if name != "told"}}
     finding = Finding(
-        identity=Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=placement["attempt"]),
-        key=f"placement/{job.job}/{placement['attempt']}",
-        cleared=placement["end"] is not None,
+        identity=Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=report.attempt),
+        key=f"placement/{job.job}/{report.attempt}",
+        cleared=report.end is not None,
         time_ns=stamp_ns,
-        body=body,
+        body={"placement": write_placement(report)},
     )
     ctx.emit(Record(topic=TOPIC_FINDINGS, key=job.cluster, stamp_ns=stamp_ns, payload=finding))

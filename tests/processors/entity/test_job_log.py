@@ -8,7 +8,8 @@ import pytest
 
 from tests.processors.entity.node import Node
 from whichrank.diagnosis.job_log.taxonomy import failure_classes
-from whichrank.processors.entity.rules import EventRule, load_rules
+from whichrank.processors.entity.condition_rules import EventRule
+from whichrank.processors.entity.rules import load_rules
 from whichrank.telemetry.vocabulary import EventName, Scope
 
 OF_JOB_LOG = [rule for rule in load_rules().events if rule.source is EventName.JOB_LOG]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.processors.entity.node import Node
+from whichrank.processors.entity.condition_rules import SEVERITIES
 from whichrank.processors.entity.conditions import canonical_pci
-from whichrank.processors.entity.rules import SEVERITIES, load_rules
+from whichrank.processors.entity.rules import load_rules
 from whichrank.telemetry.vocabulary import EventName
 
 

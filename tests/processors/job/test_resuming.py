@@ -84,11 +84,11 @@ def test_a_checkpoint_that_nobody_saw_written_and_was_read_gives_the_steps_back(
 def test_as_many_places_are_remembered_as_may_be() -> None:
     job = JobState()
     for number in range(MOST_CHECKPOINTS + 50):
-        note_checkpoint(job, {"checkpoint": f"{number:x}", "read": False, "step": number + 1})
+        note_checkpoint(job, f"{number:x}", step=number + 1, is_read=False)
     assert len(job.checkpoints.by_place) == MOST_CHECKPOINTS
-    note_checkpoint(job, {"checkpoint": "0", "read": True})
+    note_checkpoint(job, "0", step=0, is_read=True)
     assert job.checkpoints.restored_steps == -1, "forgotten"
     newest = f"{MOST_CHECKPOINTS + 49:x}"
-    note_checkpoint(job, {"checkpoint": newest, "read": False, "step": 1000})
-    note_checkpoint(job, {"checkpoint": newest, "read": True})
+    note_checkpoint(job, newest, step=1000, is_read=False)
+    note_checkpoint(job, newest, step=0, is_read=True)
     assert job.checkpoints.restored_steps == 1000, "the same place written again"

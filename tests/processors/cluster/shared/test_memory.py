@@ -19,12 +19,15 @@ from whichrank.processors.cluster.shared.memory import Memory
 from whichrank.processors.cluster.shared.placements import Placements
 from whichrank.processors.cluster.shared.rules import load_shared_rules
 from whichrank.processors.cluster.shared.scoring import Candidate, choose, gamma_tail, lemon_probability
-from whichrank.processors.cluster.shared.told import read_placement, read_places
+from whichrank.processors.cluster.shared.told import read_places
 from whichrank.processors.cluster.shared.troubles import fingerprint
+from whichrank.processors.placement_document import PlacementReport, read_placement
 from whichrank.telemetry.vocabulary import Kind
 
 
-def placement(job: str, nodes: dict[str, str], begin: float, end: float | None = None, attempt: str = "a1") -> Any:
+def placement(
+    job: str, nodes: dict[str, str], begin: float, end: float | None = None, attempt: str = "a1"
+) -> PlacementReport:
     told = {"job": job, "attempt": attempt, "begin": begin, "end": end, "nodes": nodes, "world_size": 8}
     return read_placement(told)
 
@@ -34,7 +37,7 @@ def test_of_which_jobs_ran_where_the_oldest_are_forgotten(monkeypatch: pytest.Mo
     table = MemoryTable()
     placements = Placements(table)
     for i in range(200):
-        placements.take(*placement(f"j{i}", {f"n{i % 7}": "0-7"}, 10.0 * i, 10.0 * i + 5.0))
+        placements.take(placement(f"j{i}", {f"n{i % 7}": "0-7"}, 10.0 * i, 10.0 * i + 5.0))
     assert len(placements.attempts) == len(list(table.rows())) == 50
     assert "j199\ta1" in placements.attempts
     assert sum(map(len, placements.by_node.values())) == 50
@@ -45,9 +48,9 @@ def test_of_which_jobs_ran_where_the_oldest_are_forgotten(monkeypatch: pytest.Mo
 
 def test_contradictions_are_counted_and_what_was_told_last_holds() -> None:
     placements = Placements(MemoryTable())
-    placements.take(*placement("j", {"n1": "0-7", "n2": "4-11"}, 0.0))
+    placements.take(placement("j", {"n1": "0-7", "n2": "4-11"}, 0.0))
     assert [doubt.what for doubt in placements.doubts] == ["rank on two nodes"]
-    placements.take(*placement("j", {"n1": "0-7", "n3": "8-15"}, 100.0, attempt="a2"))
+    placements.take(placement("j", {"n1": "0-7", "n3": "8-15"}, 100.0, attempt="a2"))
     assert placements.doubts[-1].what == "attempt without end"
     assert [a.attempt for a in placements.at("n1", 150.0)] == ["a2"]
     assert [a.attempt for a in placements.at("n2", 50.0)] == ["a1"]

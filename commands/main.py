@@ -67,6 +67,8 @@ def agent_command(
     For jobs that record rings without whichrank run (WHICHRANK_AUTO=1, or
     whichrank.init() in the script). One per node, as a service: it ends with
     SIGTERM, within 5 s, and starts without Kafka.
+
+    Exit status: 0; 2 if it cannot start.
     """
     given = {"kafka": kafka, "rings": rings, "data": data, "spool_limit": spool_limit, "requests": requests}
     settings, origins = settings_or_exit(AgentOptions, given, config, pairs)
@@ -97,6 +99,8 @@ def process_command(
     Of several instances one publishes and the others stand by; after 10 s
     without a word from it another takes over. It ends with SIGTERM; SIGHUP,
     or a change of the settings file, makes it read "disable" again.
+
+    Exit status: 0; 2 if it cannot start.
     """
     given = {
         "kafka": kafka,
@@ -151,7 +155,10 @@ def dlq_list_command(
     pairs: Annotated[list[str] | None, PAIRS] = None,
     config: Annotated[Path | None, CONFIG] = None,
 ) -> None:
-    """The newest letters: where each came from, and why it could not be read."""
+    """The newest letters: where each came from, and why it could not be read.
+
+    Exit status: 0; 2 if Kafka cannot be asked.
+    """
     settings, _ = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)
     from .services.dlq import dlq_list
 
@@ -166,7 +173,10 @@ def dlq_show_command(
     pairs: Annotated[list[str] | None, PAIRS] = None,
     config: Annotated[Path | None, CONFIG] = None,
 ) -> None:
-    """One letter."""
+    """One letter.
+
+    Exit status: 0; 2 if there is no such letter, or Kafka cannot be asked.
+    """
     settings, _ = settings_or_exit(TopicsOptions, {"kafka": kafka}, config, pairs)
     from .services.dlq import dlq_show
 
@@ -181,7 +191,10 @@ def dlq_replay_command(
     pairs: Annotated[list[str] | None, PAIRS] = None,
     config: Annotated[Path | None, CONFIG] = None,
 ) -> None:
-    """Send letters again to where they came from, after what could not read them was mended."""
+    """Send letters again to where they came from, after what could not read them was mended.
+
+    Exit status: 0; 1 if some were not taken; 2 if Kafka cannot be asked.
+    """
     if not letters and not everything:
         typer.echo("whichrank: say which letters, or --all", err=True)
         raise typer.Exit(EXIT_USAGE)

@@ -39,6 +39,8 @@ def job_log(
     """Which line of a job's logs began the failure, what only followed, and what to do about it.
 
     Several files are ranks of one job; rank_3.log, 3/stderr.log or node-07.out tell whose each is.
+
+    Exit status: 0; 2 if a file cannot be read.
     """
     from ...diagnosis.job_log.job_log_reader import read_job_logs
     from .job_log_document import write_job_log

@@ -68,13 +68,13 @@ class AttemptRows:
     _shape: GroupShape | None = None
 
     def has_others(self, ranks: np.ndarray, launch: int) -> bool:
-        """Whether any of these ranks belongs to another launch already."""
+        """ranks: (n,), indices of ranks. Whether any of them belongs to another launch already."""
         ranks = ranks[ranks < self.ranks.size]
         known = self.ranks["launch"][ranks]
         return bool(((known >= 0) & (known != launch)).any())
 
     def belongs(self, ranks: np.ndarray, launch: int, node: int) -> None:
-        """These ranks are of this launch, on this node."""
+        """ranks: (n,), indices of ranks that are of this launch, on this node."""
         self._room_for(int(ranks.max()))
         if (self.ranks["node"][ranks] != node).any():
             self._shape = None

@@ -112,7 +112,7 @@ class Grid:
 
 
 def apart(values: np.ndarray) -> np.ndarray:
-    """By how much each is more than the median of all that are known."""
+    """values: (n,), seconds of each rank, NaN where it is not known. By how much each is more than their median."""
     known = np.isfinite(values)
     return values - np.median(values[known]) if known.any() else values
 
@@ -120,7 +120,7 @@ def apart(values: np.ndarray) -> np.ndarray:
 def most_apart(values: np.ndarray) -> np.ndarray:
     """Along the last axis: the place of what is least like the median of the rest of it; what had ended, first.
 
-    values: apart from the median already. What is not known is never chosen where something is.
+    values: (rows, ranks), seconds, apart from the median already. What is not known is never chosen where something is.
     """
     strength = np.where(np.isnan(values), -1.0, np.abs(values))
     return np.asarray(strength.argmax(axis=-1))

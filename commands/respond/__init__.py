@@ -91,7 +91,10 @@ def reset_breaker_command(
     state: Annotated[Path | None, STATE] = None,
     config: Annotated[Path | None, CONFIG] = None,
 ) -> None:
-    """A person has looked: the breaker closes, and nodes taken out until now count no more."""
+    """A person has looked: the breaker closes, and nodes taken out until now count no more.
+
+    Exit status: 0; 2 if nothing has run here, or it cannot be written.
+    """
     from .breaker_desk import reset_breaker
 
     raise typer.Exit(reset_breaker(_folder(state, config), why))

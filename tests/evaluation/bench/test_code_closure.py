@@ -19,8 +19,8 @@ RUN = """
 import json
 import sys
 from whichrank.evaluation.bench.matrix import score_lines
-from whichrank.evaluation.bench.one_run import Asked, run
-asked = Asked(scenario=sys.argv[1], ranks=16, seed=100003)
+from whichrank.evaluation.bench.one_run import AskedRun, run
+asked = AskedRun(scenario=sys.argv[1], ranks=16, seed=100003)
 measured = run(asked)
 assert not measured.problem
 score_lines(measured, measured.revisions)

@@ -169,7 +169,7 @@ dashboards: setup ## grafana/dashboards and the rules of Prometheus and Grafana 
 
 .PHONY: reference
 reference: setup ## docs/reference.md anew: every metric, span, event, topic, setting and command, from the code
-	@$(BIN)/python -m whichrank.evaluation.reference.generate
+	@$(BIN)/python -m whichrank.evaluation.reference.reference_page
 
 .PHONY: docs
 docs: $(DOCS)/.requirements ## the documents as a site in build/site; fails on a link that leads nowhere

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from tests.simulator.tie.lines import tie_lines
 from whichrank.evaluation.bench.acceptance import must_show
+from whichrank.evaluation.bench.bench_report import exit_code, in_short, print_lines
 from whichrank.evaluation.bench.kept_runs import code_version
 from whichrank.evaluation.bench.malformed_run import malformed_lines
-from whichrank.evaluation.bench.report import exit_code, in_short, print_lines
 from whichrank.evaluation.bench.result_cache import kept_lines
 from whichrank.evaluation.bench.straggler_trace import straggler_trace_lines
 from whichrank.simulator.scoring.summary import ScoreLine, not_run

@@ -138,7 +138,7 @@ def topics_command(
     """
     given = {"kafka": kafka, "kafka_partitions": partitions, "kafka_replication": replication}
     settings, _ = settings_or_exit(TopicsOptions, given, config, pairs)
-    from .services.topics import topics
+    from .services.topics_command import topics
 
     raise typer.Exit(topics(settings, dry_run=dry_run, as_json=as_json))
 

@@ -7,11 +7,11 @@ point-to-point). Runs on the issuing thread, records, and redispatches; ``redisp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..telemetry.ring_layout import call_mark
 from ..telemetry.vocabulary import EventFlag, Op
@@ -120,83 +120,78 @@ class DispatchHooks:
             output_index=names.index("output_tensors") if gathers_list else -1,
         )
 
+    def _recorder(self, plan: DispatchPlan) -> Callable[[tuple[Any, ...]], tuple[int, Any, int, Any]]:
+        """What notes that a call begins: its arguments in; out its number (0: nothing was noted), group, flags, tensor.
+
+        One function, and few steps: after each collective the processor has forgotten all of this, so that a step costs
+        several times what it costs in a tight loop.
+        """
+        hooks, dtypes, plain_tensor = self.hooks, self.dtypes, self._torch.Tensor
+        switch, writer, completion = hooks.switch, hooks.writer, cast("Any", hooks.completion)
+        enqueue, note_site, dtype_code = writer.enqueue, hooks.sites.note, dtypes.get
+        held, silent_held, completes = completion.held, completion.silent, hooks.completes
+        recorded, find_recorded = hooks.registry.recorded.get, hooks.registry.find_recorded
+        unbox_group, group_index, root_index = plan.unbox_group, plan.group_index, plan.root_index
+        sized_index, output_index, op, base_flags = plan.sized_index, plan.output_index, plan.op, plan.base_flags
+
+        def record(args: tuple[Any, ...]) -> tuple[int, Any, int, Any]:
+            seq, flags, nbytes, dtype, traced = 0, base_flags, 0, 0, False
+            group: Any = None
+            tensor: Any = None
+            try:
+                begin_ns, pg = monotonic_ns(), unbox_group(args[group_index])
+                group = recorded(id(pg)) or find_recorded(pg)
+                if group is None:
+                    return 0, None, flags, None
+                if sized_index >= 0:
+                    tensor = args[sized_index]
+                    if type(tensor) is list and len(tensor) == 1:
+                        tensor = tensor[0]
+                    if type(tensor) is plain_tensor:
+                        traced = tensor.is_meta
+                        dtype = dtype_code(tensor.dtype, 0)
+                        try:
+                            nbytes = tensor.nbytes
+                        except Exception:
+                            flags |= _NO_SIZE
+                    else:
+                        tensor, nbytes, dtype, traced, sized = _measure(tensor, dtypes)
+                        flags |= 0 if sized else _NO_SIZE
+                if traced:
+                    return 0, group, flags, tensor
+                if not switch.enabled:
+                    writer.skip(group.row, flags)
+                    return 0, group, flags, tensor
+                if completes and (held or silent_held):
+                    completion.poll_oldest()
+                if output_index >= 0 and not group.on_cpu and _is_uneven(args[output_index]):
+                    flags |= _NO_SIZE
+                root = args[root_index] if root_index >= 0 else -1
+                peer = group.members[root] if 0 <= root < len(group.members) else -1
+                seq = enqueue(group.row, op, nbytes, dtype, peer, flags)
+                note_site(call_mark(group.row, seq, flags))
+                if switch.check is not None and sized_index >= 0:
+                    switch.check(call_mark(group.row, seq, flags), op, peer, args[sized_index])
+                if seq % SAMPLE_EVERY == 0:
+                    note_sample(switch, begin_ns)
+            except Exception as error:
+                hooks.fail(error)
+            return seq, group, flags, tensor
+
+        return record
+
     def _build(self, plan: DispatchPlan) -> Any:
-        redispatch, after = plan.redispatch, plan.after
-        unbox_group, unbox_work = plan.unbox_group, plan.unbox_work
-        group_index, root_index = plan.group_index, plan.root_index
-        sized_index, output_index = plan.sized_index, plan.output_index
-        op, base_flags, silent = plan.op, plan.base_flags, plan.silent
-        hooks = self.hooks
-        switch = hooks.switch
-        writer = hooks.writer
-        enqueue = writer.enqueue
-        note_site = hooks.sites.note
-        completion: Any = hooks.completion
-        held = completion.held
-        silent_held = completion.silent
-        completes = hooks.completes
-        recorded = hooks.registry.recorded.get
-        find_recorded = hooks.registry.find_recorded
-        dtypes = self.dtypes
-        dtype_code = dtypes.get
-        plain_tensor = self._torch.Tensor
+        hooks, record, switch, key_bits = self.hooks, self._recorder(plan), self.hooks.switch, plan.key_bits
+        redispatch, after, unbox_work, silent = plan.redispatch, plan.after, plan.unbox_work, plan.silent
+        writer, completes, completion = hooks.writer, hooks.completes, cast("Any", hooks.completion)
         #: Bits of a key set -> the operation below this hook for it. There are as many as sorts of tensors, and finding
         #: one here is cheaper than making its key set anew.
         operations: dict[int, Any] = {}
         operation_of = operations.get
-        key_bits = plan.key_bits
+        unseen: tuple[int, Any, int, Any] = (0, None, 0, None)
 
-        # One function, and few steps: after each collective the processor has forgotten all of this, so that a step
-        # costs several times what it costs in a tight loop.
         def hook(keyset: Any, *args: Any) -> Any:
-            seq = 0
-            if not switch.stopped:
-                try:
-                    begin_ns = monotonic_ns()
-                    pg = unbox_group(args[group_index])
-                    group: Any = recorded(id(pg)) or find_recorded(pg)
-                    if group is not None:
-                        flags = base_flags
-                        nbytes = dtype = 0
-                        tensor: Any = None
-                        traced = False
-                        if sized_index >= 0:
-                            tensor = args[sized_index]
-                            if type(tensor) is list and len(tensor) == 1:
-                                tensor = tensor[0]
-                            if type(tensor) is plain_tensor:
-                                traced = tensor.is_meta
-                                dtype = dtype_code(tensor.dtype, 0)
-                                try:
-                                    nbytes = tensor.nbytes
-                                except Exception:
-                                    flags |= _NO_SIZE
-                            else:
-                                tensor, nbytes, dtype, traced, sized = _measure(tensor, dtypes)
-                                if not sized:
-                                    flags |= _NO_SIZE
-                        if traced:
-                            pass
-                        elif not switch.enabled:
-                            writer.skip(group.row, flags)
-                        else:
-                            if completes and (held or silent_held):
-                                completion.poll_oldest()
-                            if output_index >= 0 and not group.on_cpu and _is_uneven(args[output_index]):
-                                flags |= _NO_SIZE
-                            peer = -1
-                            if root_index >= 0:
-                                root = args[root_index]
-                                if 0 <= root < len(group.members):
-                                    peer = group.members[root]
-                            seq = enqueue(group.row, op, nbytes, dtype, peer, flags)
-                            note_site(call_mark(group.row, seq, flags))
-                            if switch.check is not None and sized_index >= 0:
-                                switch.check(call_mark(group.row, seq, flags), op, peer, args[sized_index])
-                            if seq % SAMPLE_EVERY == 0:
-                                note_sample(switch, begin_ns)
-                except Exception as error:
-                    hooks.fail(error)
+            seq, group, flags, tensor = unseen if switch.stopped else record(args)
             bits = key_bits(keyset)
             below = operation_of(bits)
             if below is None:

@@ -27,7 +27,7 @@ from tests.stack.parts.service import eventually, get_json
 from tests.stack.parts.whole_stack import assemble
 from tests.stack.test_process_command import WAIT_S, WHICHRANK, Bench
 from whichrank.commands.run.command import BOOTSTRAP
-from whichrank.evaluation.bench.report import exit_code, in_short, print_lines
+from whichrank.evaluation.bench.bench_report import exit_code, in_short, print_lines
 from whichrank.simulator.scoring.summary import ScoreLine
 
 DASHBOARDS = REPOSITORY / "grafana" / "dashboards"

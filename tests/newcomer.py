@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.docs_commands.blocks import Block, blocks
-from whichrank.evaluation.bench.report import exit_code, in_short, print_lines
+from whichrank.evaluation.bench.bench_report import exit_code, in_short, print_lines
 from whichrank.simulator.scoring.summary import ScoreLine
 
 ROOT = Path(__file__).parents[1]

@@ -26,7 +26,7 @@ from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
 from tests.stack.test_notify import NotifyRoad
 from tests.stack.test_process_command import WAIT_S, WHICHRANK
-from whichrank.evaluation.bench.report import exit_code, print_lines
+from whichrank.evaluation.bench.bench_report import exit_code, print_lines
 from whichrank.simulator.scoring.summary import ScoreLine
 from whichrank.telemetry.incident_document import IncidentDocument
 from whichrank.telemetry.incident_writing import write_incident

@@ -24,7 +24,7 @@ from tests.commands.report.conftest import real_run
 from tests.commands.report.large_run import make_large_run
 from tests.commands.report.test_in_a_browser import MOST_BYTES, SEEN
 from whichrank.commands.report.heat_map import MOST_ROWS
-from whichrank.evaluation.bench.report import exit_code, print_lines
+from whichrank.evaluation.bench.bench_report import exit_code, print_lines
 from whichrank.simulator.scoring.summary import ScoreLine
 
 SMALL, LARGE = 4, 16_384

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...diagnosis.health_checks.outcome import CheckStatus
+from .check_setup import CheckMode, Setup
 from .expectations_file import expected_of, plain_expected
 from .finding import CheckFinding, Family
-from .setup import CheckMode, Setup
 
 #: More is cut: a driver's words can be anything.
 _MOST_CHARACTERS = 400

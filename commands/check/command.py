@@ -11,12 +11,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from ..support.stderr import say
+from .check_report import print_json, print_lines
+from .check_setup import CheckMode, Setup
 from .expectations_file import BadExpectations, read_expectations
 from .expected import Expected
 from .finding import EXIT_UNKNOWN, EXIT_USAGE, Family, exit_status, verdict
 from .probes import PROBES, WHOLE_S, run_probes
-from .report import print_json, print_lines
-from .setup import CheckMode, Setup
 
 _NAMES = ", ".join(family.value for family in Family)
 _LEAST_S, _MOST_S = 1.0, 3600.0

@@ -13,10 +13,10 @@ from statistics import median
 from typing import Any
 
 from ...diagnosis.health_checks.outcome import CheckStatus
+from .check_setup import Setup, Tell
 from .expected import ExpectedCompute
 from .finding import CheckFinding, Family
 from .gpu_inventory import expected_gpus, inventory
-from .setup import Setup, Tell
 
 _ORDER = 8192
 _COPY_BYTES = 1 << 30

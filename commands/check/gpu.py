@@ -8,10 +8,10 @@ from ...agents.collectors.base.collector import Collected
 from ...agents.collectors.gpu.gpu_collector import GpuCollector
 from ...diagnosis.health_checks.outcome import CheckStatus
 from ...telemetry.records import Point
+from .check_setup import Setup, Tell
 from .finding import CheckFinding, Family
 from .gpu_inventory import expected_gpus, inventory
 from .points import moment, tell_points
-from .setup import Setup, Tell
 
 _REBOOT = "drain the node; reset the GPU (nvidia-smi -r) or reboot, then look into the kernel log for its Xid"
 

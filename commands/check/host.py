@@ -8,9 +8,9 @@ from ...agents.collectors.base.kernel_files import list_names, read_text
 from ...agents.collectors.host.host_collector import HostCollector
 from ...diagnosis.health_checks.outcome import CheckStatus
 from ...telemetry.records import Point
+from .check_setup import Setup, Tell
 from .finding import CheckFinding, Family
 from .points import moment, tell_points
-from .setup import Setup, Tell
 
 _MOST_PROCESSES = 20_000
 _GIB = 2**30

@@ -12,9 +12,9 @@ from ...diagnosis.counters.rules import ExpectedPorts, Grade, expected_ports
 from ...diagnosis.counters.sample import Layer, LinkState, NodeSample, PortSample
 from ...diagnosis.counters.sysfs import read_sample
 from ...diagnosis.health_checks.outcome import CheckStatus
+from .check_setup import CheckMode, Setup, Tell
 from .finding import CheckFinding, Family
 from .gpu_inventory import inventory
-from .setup import CheckMode, Setup, Tell
 
 _STATUS = {Grade.INFO: CheckStatus.OK, Grade.WARN: CheckStatus.WARN, Grade.CRITICAL: CheckStatus.CRITICAL}
 #: Counters are looked at twice, so far apart; rates per minute need more, in a preflight there is time.

@@ -9,8 +9,8 @@ from ...agents.collectors.base.collector import Timestamps
 from ...diagnosis.health_checks.outcome import CheckStatus
 from ...diagnosis.health_checks.point_limits import Judged, judge_peers, judge_points, worst_of_each
 from ...telemetry.records import Point
+from .check_setup import Setup, Tell
 from .finding import CheckFinding, Family
-from .setup import Setup, Tell
 
 
 def moment() -> Timestamps:

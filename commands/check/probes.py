@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ...diagnosis.health_checks.outcome import CheckStatus
+from .check_setup import CheckMode, Setup
 from .child_messages import Begins, ChildMessage, Done, read_message, write_setup
 from .finding import CheckFinding, Family
-from .setup import CheckMode, Setup
 
 #: More findings of one probe are counted.
 MOST_FINDINGS = 500

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 
 from ...agents.collectors.base.kernel_files import list_names, read_text
 from ...diagnosis.health_checks.outcome import CheckStatus
+from .check_setup import Setup, Tell
 from .finding import CheckFinding, Family
 from .gpu_inventory import inventory
-from .setup import Setup, Tell
 
 _ANSWER_S = 3.0
 #: Starting is not failing.

@@ -10,8 +10,8 @@ from ...agents.collectors.base.kernel_files import read_text
 from ...agents.collectors.storage.mount_probes import MountProbe, ProbeResult, Space
 from ...agents.collectors.storage.mount_table import Mount, mount_of, parse_mounts
 from ...diagnosis.health_checks.outcome import CheckStatus
+from .check_setup import Setup, Tell
 from .finding import CheckFinding, Family
-from .setup import Setup, Tell
 
 _TABLE_BYTES = 4 << 20
 _LOOK_S = 0.02

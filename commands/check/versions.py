@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from ...agents.collectors.network.sysfs_ports import infiniband_ports
 from ...agents.collectors.surroundings.versions_collector import VersionsCollector
 from ...diagnosis.health_checks.outcome import CheckStatus
+from .check_setup import Setup, Tell
 from .finding import CheckFinding, Family
 from .points import moment
-from .setup import Setup, Tell
 
 #: A node shows some dozen; jobs that run on it more.
 _MOST_TOLD = 40

@@ -11,8 +11,8 @@ from ..support.late_commands import late_group
 
 #: By the name of the sub-command, its module; in the order in which --help shows them.
 COMMANDS = {
-    "kernel-log": ".kernel_log",
-    "job-log": ".job_log",
+    "kernel-log": ".diagnose_kernel_log",
+    "job-log": ".diagnose_job_log",
     "flight-recorder": ".flight_recorder",
     "steps": ".steps",
     "counters": ".counters",

@@ -46,8 +46,8 @@ def register(app: typer.Typer) -> None:
         from ...transport.kafka_client import KafkaTrouble
         from ..run_folder.run_directory import Unusable
         from ..settings.settings import SettingsError
-        from .report import report
-        from .sources import of_file, of_kafka, of_run
+        from .goodput_report import report
+        from .interval_sources import of_file, of_kafka, of_run
 
         try:
             if kafka is not None and path is not None:

@@ -77,7 +77,7 @@ def watch_command(
 
     It ends when the run does, with Kafka never (Ctrl-C).
     """
-    from .watch import watch
+    from .watch_command import watch
 
     with one_line():
         watch(_source(run, kafka, pairs, config), as_json=as_json)

@@ -10,7 +10,7 @@ from ...diagnosis.goodput.interval import Interval
 from ...diagnosis.goodput.run_intervals import runs_of
 from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.vocabulary import TimeBucket
-from ..goodput.report import causes_of, duration, percent
+from ..goodput.goodput_report import causes_of, duration, percent
 
 _NS_PER_HOUR = 3600 * 1_000_000_000
 

@@ -29,7 +29,7 @@ from .breaker import Limits
 from .hooks import Hook
 from .hooks.kubernetes import Kubernetes
 from .hooks.slurm import Commands, Slurm
-from .hooks.webhook import WebhookHook
+from .hooks.webhook_hook import WebhookHook
 from .planning.plan import Policy
 from .respond_health import HUNG_S, RespondFigures, RespondHealth
 from .telling import EventFeed

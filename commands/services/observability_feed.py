@@ -10,8 +10,8 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 
-from ...processors.cluster.accounting import Account, told_accounts
 from ...processors.cluster.case_row import published_documents
+from ...processors.cluster.charged_accounts import Account, told_accounts
 from ...processors.observability_export.processor_export import PipelineCounts, ProcessorExporter
 from ...processors.runner import EmbeddedRunner
 from ...processors.runner_service import Role, ServiceHealth

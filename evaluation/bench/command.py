@@ -12,10 +12,10 @@ from pathlib import Path
 from ...simulator.scenarios.grounds import HELD_OUT_SEED
 from ...simulator.scenarios.scenarios import SCENARIOS
 from ...simulator.scoring.summary import ScoreLine, summarize
+from .bench_report import EXIT_USAGE, exit_code, in_short, print_lines
 from .kept_documents import score_as_json
 from .kept_runs import KeptRuns, code_version
 from .matrix import Matrix, run_all
-from .report import EXIT_USAGE, exit_code, in_short, print_lines
 from .scored_run import Scored
 
 SCHEMA = 1

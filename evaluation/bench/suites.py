@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ...simulator.scoring.summary import ScoreLine
 from .accounting_run import accounting_lines
+from .bench_report import EXIT_USAGE, exit_code, in_short, print_lines
 from .cost import cost_lines, measure_cost
 from .false_pages import LOADS, sound_lines, watch_sound_days
 from .kept_runs import KeptRuns, code_version
-from .report import EXIT_USAGE, exit_code, in_short, print_lines
 from .result_cache import measured_lines
 
 #: Of the accounting: runs of so many hours each, 24 together at least.

@@ -28,9 +28,9 @@ from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName, Kind
 from ...transport.kafka_topics import DAY_MS, HOUR_MS, TOPICS, TopicPlan
 from . import words
-from .incident import whole_incident, whole_response
+from .example_documents import whole_incident, whole_response
 from .markdown import code, codes, section, table
-from .spans import attributes_of, span_kinds
+from .span_kinds import attributes_of, span_kinds
 
 #: In the docstring of ``records.Event``: a name of an event, and behind it its attributes.
 _EVENT_LINE = re.compile(r"^ {6}([A-Z][A-Z_]+) +(.*)$")

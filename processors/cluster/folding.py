@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..operator import Context
-from .accounting import Accounts
 from .case_book import KEPT_NS, CaseBook
+from .charged_accounts import Accounts
 
 #: The timer at which it is asked which do, and how often.
 FOLD, FOLD_NS, _NEXT = "fold", 24 * 3_600_000_000_000, "next"

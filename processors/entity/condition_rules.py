@@ -105,7 +105,7 @@ class MetricRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class EndingPattern:
     """How a rank ends by a thing of one sort. An empty field fits nothing, one field that fits is enough.
 
     said: of what it raised. phases: where its training was; a line of the program, where one is known, says more.
@@ -135,7 +135,7 @@ class Rules:
     metrics: Mapping[str, tuple[MetricRule, ...]]
     #: Metrics that others are compared with, and the rules that do.
     limits: Mapping[str, tuple[MetricRule, ...]]
-    ends_with: Mapping[str, Ending]
+    ends_with: Mapping[str, EndingPattern]
 
     @property
     def wanted(self) -> frozenset[str]:

@@ -17,7 +17,7 @@ from ..older_sentences import event_of_condition
 from ..operator import Context, Timer
 from .condition_rules import Rules
 from .conditions import Condition, EntityState
-from .events import take_event
+from .event_signals import take_event
 from .loads import take_loads
 from .metrics import take_samples
 from .rules import load_rules

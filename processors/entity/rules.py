@@ -21,7 +21,7 @@ from ...diagnosis.kernel_log.xid import XID, xids_of_effect
 from ...diagnosis.node_limits.table import rows_of
 from ...telemetry.evidence_facts import How
 from ...telemetry.vocabulary import Action, EventName, Kind, Phase, Scope
-from .condition_rules import SEVERITIES, Effect, Ending, EventRule, MetricRule, Rules, Test
+from .condition_rules import SEVERITIES, Effect, EndingPattern, EventRule, MetricRule, Rules, Test
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,10 +48,10 @@ def load_rules() -> Rules:
     return Rules(events=events, metrics=metrics, limits=limits, ends_with=ends_with)
 
 
-def _ending(entry: Mapping[str, Any]) -> Ending:
-    if unknown := set(entry) - {field.name for field in fields(Ending)}:
+def _ending(entry: Mapping[str, Any]) -> EndingPattern:
+    if unknown := set(entry) - {field.name for field in fields(EndingPattern)}:
         raise ValueError(f"{FILE}: ends_with: {', '.join(sorted(unknown))}")
-    return Ending(
+    return EndingPattern(
         said=re.compile("|".join(entry["said"]), re.IGNORECASE),
         hows=frozenset(map(How, entry.get("hows", ()))),
         signals=frozenset(int(Signals[name]) for name in entry.get("signals", ())),

@@ -17,7 +17,7 @@ from ...telemetry.metric_encode import METRICS, Instrument, metric_entry, number
 from ...telemetry.otlp_wire import RequestBuilder, resource
 from ...telemetry.records import Payload
 from ...telemetry.topics import TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
-from ..cluster.accounting import Account
+from ..cluster.charged_accounts import Account
 from .incident_telemetry import IncidentTelemetry
 from .trace_writer import TraceWriter, TraceWriterSettings
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from tests.docs_commands.collect import Command, all_commands, is_of_whichrank
 from tests.docs_commands.coverage import Cover, Elsewhere, Here, InClone, InStack, NotHere, Why, cover_of
 from tests.docs_commands.parse import wrong_with
-from whichrank.evaluation.bench.report import exit_code, in_short, print_lines
+from whichrank.evaluation.bench.bench_report import exit_code, in_short, print_lines
 from whichrank.simulator.scoring.summary import ScoreLine
 
 _WIDTH = 180

@@ -14,8 +14,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from tests.agents.people_messages import plain, points_of, spans_of
 from tests.processors.runner_examples import Clock, make_operators, open_bus, rank_event
 from tests.processors.test_trace_writer import STEP_NS, begin, document, identity, run_step
-from whichrank.processors.cluster.accounting import Account
 from whichrank.processors.cluster.case_row import published_documents
+from whichrank.processors.cluster.charged_accounts import Account
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.observability_export.processor_export import (

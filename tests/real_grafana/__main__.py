@@ -28,7 +28,7 @@ from tests.real_grafana.cluster import HOT_NODE, ended, incident
 from tests.real_grafana.program import Grafana, Unanswered, has_pages, provisioned
 from tests.real_grafana.stores import Stores
 from tests.stack.parts.placing import DEPLOY, REPOSITORY
-from whichrank.evaluation.bench.report import exit_code, in_short, print_lines
+from whichrank.evaluation.bench.bench_report import exit_code, in_short, print_lines
 from whichrank.grafana.boards import all_dashboards
 from whichrank.grafana.paging import PAGES, TICKETS, VARIABLES
 from whichrank.grafana.rules import RULES

@@ -12,10 +12,10 @@ import pytest
 from tests.commands.check.checking import check as run_check
 from tests.commands.check.checking import families
 from whichrank.commands.check import compute
+from whichrank.commands.check.check_setup import CheckMode, Setup
 from whichrank.commands.check.expectations_file import expected_of
 from whichrank.commands.check.expected import Expected
 from whichrank.commands.check.finding import CheckFinding, Family
-from whichrank.commands.check.setup import CheckMode, Setup
 from whichrank.diagnosis.health_checks.outcome import CheckStatus
 
 torch = pytest.importorskip("torch", reason="no torch")

@@ -19,7 +19,7 @@ from whichrank.commands.respond.audit import AUDIT_FILE, AuditFile, AuditLine
 from whichrank.commands.respond.breaker import Limits
 from whichrank.commands.respond.hooks import Hook
 from whichrank.commands.respond.hooks.slurm import Slurm
-from whichrank.commands.respond.hooks.webhook import WebhookHook
+from whichrank.commands.respond.hooks.webhook_hook import WebhookHook
 from whichrank.commands.respond.planning.acts import Act, HookOperation, HookResult
 from whichrank.commands.respond.planning.plan import Policy
 from whichrank.telemetry.incident import Document

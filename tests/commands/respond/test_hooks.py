@@ -14,7 +14,7 @@ from tests.commands.respond.parts import SECRET, FakeKubernetes, FakeSlurm, Rece
 from whichrank.commands.respond.hooks import kubernetes as kubernetes_hook
 from whichrank.commands.respond.hooks.kubernetes import Kubernetes
 from whichrank.commands.respond.hooks.slurm import Commands, Slurm
-from whichrank.commands.respond.hooks.webhook import WebhookHook
+from whichrank.commands.respond.hooks.webhook_hook import WebhookHook
 from whichrank.commands.respond.planning.acts import Act, HookOperation, Why
 from whichrank.commands.respond.planning.plan import act_of
 from whichrank.telemetry.incident_reading import read_incident

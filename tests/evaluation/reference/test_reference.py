@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from whichrank.commands.main import app
 from whichrank.commands.settings.settings import ALL_SETTINGS
 from whichrank.evaluation.reference import settings, telemetry, words
-from whichrank.evaluation.reference.generate import FILE, main, reference
 from whichrank.evaluation.reference.markdown import table
-from whichrank.evaluation.reference.spans import span_kinds
+from whichrank.evaluation.reference.reference_page import FILE, main, reference
+from whichrank.evaluation.reference.span_kinds import span_kinds
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.evidence_facts import How, SignalSender
 from whichrank.telemetry.metric_encode import METRICS
@@ -76,7 +76,7 @@ def test_the_file_is_what_the_code_makes() -> None:
 def test_a_file_that_is_not_current_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stale = tmp_path / "reference.md"
     stale.write_text(reference().replace("`whichrank.step.duration`", "`whichrank.step.length`"))
-    monkeypatch.setattr("whichrank.evaluation.reference.generate.FILE", stale)
+    monkeypatch.setattr("whichrank.evaluation.reference.reference_page.FILE", stale)
     assert main(["--check"]) == 1
     assert main([]) == 0
     assert main(["--check"]) == 0

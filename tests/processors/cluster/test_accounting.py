@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.processors.cluster.conftest import START_S, Court
 from whichrank.diagnosis.goodput.interval import Interval, Part, as_body, as_lost
-from whichrank.processors.cluster.accounting import Account, Accounts
 from whichrank.processors.cluster.case_book import KEPT_NS
+from whichrank.processors.cluster.charged_accounts import Account, Accounts
 from whichrank.processors.cluster.folding import FOLD_NS
 from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.records import Finding, Identity

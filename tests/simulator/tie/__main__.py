@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from whichrank.evaluation.bench.report import EXIT_USAGE, exit_code, in_short, print_lines
+from whichrank.evaluation.bench.bench_report import EXIT_USAGE, exit_code, in_short, print_lines
 from whichrank.simulator.scoring.summary import ScoreLine
 
 from .comparison import Tied

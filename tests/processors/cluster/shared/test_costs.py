@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from tests.processors.cluster.conftest import START_S
 from tests.processors.cluster.shared.fleet import Fleet, Job, joint_of
 from whichrank.diagnosis.goodput.interval import Interval, Part, as_body
-from whichrank.processors.cluster.accounting import KIND, TENANT, Accounts
+from whichrank.processors.cluster.charged_accounts import KIND, TENANT, Accounts
 from whichrank.telemetry.incident import SCHEMA_PATH, check_document
 from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.vocabulary import Kind, TimeBucket

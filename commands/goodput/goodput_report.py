@@ -25,7 +25,7 @@ from ..incident_text.utc_time import when
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
 from .account_document import share_of, write_account, write_together
-from .sources import GoodputInput
+from .interval_sources import GoodputInput
 
 SCHEMA = 1
 _NS = 1_000_000_000

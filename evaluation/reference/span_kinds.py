@@ -15,7 +15,7 @@ from ...telemetry.records import Group
 from ...telemetry.spans import PHASE_SPANS, TraceScope, collective_spans, phase_spans, step_spans
 from ...telemetry.tables import COLLECTIVES, STEPS
 from ...telemetry.vocabulary import DTYPES, EventFlag, Op, Phase, StepFlag
-from .incident import whole_incident
+from .example_documents import whole_incident
 
 _SCOPE = TraceScope(job="job", attempt="attempt", clock_offset_ns=0)
 _TYPES = {"string_value": "string", "int_value": "int", "double_value": "double", "bool_value": "bool"}

@@ -17,9 +17,9 @@ from ...diagnosis.kernel_log.recurrence import Sighting, conclusions, sighting_o
 from ...diagnosis.kernel_log.stamps import Calendar
 from ...telemetry.redaction import redact
 from ...telemetry.vocabulary import CausalRole
+from .check_setup import Setup, Tell
 from .finding import CheckFinding, Family
 from .points import moment
-from .setup import Setup, Tell
 
 _MOST_LINES = 1_000_000
 _BATCH = 5_000

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ...diagnosis.health_checks.outcome import CheckStatus
+from .check_setup import CheckMode
 from .finding import CheckFinding, Family, verdict
-from .setup import CheckMode
 
 SCHEMA = 1
 _STYLE = {

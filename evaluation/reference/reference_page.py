@@ -1,4 +1,4 @@
-"""``python -m whichrank.evaluation.reference.generate [--check]``: docs/reference.md anew, or whether it is current."""
+"""``python -m whichrank.evaluation.reference.reference_page [--check]``: docs/reference.md anew; is it current?"""
 
 from __future__ import annotations
 

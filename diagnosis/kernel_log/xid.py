@@ -1,6 +1,6 @@
 """Xid and SXid lines of the NVIDIA drivers: code, device and details, with our one policy per code.
 
-Tables: xid.tsv (173 codes; whatever is said of one, for kernel logs, job logs and conditions, stands there), sxid.tsv
+Tables: xid.tsv (all codes that we know, and what each means for kernel logs, job logs and conditions), sxid.tsv
 (NVSwitch), nvlink5.tsv (how 144-150 are told apart).
 """
 

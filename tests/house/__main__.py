@@ -10,6 +10,7 @@ a line in the table, or "all". ``--draw`` prints forty public functions for a re
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 
 from tests.house.docstrings import drawn, public_functions
@@ -37,7 +38,8 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.draw is not None:
         for each in drawn(public_functions(modules()), asked.draw):
-            print(f"\n{each.place}({', '.join(arg.arg for arg in each.node.args.args)})\n    {each.doc or '-'}")
+            result = ast.unparse(each.node.returns) if each.node.returns is not None else "?"
+            print(f"\n{each.place}({ast.unparse(each.node.args)}) -> {result}\n    {each.doc or '-'}")
         return 0
     counts = measure()
     if asked.write:

@@ -6,10 +6,12 @@ They lie beside whichrank's own packages when they are installed. There is no sd
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from setuptools import setup  # type: ignore[import-untyped]
+from setuptools.command.build_py import build_py  # type: ignore[import-untyped]
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = ("evaluation", "simulator")
@@ -43,7 +45,17 @@ def data_files(folder: Path) -> list[str]:
 MADE = HERE.parent / "build" / "evaluation"
 MADE.mkdir(parents=True, exist_ok=True)
 
+
+class fresh_build_py(build_py):  # type: ignore[misc]  # a command of setuptools: named as they are
+    """Does not take along what an earlier build left, of files that are gone since."""
+
+    def run(self) -> None:
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
 setup(
+    cmdclass={"build_py": fresh_build_py},
     options={"build": {"build_base": str(MADE)}, "egg_info": {"egg_base": str(MADE)}},
     packages=[package_name(folder) for folder in folders()],
     package_dir={package_name(folder): os.path.relpath(folder, HERE) for folder in folders()},

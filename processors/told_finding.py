@@ -7,6 +7,7 @@ beside it as it was told (``text``), so that the row of state is what came. Pure
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,10 +57,11 @@ class ToldFinding:
 
 
 def read_told(body: Mapping[str, Any]) -> ToldFinding:
-    """A finding's body. Raises KeyError or ValueError where it has no kind that is known."""
+    """A finding's body. Raises KeyError, TypeError or ValueError where its kind is none, or a number is none."""
     said = read_incident(body)
     times = body.get("times")
     onset = times.get("onset") if isinstance(times, Mapping) else None
+    has_onset = isinstance(onset, int | float) and not isinstance(onset, bool) and math.isfinite(onset)
     detected_s = said.times.detected_s or 0.0
     return ToldFinding(
         kind=Kind(body["kind"]),
@@ -70,7 +72,7 @@ def read_told(body: Mapping[str, Any]) -> ToldFinding:
         victims=said.victims,
         coverage=said.coverage,
         first_bad=said.first_bad,
-        onset_s=said.times.onset_s if onset is not None else detected_s,
+        onset_s=said.times.onset_s if has_onset else detected_s,
         detected_s=detected_s,
         attributed_s=said.times.attributed_s,
         resolved_s=said.times.resolved_s,

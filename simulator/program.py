@@ -141,7 +141,7 @@ class Recipe:
         return StepProgram(mesh=mesh, stages=stages)
 
     def _stage(self, mesh: Mesh, stage: int, *, saves: bool, evaluates: bool) -> Iterator[ProgramOperation]:
-        # A step ends with its optimizer (``trackers/steps.py``): what a script does after it is the next one's.
+        # A step ends with its optimizer (``trackers/step_counter.py``): what a script does after it is the next one's.
         yield from self._between_steps(saves=saves, evaluates=evaluates)
         yield ProgramOperation(does=Does.INPUT, phase=Phase.DATA, work_s=self.input_s)
         # Exchange and input take their own time; what is left of a step is kernels.

@@ -297,12 +297,18 @@ def _objects(of: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
 
 
 def _text(of: Mapping[str, object], name: str) -> str | None:
+    """A number is taken as it is written: other people's job ids and attempts are some."""
     value = of.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     return word_of(value) if isinstance(value, str) else None
 
 
 def _whole(of: Mapping[str, object], name: str) -> int | None:
+    """Also as some JSON has it, where all numbers are floats: 12.0."""
     value = of.get(name)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

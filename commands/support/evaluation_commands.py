@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from typing import Final
 
 DISTRIBUTION: Final = "whichrank-evaluation"
-EXTRA: Final = "evaluation"
+#: From a checkout: it is made from whichrank's own tree.
+HOW_TO_INSTALL: Final = "pip install '.[agent]' ./evaluation, in a checkout of whichrank"
 _PACKAGE = "whichrank.evaluation"
 #: By the command's word, as in ``late_commands``.
 COMMANDS: Final[Mapping[str, str]] = {

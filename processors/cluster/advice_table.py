@@ -136,7 +136,6 @@ def _checked(text: str) -> str:
 @lru_cache(maxsize=1024)
 def rows_for(bucket: str, kind: str) -> tuple[AdviceRow, ...]:
     """Those that may fit what has this bucket and this kind, in their order."""
-    """Those that may fit what has this bucket and this kind, in their order."""
     return tuple(
         rule
         for rule in load_advice().rows

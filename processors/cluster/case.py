@@ -372,4 +372,5 @@ def _job(findings: Sequence[ToldFinding]) -> JobReference:
     return JobReference(
         name=next((name for name in names if name is not None), None),
         owner=next((owner for owner in owners if owner is not None), None),
+        extra=next((finding.job.extra for finding in findings if finding.job.extra), ""),
     )

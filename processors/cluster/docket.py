@@ -88,7 +88,12 @@ class Docket:
             return
         if "kind" not in finding.body or "bucket" not in finding.body:
             return  # not a conclusion about an incident
-        told = read_told(finding.body)
+        try:
+            told = read_told(finding.body)
+        except (KeyError, TypeError, ValueError) as error:  # of another operator, a person or a later release
+            self._desk.doubt(unreadable(finding, error))
+            self._tell_doubts()
+            return
         cases = self._book.of_job(finding.identity.job)
         owner = next((case for case in cases if holds(case, finding, told, self._touched)), None)
         if owner is not None:
@@ -297,8 +302,11 @@ class Docket:
         return sorted(known | self._conditions.suspected_at(condition.entity))
 
     def adopt(self, published: Incident) -> None:
-        """Take an incident as it was published, unless it is known here."""
-        case = case_of_document(published.document)
+        """Take an incident as it was published, unless it is known here, or of a release that has other kinds."""
+        try:
+            case = case_of_document(published.document)
+        except (KeyError, TypeError, ValueError):
+            return
         cases = self._book.of_job(case.job)
         if all(known.id != case.id for known in cases):
             cases.append(case)

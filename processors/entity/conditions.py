@@ -135,7 +135,11 @@ class EntityState:
         known = {f.name for f in fields(Condition)}
         conditions = [Condition(**{k: v for k, v in c.items() if k in known}) for c in content.pop("conditions")]
         if "ranks" in content:
-            content["ranks"] = {pid: AffectedRank(**rank) for pid, rank in content["ranks"].items()}
+            of_rank = {f.name for f in fields(AffectedRank)}
+            content["ranks"] = {
+                pid: AffectedRank(**{k: v for k, v in rank.items() if k in of_rank})
+                for pid, rank in content["ranks"].items()
+            }
         state = cls(**{f.name: content[f.name] for f in fields(cls) if f.name in content})
         state.conditions = {condition.key: condition for condition in conditions}
         return state

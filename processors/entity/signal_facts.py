@@ -55,10 +55,7 @@ NOTHING = SignalFacts()
 
 
 def read_signal(found: Mapping[str, Any], otherwise: SignalFacts = NOTHING) -> SignalFacts:
-    """found: attributes of an event; otherwise: what holds of those that it leaves out.
-
-    Raises ValueError or TypeError where a number is none.
-    """
+    """found: attributes of an event; otherwise: what holds of those that it leaves out, or says as no number."""
 
     def name(key: str) -> str | None:
         return None if found.get(key) is None else str(found[key])
@@ -76,8 +73,8 @@ def read_signal(found: Mapping[str, Any], otherwise: SignalFacts = NOTHING) -> S
         words=" ".join(f"{key} {value}" for key, value in scalars),
         role=str(found.get("role") or ""),
         state=str(found.get("state", "")),
-        pid=int(found.get("pid") or 0),
-        age_s=float(found.get("age_s") or 0.0),
+        pid=int(_number(found.get("pid"))),
+        age_s=_number(found.get("age_s")),
         gpu=name("gpu_uuid"),
         link=name("link"),
         pci_bus=str(found.get("pci_bus") or ""),
@@ -87,3 +84,11 @@ def read_signal(found: Mapping[str, Any], otherwise: SignalFacts = NOTHING) -> S
         is_answered=bool(found.get("answered")),
         is_over=bool(found.get("over")),
     )
+
+
+def _number(value: object) -> float:
+    """0.0 where it is none: an agent's or an exporter's own words."""
+    try:
+        return float(value or 0.0)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return 0.0

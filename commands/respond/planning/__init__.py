@@ -1,1 +1,1 @@
-"""From an incident's advice to acts, or to why there are none: what hooks and the desk speak of."""
+"""From an incident's advice to acts, or to why there are none: what hooks and the action executor speak of."""

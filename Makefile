@@ -16,11 +16,16 @@ BIN := $(VENV)/bin
 PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands evaluation
 # What the training process runs, and what reads it: this is what depends on the version of torch.
 OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_input_checks.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
+# Whole jobs, simulated or real ones that a test needs once: no clock is watched, but each takes seconds.
+JOB_TESTS := $(addprefix tests/simulator/,test_company.py test_findings.py test_findings_grounds.py test_findings_intra.py \
+    test_idle_sensors.py test_rules.py test_shared_mechanisms.py test_sound_days.py test_tie.py) \
+  $(addprefix tests/evaluation/,bench test_bench_suites.py test_simulate.py test_straggler_trace.py) \
+  $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py) \
+  tests/commands/report tests/commands/test_goodput_files.py tests/diagnosis/flight_recorder/test_real_dumps.py \
+  tests/same_incidents/test_simulated.py
 # These need no clock, no job and no service: any number of them beside each other.
 CHECK_TESTS := $(addprefix tests/,diagnosis golden house processors same_incidents scoreboard simulator telemetry transport) \
-  $(addprefix tests/evaluation/,bench reference test_bench_suites.py test_simulate.py test_straggler_trace.py) \
-  $(addprefix tests/benchmarks/,test_faultbench_fill.py test_faultbench_record.py test_fit_confidence.py test_published_figures.py) \
-  $(addprefix tests/commands/,report test_goodput_files.py test_views.py) \
+  tests/evaluation/reference tests/benchmarks/test_published_figures.py tests/commands/test_views.py \
   $(addprefix tests/commands/notify/,test_pages.py test_receivers.py test_routes.py) \
   $(addprefix tests/commands/respond/,test_desk.py test_hooks.py test_plan.py) \
   $(addprefix tests/agents/,test_evidence_requests.py test_no_secret_leaves.py test_observability_export.py test_outbox.py) \
@@ -115,13 +120,13 @@ HAS_OLDEST := $(shell $(PYTHON) -c 'import sys; print(int(sys.version_info < (3,
 SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: check
-check: lint ## lint, types, and all tests that need no clock, no job and no service: minutes
-	@$(BIN)/python -m pytest $(CHECK_TESTS) -n auto --dist loadfile --durations=$(DURATIONS)
+check: lint ## lint, types, and all tests that need no clock, no job (real or simulated) and no service: minutes
+	@$(BIN)/python -m pytest $(CHECK_TESTS) $(addprefix --ignore=,$(JOB_TESTS)) -n auto --dist loadfile --durations=$(DURATIONS)
 
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
-	@$(BIN)/python -m pytest $(CHECK_TESTS) -n auto --dist loadfile --durations=$(DURATIONS)
-	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(CHECK_TESTS) $(CLOCK_TESTS) tests/stack tests/compose tests/installed) \
+	@$(BIN)/python -m pytest $(CHECK_TESTS) $(JOB_TESTS) -n auto --dist loadfile --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(CHECK_TESTS) $(JOB_TESTS) $(CLOCK_TESTS) tests/stack tests/compose tests/installed) \
 	  -n auto --dist loadfile --durations=$(DURATIONS)
 	@$(BIN)/python -m pytest $(CLOCK_TESTS) --durations=$(DURATIONS)
 ifeq ($(HAS_OLDEST),1)

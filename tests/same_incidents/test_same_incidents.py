@@ -1,4 +1,4 @@
-"""Captures of real jobs, and every eighth simulated run, are judged as they were when the golden lines were written.
+"""Captures of real jobs are judged as they were when the golden lines were written.
 
 All of them: ``python -m tests.same_incidents``. Who changes a verdict on purpose writes the lines again, with
 ``--write``, and says so in the commit.
@@ -11,24 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.same_incidents.as_before import assert_same, assert_types_hold_all
 from tests.same_incidents.facts import facts_of, first_difference, line_of, texts_of
-from tests.same_incidents.judged import Captured, Documents, Simulated, simulated_runs
+from tests.same_incidents.judged import Captured, simulated_runs
 from tests.same_incidents.kept import captures, name_of, read_lines, unpack
-from whichrank.telemetry.incident_reading import read_incident
-from whichrank.telemetry.incident_writing import write_incident
-
-EVERY_EIGHTH = list(simulated_runs())[::8]
-
-
-def assert_same(set_name: str, name: str, line: str) -> None:
-    before = read_lines(set_name)[name]
-    assert line == before, first_difference(json.loads(before), json.loads(line))
-
-
-def assert_types_hold_all(revisions: Documents) -> None:
-    """Byte for byte, also where nobody puts the fields in order."""
-    for document in revisions:
-        assert json.dumps(write_incident(read_incident(document))) == json.dumps(document)
 
 
 @pytest.mark.parametrize("packed", captures(), ids=name_of)
@@ -36,13 +22,6 @@ def test_a_real_job_is_judged_as_before(packed: Path, tmp_path: Path) -> None:
     run = Captured(name=name_of(packed), folder=unpack(packed, tmp_path))
     revisions = run.judge()
     assert_same("captures", run.name, line_of(run.name, revisions))
-    assert_types_hold_all(revisions)
-
-
-@pytest.mark.parametrize("run", EVERY_EIGHTH, ids=lambda run: run.name)
-def test_a_simulated_job_is_judged_as_before(run: Simulated) -> None:
-    revisions = run.judge()
-    assert_same("simulated", run.name, line_of(run.name, revisions))
     assert_types_hold_all(revisions)
 
 

@@ -105,7 +105,8 @@ def test_everything_is_answered_and_nothing_is_tried_for_ever(situation: Situati
 
 def test_each_row_of_the_table_can_hold() -> None:
     """A row that others hide is a mistake: over all situations each is chosen once at least."""
-    rows, held = load_advice().rows, set()
+    rows = load_advice().rows
+    held: set[int] = set()
     choices: tuple[tuple[Any, ...] | list[Any], ...] = (
         values(Bucket),
         values(Kind),

@@ -25,7 +25,10 @@ class NumericHealth:
     harm: float = 0.0
 
     def after(self, draws: Draws, loss: NDArray[np.float64] | None) -> Draws:
-        """The draws of the next step. loss: of each rank's batch by a usual one's; None: usual."""
+        """The step's ``draws`` with losses and norms as the harm leaves them.
+
+        Changes ``harm``: call it once per step, in order. loss: factor on each rank's loss; None: usual.
+        """
         if loss is None and self.harm < 1e-3:
             self.harm = 0.0
             return draws

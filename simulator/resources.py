@@ -278,7 +278,8 @@ class Resources:
         return {key: values.copy() for key, values in self._values.items()}
 
     def apply(self, change: ParameterChange) -> None:
-        """Raises NotAParameter for a job or place that is not there."""
+        """Sets the value at the change's places (none: all). Raises NotAParameter for a job or place that is not there.
+        """
         values = self._values.get((change.family, change.name, change.job))
         if values is None:
             raise NotAParameter(f"{change.family}.{change.name}: there is no job {change.job!r}")
@@ -305,11 +306,11 @@ class Schedule:
         self._changes = sorted(changes, key=lambda change: change.at_s)
 
     def add(self, changes: Sequence[ParameterChange]) -> None:
-        """More of them; what lies in the past is taken next."""
+        """Adds changes; those that lie in the past come with the next ``take_until``."""
         self._changes = sorted([*self._changes, *changes], key=lambda change: change.at_s)
 
     def take_until(self, until_s: float) -> list[ParameterChange]:
-        """Changes up to ``until_s``, that one included, each once."""
+        """Removes and returns the changes with ``at_s`` up to ``until_s``, that one included, in order of time."""
         taken = [change for change in self._changes if change.at_s <= until_s]
         del self._changes[: len(taken)]
         return taken

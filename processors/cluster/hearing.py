@@ -78,7 +78,10 @@ def place(finding: Finding, told: ToldFinding, cases: list[Case], touched: set[s
 
 
 def merge(changed: Case, cases: list[Case], touched: set[str]) -> None:
-    """Two incidents that turn out to be one: the later goes into the earlier."""
+    """Joins ``changed`` with the first other open incident of its attempt that has the same cause, if there is one.
+
+    The later in ``cases`` goes into the earlier; both ids are added to ``touched``.
+    """
     for other in cases:
         if other is changed or other.attempt != changed.attempt or other.merged_into or changed.merged_into:
             continue

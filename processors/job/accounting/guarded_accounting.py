@@ -25,7 +25,7 @@ _MOST_CHARACTERS = 200
 
 
 def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
-    """As ``accounting.take_steps``. rows: (n,) of STEPS."""
+    """As ``accounting.take_steps``, but an error there only makes the untold seconds unknown. rows: (n,) of STEPS."""
     _softly(job, now, ctx, lambda: accounting.take_steps(job, rows, now, ctx))
 
 
@@ -40,7 +40,7 @@ def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
 
 
 def note_saves(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
-    """As ``checkpoint_progress.note_saves``. rows, before, known: (n,) of PROGRESS, those before, whether known."""
+    """As ``checkpoint_progress.note_saves``, but raises nothing. rows, before: (n,) of PROGRESS; known: (n,) bool."""
     _runs_through(job, lambda: checkpoint_progress.note_saves(job, rows, before, known))
 
 

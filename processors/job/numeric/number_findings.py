@@ -31,13 +31,15 @@ _HAS_NUMBERS = int(StepFlag.HAS_LOSS | StepFlag.HAS_GRAD_NORM)
 
 
 def open_number_finding(job: JobState, ctx: Context, now: int, bad: BadNumber, *, place: str) -> None:
-    """place: the first bad one, as in ``open_finding``."""
+    """Opens a finding of ``bad``. place: ``step N`` or ``call N``, the first bad one, part of the finding's key."""
     kind, body, detail = _described(job, bad, now)
     open_finding(job, ctx, now, kind=kind, place=place, body=body, detail=detail)
 
 
 def revise_number_findings(job: JobState, ctx: Context, now: int) -> None:
-    """What other nodes' ranks fed into operations may come after the numbers."""
+    """Describes open numeric findings anew where the calls to ask for have changed, as other nodes' records may come
+    later.
+    """
     for finding in job.findings.of_kind(Kind.NUMERIC_ALL) + job.findings.of_kind(Kind.NUMERIC_FIRST_RANK):
         memory = finding.detail.memory
         if not isinstance(memory, NumberMemory) or memory.bad is None:

@@ -107,11 +107,11 @@ def judge_endings(
     finished: bool = False,
     patient: bool = True,
 ) -> CrashVerdict | Hold | None:
-    """endings: of one attempt. ranks: those that started; unseen: the world's others; leaving: ranks that
-    came to the end of their script, as normal ends, though their process may still be there. signalled_ns: when someone
-    asked the job to stop, 0 never.
+    """What began the end of one attempt; Hold: too early, ask again; None: nothing that needs a word (normal ends).
 
-    None: nothing that needs a word (normal ends). finished: no more records will come, so nothing is held.
+    now: Unix ns. ranks: those that started; unseen: the world's others; leaving: ranks that came to the end of their
+    script, as normal ends, though their process may still be there. signalled_ns: when someone asked the job to stop, 0
+    never. finished: no more records will come, so nothing is held.
     """
     troubles = [ending for ending in endings if role_hint(ending) != "none"]
     if not troubles:
@@ -139,7 +139,7 @@ def judge_endings(
 
 
 def weigh_thread_error(endings: Sequence[Ending], exited: Ending) -> list[Ending]:
-    """``endings`` with ``exited``, the end of a rank, in the light of what its threads raised before.
+    """``endings`` and ``exited``, a rank's end, as a new list: an error of a thread may have become the rank's cause.
 
     A process goes on without a thread that raised, unless the script ends it for that; then the thread's error is the
     cause. One that was long ago, or before a signal from outside, is not.
@@ -157,7 +157,10 @@ def weigh_thread_error(endings: Sequence[Ending], exited: Ending) -> list[Ending
 
 
 def role_hint(ending: Ending) -> str:
-    """What sort of trouble an ending is by itself: "signal", "error", "code", "abort", "victim", "stop" or "none"."""
+    """What sort of trouble an ending is by itself: "signal", "error", "code", "abort", "victim", "stop" or "none".
+
+    "victim": an error that says that a peer went away; "code": an exit code; "stop": it was asked to end.
+    """
     if ending.sort == "exception":
         if not ending.in_main:
             return "none"

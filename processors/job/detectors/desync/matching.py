@@ -160,7 +160,10 @@ def find_mismatch(joined: Joined, blind: Collection[tuple[int, int]] = ()) -> Mi
 
 
 def judge_mismatch(mismatch: Mismatch, recent: np.ndarray) -> Divergence:
-    """Minority and history vote. recent: one row per instance of the last closed steps (any order)."""
+    """Who left the common path, by the majority and by what earlier steps called at this place.
+
+    recent: one row of COLLECTIVES per instance of the last closed steps (any order).
+    """
     signatures = {member.rank: comparable(member) for member in mismatch.members}
     ranks = tuple(sorted(signatures))
     expected = expected_signature(recent, mismatch.group, mismatch.seq)
@@ -178,7 +181,11 @@ def judge_mismatch(mismatch: Mismatch, recent: np.ndarray) -> Divergence:
 
 
 def expected_signature(recent: np.ndarray, group: int, seq: int) -> Signature | None:
-    """What stood at this place one step earlier, if the two steps before agree about how many there are per step."""
+    """What the group called at this place one step earlier. None: no history, or steps differ in how many calls they
+    make.
+
+    recent: as in ``judge_mismatch``; seq: the place.
+    """
     mine = recent[recent["group"] == group]
     if not mine.size:
         return None
@@ -201,9 +208,10 @@ def _repeats(rows: np.ndarray, step: int, period: int) -> bool:
 
 
 def short_steps(counts: dict[int, int], usual: int | None) -> tuple[int, ...]:
-    """Ranks that called a group's collectives more or less often in one step than the others did, or than usual.
+    """Ranks whose number of a group's collectives in one step differs from most; where no majority, from ``usual``;
+    else all.
 
-    A skip among identical calls leaves every pair of signatures equal: only the count betrays it.
+    counts: by rank. () where all are equal. A skip among identical calls shows only in the count.
     """
     if len(set(counts.values())) < 2:
         return ()

@@ -55,7 +55,10 @@ class View:
 
 
 def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
-    """(n, ranks) self times minus the median of the other ranks in the same step."""
+    """(n, ranks): each self time minus the median of the other ranks in the same step (of all, where ranks are many).
+
+    Zeros for a single rank.
+    """
     ranks = self_ns.shape[1]
     if ranks < 2:
         return np.zeros(self_ns.shape)
@@ -104,11 +107,11 @@ def view(
 
 
 def noise_of_one(series: np.ndarray) -> float:
-    """Of one step of (n,), as it counts in means: what strikes a crowded node lasts longer than a step.
+    """Standard deviation of one step of (n,) ``series``, as it counts in means; 0.0 for fewer than three steps.
 
     By how much a step differs from the next and the one after that, which a change within the series leaves as it is:
     of a first-order autoregression with correlation r these variances are as 1 to 1 + r. And by how much means over
-    some steps differ from the next ones.
+    some steps differ from the next ones: what strikes a crowded node lasts longer than a step.
     """
     if series.size < 3:
         return 0.0
@@ -157,10 +160,11 @@ def _luck(count: int) -> float:
 
 
 def may_be_pauses(before: np.ndarray, threshold: float, slow: int, window: int, chance: float = PAUSE_CHANCE) -> bool:
-    """Whether ``slow`` of ``window`` steps above ``threshold`` may be one rank's bad luck.
+    """Whether ``slow`` of ``window`` steps above ``threshold`` may be one rank's bad luck: its chance is above
+    ``chance``.
 
     Garbage collection and loaders strike now this rank, now that one: what any rank's steps did before says how often.
-    before: (n, ranks), excess in step times; chance and shares have no unit.
+    before: (n, ranks), excess in step times, as is threshold.
     """
     above = before - median(before, axis=0)
     size = np.sort(np.abs(above), axis=None)

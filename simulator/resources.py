@@ -278,7 +278,8 @@ class Resources:
         return {key: values.copy() for key, values in self._values.items()}
 
     def apply(self, change: ParameterChange) -> None:
-        """Sets the value at the change's places (none: all). Raises NotAParameter for a job or place that is not there.
+        """Sets the value at the change's places (none: all). Raises NotAParameter for a job or place
+        that is not there.
         """
         values = self._values.get((change.family, change.name, change.job))
         if values is None:

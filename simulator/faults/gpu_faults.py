@@ -34,7 +34,8 @@ def hot(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def locked(site: FaultSite, kind: FaultKind) -> Planned:
-    """From ``at_s`` on the clocks of a random rank's GPU (never rank 0's) are locked low, as a diagnostic leaves them.
+    """From ``at_s`` on the clocks of a random rank's GPU (never rank 0's) are locked low, as a
+    diagnostic leaves them.
     """
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="clock_limit", value=0.75, places=(site.gpu(rank),))
@@ -96,7 +97,8 @@ def nvlink_down(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def firmware_hangs(site: FaultSite, kind: FaultKind) -> Planned:
-    """A random rank's GPU's own processor does not answer the driver any more: whoever asks for it waits in the kernel.
+    """A random rank's GPU's own processor does not answer the driver any more: whoever asks for it
+    waits in the kernel.
     """
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="firmware", value=0.0, places=(site.gpu(rank),))

@@ -54,7 +54,8 @@ def settle_resume(job: JobState, now: int, ctx: Context) -> None:
 
 
 def lose_steps(job: JobState, step: int, cause: str, now: int, ctx: Context) -> None:
-    """Marks steps from ``step`` on (counted over attempts) in kept intervals as lost to ``cause``; emits what changes.
+    """Marks steps from ``step`` on (counted over attempts) in kept intervals as lost to ``cause``;
+    emits what changes.
     """
     kept = []
     for interval in job.ledger.kept:

@@ -130,7 +130,8 @@ def _describe_cause(verdict: CrashVerdict, fact: EvidenceFact) -> str:
 
 
 def unseen_body(job: JobState, verdict: CrashVerdict, began: int, now: int) -> FindingBody:
-    """The body for ranks that ended before they had imported torch, named in ``verdict.unseen``. began, now: Unix ns.
+    """The body for ranks that ended before they had imported torch, named in ``verdict.unseen``. began,
+    now: Unix ns.
     """
     unseen = ranks_words(verdict.unseen)
     told = sorted({ending.rank for ending, _ in verdict.roles if role_hint(ending) == "stop"})

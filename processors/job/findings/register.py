@@ -172,7 +172,8 @@ def revise_all(job: JobState, ctx: Context, now: int) -> None:
 
 
 def follow_restart(job: JobState, ctx: Context, now: int) -> None:
-    """Revises open findings of earlier attempts as another one has begun; clears all but the newest MOST_PAST of them.
+    """Revises open findings of earlier attempts as another one has begun; clears all but the newest
+    MOST_PAST of them.
     """
     past = [finding for finding in job.findings.by_key.values() if finding.attempt != job.attempt]
     for finding in past[: max(0, len(past) - MOST_PAST)]:

@@ -60,6 +60,7 @@ def bytes_words(count: int) -> str:
 
 
 def seconds(time_ns: int | float) -> float:
-    """Unix seconds of Unix ns, as incidents carry them; rounded to microseconds, all that a float of this size holds.
+    """Unix seconds of Unix ns, as incidents carry them; rounded to microseconds, all that a float of
+    this size holds.
     """
     return round(float(time_ns) / 1e9, 6)

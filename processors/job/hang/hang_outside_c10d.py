@@ -71,7 +71,8 @@ def judge_standstill(job: JobState, now: int, ctx: Context) -> None:
 
 
 def find_standstill(job: JobState) -> Standstill | None:
-    """How all ranks stand still; None while any rank moves, cannot be seen, or has a call open: then other rules speak.
+    """How all ranks stand still; None while any rank moves, cannot be seen, or has a call open: then
+    other rules speak.
     """
     seen = job.progress.stamps > 0
     if not seen.any() or int(job.progress.rows["phase_age_ns"][seen].min()) < STILL_NS:

@@ -25,7 +25,10 @@ OUTLIVED_NS = 2_000_000_000
 
 
 def take_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
-    """blocks: of PROGRESS, each of another node. Only the newest row of a rank is kept."""
+    """Keeps the newest row of each rank, and notes its node, exits and stops, saves, and whether it can be seen.
+
+    blocks: of PROGRESS, each of another node.
+    """
     told = concatenate([block.arrived.rows for block in blocks], PROGRESS)
     places = _newest_of_each_rank(told["rank"])
     if not places.size:
@@ -107,7 +110,10 @@ def _newest_of_each_rank(ranks: np.ndarray) -> np.ndarray:
 
 
 def take_group_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
-    """blocks: of GROUP_PROGRESS, each of another node. Only the newest row of a rank and group is kept."""
+    """Keeps the newest row of each rank in each group, and how long its operations were open.
+
+    blocks: of GROUP_PROGRESS, each of another node.
+    """
     found = [job.groups.places_of(block.arrived) for block in blocks]
     parts = [_of_members(block.arrived.rows, of) for block, of in zip(blocks, found, strict=True)]
     rows = concatenate(parts, GROUP_PROGRESS)
@@ -128,7 +134,7 @@ def _of_members(rows: np.ndarray, found: GroupPlaces) -> np.ndarray:
 
 
 def oldest_open_ns(job: JobState) -> int:
-    """Age of the oldest operation that any rank has open."""
+    """Age of the oldest operation that any rank has open; 0: none."""
     return int(job.groups.open_ages_ns.max()) if job.groups.open_ages_ns.size else 0
 
 
@@ -139,7 +145,7 @@ def read_ns(job: JobState, rank: int) -> int:
 
 
 def last_moves_ns(job: JobState) -> np.ndarray:
-    """(ranks,) When each rank was last seen to begin or end a call, a phase or a step; 0 unknown."""
+    """(ranks,) in Unix ns: when each rank was last seen to begin or end a call, a phase or a step; 0 unknown."""
     progress, rows, never = job.progress.rows, job.groups.rows, np.iinfo(np.int64).max
     ages = [np.where(progress[name] > 0, progress[name], never) for name in ("phase_age_ns", "step_age_ns")]
     youngest = np.minimum(*ages)
@@ -151,7 +157,7 @@ def last_moves_ns(job: JobState) -> np.ndarray:
 
 
 def last_move_ns(job: JobState, rank: int) -> int:
-    """The same of one rank."""
+    """When this rank was last seen to begin or end a call, a phase or a step, in Unix ns; 0 unknown."""
     return 0 if job.progress.row_of(rank) is None else int(last_moves_ns(job)[rank])
 
 

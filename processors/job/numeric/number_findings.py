@@ -59,7 +59,10 @@ def _described(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, FindingBo
 
 
 def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
-    """rows: (n,) of STEPS that were closed. Opens, or counts good steps towards the end of, a numeric finding."""
+    """Opens a numeric finding where numbers of these steps are bad; else counts good steps, which end an open one.
+
+    rows: (n,) of STEPS that were closed.
+    """
     bad = find_non_finite(rows)
     if bad is None and len(job.steps.norms):
         bad = _find_explosion(job, int(rows["step"].min()) if rows.size else 0)

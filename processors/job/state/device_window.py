@@ -35,17 +35,19 @@ class DeviceWindow:
         )
 
     def drop_steps(self, first: int, last: int) -> None:
-        """Steps of a fault that is over. Of looks, which are added up over steps, all since then."""
+        """Drops steps ``first`` to ``last``, of a fault that is over; of looks, which are added up over steps, all
+        since then.
+        """
         self.looks = self.looks[self.looks[:, LAST] < first]
         for name in ("inner", "starts", "passes", "launches"):
             rows = getattr(self, name)
             setattr(self, name, rows[(rows[:, 0] < first) | (rows[:, 0] > last)])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """By name, as rows of state keep them: one row per step, one column per rank and more."""
+        """The tables by name, as rows of state keep them, for ``of_arrays``."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], ranks: int) -> DeviceWindow:
-        """As ``arrays`` gave them; empty what an earlier release did not keep. arrays: by name; times in ns."""
+        """A window from what ``arrays`` gave; tables that an earlier release did not keep are empty."""
         return cls(**{name: arrays.get(name, none) for name, none in cls.empty(ranks).arrays().items()})

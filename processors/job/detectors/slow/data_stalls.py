@@ -88,7 +88,8 @@ def _are_epochs(steps: np.ndarray) -> bool:
 
 
 def stalled(pace_ns: np.ndarray, data_ns: np.ndarray) -> np.ndarray:
-    """Whether each step waited for its data: by half a median step more than usual. pace_ns, data_ns: (n,), as lengths.
+    """Whether each step waited for its data: by half a median step more than usual. pace_ns, data_ns:
+    (n,), as lengths.
     """
     return np.asarray(data_ns - median(data_ns) > LONG * median(pace_ns))
 

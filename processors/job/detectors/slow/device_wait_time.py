@@ -8,7 +8,8 @@ _RANK_BITS, _GROUP_BITS = 24, 16
 
 
 def stood_in(rows: np.ndarray) -> np.ndarray:
-    """By row of COLLECTIVES: ns from its start on the device to its end as looks tell it; 0 where either is not known.
+    """By row of COLLECTIVES: ns from its start on the device to its end as looks tell it; 0 where
+    either is not known.
     """
     known = (rows["started_ns"] > 0) & (rows["done_ns"] > 0)
     return np.where(known, np.maximum(rows["done_ns"] - rows["started_ns"], 0), 0)

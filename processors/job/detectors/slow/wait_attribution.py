@@ -48,7 +48,8 @@ class Places:
         return cls(keys=keys[order], place=place[order], groups=len(members))
 
     def with_more(self, members: Sequence[np.ndarray]) -> Places:
-        """A new table with groups added after the known ones, whose indices continue theirs. members: ranks by group.
+        """A new table with groups added after the known ones, whose indices continue theirs. members:
+        ranks by group.
         """
         more = Places.of(members)
         return Places(
@@ -235,7 +236,8 @@ def measure_waits(rows: np.ndarray, release: np.ndarray, p2p: np.ndarray) -> Wai
 
 
 def sum_by_rank_and_step(rank: np.ndarray, step: np.ndarray, phase: np.ndarray, blocked: np.ndarray) -> Waits:
-    """Sums of ``blocked`` (ns) by rank, step and phase. All (n,), n > 0; steps between without rows are in it, with 0.
+    """Sums of ``blocked`` (ns) by rank, step and phase. All (n,), n > 0; steps between without rows are
+    in it, with 0.
     """
     ranks = np.flatnonzero(np.bincount(rank))
     row_of = np.zeros(int(ranks[-1]) + 1, np.int64)

@@ -135,7 +135,8 @@ def _widest_gap(gain_ns: np.ndarray, apart_ns: float) -> float:
 
 
 def late_rank(times: StepTimes, late: int, window: int, *, z: float, company: tuple[int, ...] = ()) -> LateDevice:
-    """Describes the rank of column ``late`` as late in the last ``window`` steps; waits are given as numbers of looks.
+    """Describes the rank of column ``late`` as late in the last ``window`` steps; waits are given as
+    numbers of looks.
     """
     duration_ns = times.duration_ns[-window - MOST_BEFORE :]
     stood_ns = duration_ns[:, None] - times.self_ns[-window - MOST_BEFORE :]

@@ -90,7 +90,9 @@ class RepeatedPoints:
         return values
 
     def look_of(self, value: bytes) -> _Look | None:
-        """The collection that these bytes were made of; None where they were encoded in full."""
+        """The look of which only times and values were encoded into these bytes; None where they were
+        encoded in full.
+        """
         return self._given.get(value)
 
 
@@ -126,7 +128,9 @@ class RepeatedGate(RedactionFilter):
         self._encoded = encoded
 
     def message(self, topic: str, key: str, value: bytes) -> tuple[str, bytes] | None:
-        """As the gate does it; bytes that passed once unchanged are not searched again."""
+        """Key and value as the gate lets them through, None where it does not; bytes clean before are not searched
+        again.
+        """
         look = self._encoded.look_of(value)
         if look is not None and look.is_clean:
             return key, value

@@ -19,7 +19,10 @@ class Gateway:
         self._holds_s = holds_s
 
     def through(self, arrived: Sequence[SentMessage], until_s: float) -> list[SentMessage]:
-        """What comes out of a window's messages by its end, until_s; both in the order of their arrival."""
+        """What the collector sends on of a window's messages by the window's end ``until_s``, in order of time.
+
+        Messages already encoded pass as they are.
+        """
         if not self._holds_s:
             return list(arrived)
         together: dict[tuple[int, str, str], list[SentMessage]] = {}

@@ -95,20 +95,20 @@ class GroundTruth:
             self._reach[job] = end_ns
 
     def open(self, job: str, at_s: float, *, gpus: int) -> None:
-        """A job was asked for at ``at_s``: from there on every second of it has a bucket."""
+        """Begins the account of a job that was asked for at ``at_s``: from there on every second of it has a bucket."""
         self._gpus[job] = gpus
         self._reach[job] = self._begin[job] = ns(at_s)
 
     def reach_ns(self, job: str) -> int | None:
-        """Up to when it is told what became of the job."""
+        """Up to when (ns of the simulation) it is told what became of the job; None: it was not opened."""
         return self._reach.get(job)
 
     def begin_ns(self, job: str) -> int:
-        """When the job was asked for, of the simulation. Raises KeyError for a job that was not."""
+        """When the job was asked for, in ns of the simulation. Raises KeyError for a job that was not opened."""
         return self._begin[job]
 
     def lose(self, job: str, attempt: int, after_step: int) -> None:
-        """Steps of this attempt from ``after_step`` on were not saved: their time was for nothing."""
+        """Turns productive spans of this attempt from ``after_step`` on into rework: the steps were not saved."""
 
         def is_lost(span: Span) -> bool:
             mine = span.job == job and span.attempt == attempt

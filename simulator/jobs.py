@@ -67,7 +67,7 @@ class JobSpec:
             )
 
     def gpus(self, topology: Topology) -> NDArray[np.int64]:
-        """By rank."""
+        """By rank, the GPU's number in the cluster."""
         per_node = topology.shape.gpus_per_node
         return (np.array(self.nodes)[:, None] * per_node + np.arange(self.ranks_per_node)).reshape(-1)
 

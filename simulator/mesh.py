@@ -47,7 +47,7 @@ class Mesh:
         return slice(stage * self.stage_size, (stage + 1) * self.stage_size)
 
     def size_of(self, dimension: str) -> int:
-        """Members of one group."""
+        """Members of one group of the dimension ("world", "tp", "dp", "ep", "pp"). Raises KeyError for another one."""
         sizes = {
             "world": self.world_size,
             "tp": self.tensor,
@@ -59,7 +59,7 @@ class Mesh:
 
     @cached_property
     def dimensions(self) -> tuple[str, ...]:
-        """Those whose groups have more than one member; the world always."""
+        """Names of dimensions whose groups have more than one member; "world" always."""
         return tuple(name for name in DIMENSIONS if name == "world" or self.size_of(name) > 1)
 
     def group_of(self, dimension: str) -> NDArray[np.int64]:
@@ -80,7 +80,7 @@ class Mesh:
         return np.asarray(replica * self.tensor + shard)  # pp
 
     def groups(self, dimension: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """(number, members in ascending order) of each."""
+        """(number, members in ascending order) of each group of the dimension."""
         number = self.group_of(dimension)
         order = np.argsort(number, kind="stable")
         size = self.size_of(dimension)

@@ -36,7 +36,10 @@ class SimulatedMountProbe:
     out_s: float = np.inf
 
     def look(self, at_s: float, now: Timestamps, *, answers: bool) -> tuple[Point, list[NodeEvent]]:
-        """A probe every ten seconds; what is known of it now."""
+        """A probe every ten seconds: the point of its age, and an event while one is out for _LATE_S or more.
+
+        answers: whether the mount does, at ``at_s`` (seconds of the simulation).
+        """
         if np.isfinite(self.out_s) and answers:
             self.out_s = np.inf
         elif not np.isfinite(self.out_s) and at_s - self.asked_s >= _PROBE_EVERY_S:

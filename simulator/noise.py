@@ -37,7 +37,7 @@ class Draws:
 
 
 def draw(noise: Noise, program: StepProgram, step: int, *words: object) -> Draws:
-    """Of one step: the same whenever it is asked for."""
+    """Random jitter, pauses, losses and norm of one step: the same for the same words and step."""
     random = generator(*words, step)
     mesh = program.mesh
     pace = np.exp(noise.step * random.standard_normal(mesh.world_size))
@@ -65,7 +65,7 @@ def draw(noise: Noise, program: StepProgram, step: int, *words: object) -> Draws
 
 
 def interpreter_pauses(share: float, program: StepProgram, *words: object) -> list[Pause]:
-    """Of one step: in this share of the ranks the interpreter cleans up, for a tenth to half of a second."""
+    """Random pauses of one step, the same for the same words: about ``share`` of the ranks stand for 0.1 to 0.5 s."""
     random = generator(*words, "interpreter")
     size = program.mesh.stage_size
     ranks = np.flatnonzero(random.random(program.mesh.world_size) < share)

@@ -18,7 +18,7 @@ _LAUNCHER_PID = 3900
 
 
 def identities_of(spec: JobSpec, number: int, cluster: str, node_names: Sequence[str]) -> list[Identity]:
-    """By node of the job, as its agent has it. number: of the launch."""
+    """By node of the job, the identity that its agent tells. number: of the launch."""
     return [
         Identity(
             cluster=cluster,

@@ -62,7 +62,7 @@ class StepProgram:
         return tuple(_in_order(self.stages))
 
     def recorded(self, stage: int) -> list[int]:
-        """Places of those operations of a stage that a rank's hooks see."""
+        """Places, in the stage's list, of operations that a rank's hooks see: calls of c10d."""
         return [place for place, operation in enumerate(self.stages[stage]) if operation.is_recorded]
 
 
@@ -130,11 +130,11 @@ class Recipe:
     guards: bool = False
 
     def saves(self, step: int) -> bool:
-        """Whether this step of an attempt begins with a checkpoint."""
+        """Whether this step of an attempt (from 0) comes with a checkpoint; step 0 never."""
         return bool(step and self.saves_every) and step % self.saves_every == 0
 
     def program(self, mesh: Mesh, *, saves: bool = False, evaluates: bool = False) -> StepProgram:
-        """A step over this mesh. saves: with a checkpoint at its end; evaluates: with an evaluation."""
+        """The operations of a step over this mesh. saves: with a checkpoint; evaluates: with an evaluation."""
         stages = tuple(
             tuple(self._stage(mesh, stage, saves=saves, evaluates=evaluates)) for stage in range(mesh.pipeline)
         )

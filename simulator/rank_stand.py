@@ -61,7 +61,10 @@ class _Row:
 
 
 def stand_at(recordings: Sequence[StepRecording], at: Ints) -> Stand:
-    """recordings: of one stage, oldest first, of which the first one's predecessors have all ended. at: by rank."""
+    """How the ranks of one stage stand at ``at`` (by rank, ns of the simulation).
+
+    recordings: of that stage, oldest first, not empty; steps before the first one have all ended.
+    """
     first = recordings[0]
     size = at.size
     step = np.full(size, first.step)

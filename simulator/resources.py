@@ -264,17 +264,21 @@ class Resources:
                 self._add(parameter, "", self._sizes[parameter.family])
 
     def add_job(self, job: str, world_size: int) -> None:
-        """Its parameters, at their usual values; those of processes once per rank."""
+        """Adds the job's parameters at their healthy values; those of processes once per rank. Those it
+        had are reset.
+        """
         for parameter in PARAMETERS:
             if parameter.family in OF_JOBS:
                 self._add(parameter, job, world_size if parameter.family == "process" else 1)
 
     def of(self, family: str, name: str, job: str = "") -> NDArray[np.float64]:
-        """Read-only, by place."""
+        """The parameter's values as they are now, read-only, by place. Raises KeyError for what is no parameter, or no
+        job.
+        """
         return self._views[family, name, job]
 
     def snapshot(self) -> dict[tuple[str, str, str], NDArray[np.float64]]:
-        """A copy of all of them, by (family, name, job)."""
+        """A copy of the values of all parameters, by (family, name, job)."""
         return {key: values.copy() for key, values in self._values.items()}
 
     def apply(self, change: ParameterChange) -> None:

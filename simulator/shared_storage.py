@@ -46,7 +46,10 @@ class StorageState:
 
 
 def storage_state(demands: Iterable[Demand], resources: Resources, gpus: int) -> StorageState:
-    """Open queues up to ``MOST_UTILISATION``; beyond, as many wait as there can be, and each gets its turn."""
+    """What clients of the shared file system get. gpus: of the cluster, which its size follows from.
+
+    Open queues up to ``MOST_UTILISATION``; beyond, as many wait as there can be, and each gets its turn.
+    """
     demands = list(demands)
     capacity = METADATA_OPS_PER_S_AND_GPU * gpus * max(float(resources.of("metadata", "capacity")[0]), 1e-6)
     asked = sum(demand.clients * demand.metadata_ops_per_step / demand.step_s for demand in demands)
@@ -72,7 +75,10 @@ def storage_state(demands: Iterable[Demand], resources: Resources, gpus: int) ->
 
 
 def read_s(nbytes: float, now: StorageState, quiet: StorageState, busy_s: float) -> float:
-    """What a client needs to read so much. busy_s: how long those who save now go on; after them all is ``quiet``."""
+    """Seconds that a client needs to read ``nbytes``.
+
+    busy_s: for how long those who save now go on; after them the state is ``quiet``.
+    """
     in_time = now.bytes_per_s * busy_s
     if nbytes <= in_time:
         return nbytes / now.bytes_per_s

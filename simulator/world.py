@@ -140,7 +140,9 @@ class World:
         )
 
     def expect(self, changes: Sequence[ParameterChange], truths: Sequence[Truth], *, scenario: str) -> None:
-        """What will happen, besides what was known before. Raises ValueError for what should have happened by now."""
+        """Adds changes and truths to those known, and names the scenario. Raises ValueError for a
+        change in the past.
+        """
         if late := [change for change in changes if change.at_s <= self.now_s > 0]:
             raise ValueError(f"it is {self.now_s:g} s, too late for a change at {late[0].at_s:g} s")
         self.planned = (*self.planned, *changes)
@@ -150,7 +152,10 @@ class World:
 
     # --- time ---------------------------------------------------------------------------------------------------------
     def run(self, until_s: float) -> Iterator[tuple[float, list[SentMessage]]]:
-        """(end of a window, what arrives in it, in order), window by window."""
+        """Runs window by window: (end of the window, messages that arrive in it, in order).
+
+        Goes on from where it was; the last window may end after ``until_s``.
+        """
         while self.now_s < until_s:
             begin_s, end_s = self.now_s, self.now_s + self._window_s
             for change in self._schedule.take_until(end_s):
@@ -178,7 +183,7 @@ class World:
             yield end_s, self._gateway.through(self.pipe.through(sent, end_s), end_s)
 
     def settle(self) -> GroundTruth:
-        """The truth, complete up to now."""
+        """Ends the account of every job now, and returns the truth."""
         for job in self.jobs:
             job.settle(self.now_s)
         return self.ledger

@@ -62,7 +62,7 @@ class AdviceTable:
 
 @cache
 def load_advice() -> AdviceTable:
-    """Raises KeyError or ValueError for a table that is wrong; a test reads it."""
+    """The table from ``advice.toml``. Raises KeyError or ValueError where the file is wrong; a test reads it."""
     content = read_toml(__package__, FILE)
     thens = {
         name: Then(action=Action(entry["action"]), text=_checked(entry["text"]))

@@ -72,7 +72,7 @@ def by_elimination(
 
 
 def evidence_of(cause: ConditionReport) -> EvidenceRow:
-    """What shows it."""
+    """The row of evidence that shows a cause found by ``by_elimination``."""
     return EvidenceRow(
         signal=f"{cause.source}.{cause.name}",
         source=cause.entity,

@@ -56,13 +56,16 @@ class CaseBook:
         return self._jobs.get(job) is not None
 
     def documents(self, job: str) -> list[IncidentDocument]:
-        """Last revisions of a job's incidents."""
+        """The last revisions of the job's incidents, of those that were published."""
         rows = [(incident, self._cases.get(incident)) for incident in self._ids(job)]
         return list(published_documents((incident, row) for incident, row in rows if row is not None))
 
     def save(self, job: str, cases: list[Case], touched: Collection[str], stamp_ns: int) -> list[Case]:
-        """cases: all of the job, in order; the oldest that are over are dropped where they are too many. touched: ids
-        of those that have changed. Gives those that were written."""
+        """Writes the job's list of incidents and those that changed; returns the cases written.
+
+        cases: all of the job, in order; the oldest that are over are dropped from it, and deleted, where they are too
+        many. touched: ids of those that have changed. stamp_ns: from which a job whose incidents are over is kept.
+        """
         over = [case for case in cases if _is_over(case)]
         for case in over[: max(0, len(cases) - MAX_CASES_PER_JOB)]:
             cases.remove(case)
@@ -80,7 +83,10 @@ class CaseBook:
         return written
 
     def forgotten_by(self, now_ns: int) -> Iterator[tuple[str, list[Case]]]:
-        """Jobs whose time is over, with their cases; each is deleted once it was given. Sets the timer for others."""
+        """Jobs whose incidents have been over for KEPT_NS, with their cases; each is deleted once it was given.
+
+        Sets the timer for the others.
+        """
         left = []
         for job, row in list(self._ended.rows()):
             due_ns = int(row) + KEPT_NS

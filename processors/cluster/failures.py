@@ -63,7 +63,7 @@ class Precedents:
 
 
 def failure_of(incident: IncidentDocument) -> Failure | None:
-    """What an incident is here; None for what ends no attempt, or has gone into another incident."""
+    """An incident as a failure of its attempt; None for what ends no attempt, or has gone into another incident."""
     if incident.bucket in _NO_FAILURE or incident.merged_into:
         return None
     fact = last_end(incident.evidence)
@@ -84,14 +84,14 @@ def failure_of(incident: IncidentDocument) -> Failure | None:
 
 
 def last_end(evidence: Iterable[EvidenceRow]) -> EvidenceFact | None:
-    """How the suspect ended; None: unknown. Who only counts others that ended alike is asked last."""
+    """How the suspect ended, by the evidence; None: unknown. Facts that only repeat others' ends are asked last."""
     ends = (fact_of_evidence(row) for row in evidence if row.signal in _ENDS)
     known = [fact for fact in ends if fact is not None and error_of(fact)]
     return min(known, key=lambda fact: fact.is_repeat, default=None)
 
 
 def error_of(fact: EvidenceFact | None) -> str:
-    """What it raised, or the signal that ended it, without what differs each time; "": neither."""
+    """The error raised, or the signal or code it ended with, without what differs each time; "": none of these."""
     if fact is None:
         return ""
     match fact.how:
@@ -113,7 +113,11 @@ def error_of(fact: EvidenceFact | None) -> str:
 
 
 def precedents(failure: Failure | None, earlier: Iterable[Failure], within_s: float) -> Precedents:
-    """earlier: failures of the run; those of the same attempt, or of a later onset, do not count."""
+    """How the run's earlier attempts failed, compared with this failure; none for None.
+
+    earlier: failures of the run; those of the same attempt, or of a later onset, do not count. within_s: for
+    ``recent``.
+    """
     if failure is None:
         return Precedents()
     others = [each for each in earlier if each.attempt != failure.attempt and each.onset < failure.onset]
@@ -126,7 +130,7 @@ def precedents(failure: Failure | None, earlier: Iterable[Failure], within_s: fl
 
 
 def are_alike(one: Failure, other: Failure) -> bool:
-    """Whether two attempts failed of the same, as far as that is known."""
+    """Whether two attempts failed of the same kind, error, condition and place, as far as these are known."""
     if one.kind != other.kind or one.failed_of != other.failed_of:
         return False
     if one.condition and other.condition and one.condition != other.condition:

@@ -47,10 +47,11 @@ def _later_nodes(job: JobSpec) -> Sequence[int]:
 
 
 def blinded(truth: Truth, nodes: Sequence[str]) -> tuple[Truth, tuple[ParameterChange, ...]]:
-    """The truth of a run in which collectors of its nodes do not watch, and what makes it so. nodes: all names.
+    """The truth of a run in which the collectors that tell the fault do not watch, and changes that switch them off.
 
-    Of a link the place shows by no other sign than its collectors': only the one that tells ``condition`` is missing,
-    and only where another one tells of the link.
+    Unchanged, with (), where none tells it. nodes: all names, in the order of their numbers. Of a link the place shows
+    by no other sign than its collectors': only the one that tells ``condition`` is missing, and only where another one
+    tells of the link.
     """
     missing = truth.told_by
     if truth.scope == "link":

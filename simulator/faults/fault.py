@@ -28,7 +28,7 @@ class FaultSite:
 
     @property
     def job(self) -> JobSpec:
-        """The one that the fault strikes."""
+        """The job that the fault strikes: the first."""
         return self.jobs[0]
 
     def any_rank(self) -> int:
@@ -94,5 +94,7 @@ class FaultKind:
     make: Callable[[FaultSite, FaultKind], Planned]
 
     def plan(self, site: FaultSite) -> Planned:
-        """Raises ValueError where the place has nothing that this fault could strike."""
+        """The fault's changes and truth at this site. Raises ValueError where the site has nothing that it could
+        strike.
+        """
         return self.make(site, self)

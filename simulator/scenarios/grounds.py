@@ -58,7 +58,10 @@ SEEN_SEED, HELD_OUT_SEED = 50_000, 100_000
 
 
 def ground_of(scenario: str, seed: int) -> Ground:
-    """Which ground a run stands on: of seeds that follow each other, each ground is met by one of four."""
+    """Which ground a run stands on: TUNING, SEEN or HELD_OUT by the range of its seed.
+
+    Of seeds that follow each other, each ground is met by one of four.
+    """
     if seed < SEEN_SEED:
         return TUNING
     grounds = SEEN if seed < HELD_OUT_SEED else HELD_OUT
@@ -69,7 +72,9 @@ def ground_of(scenario: str, seed: int) -> Ground:
 def moved(
     topology: Topology, jobs: Sequence[JobSpec], ground: Ground, seed: int
 ) -> tuple[Topology, tuple[JobSpec, ...]]:
-    """The same cluster and jobs on another ground. ``TUNING`` changes nothing."""
+    """The same cluster and jobs on another ground; as they are for ``TUNING``. What does not fit the layout is left as
+    it is.
+    """
     if ground == TUNING:
         return topology, tuple(jobs)
     shape, jobs = topology.shape, tuple(jobs)

@@ -64,7 +64,11 @@ MODES = (REFERENCE, REDUCED)
 
 
 def sound_world(mode: SoundDayMode, ranks: int, seed: int, seconds: float) -> World:
-    """One job on all nodes but two, which are spare. Its mesh and placement follow from the seed."""
+    """A world of ``seconds`` without a fault, with all that looks like one: one job on all nodes but two, which are
+    spare.
+
+    Its mesh and placement follow from the seed.
+    """
     nodes = ranks // 8
     recipe = Recipe(
         step_s=mode.step_s,

@@ -59,7 +59,11 @@ class Story:
 
 
 def read_stories(revisions: Iterable[Document], start_unix_s: float) -> list[Story]:
-    """In order of detection; merged ones apart from those that they merged into. Raises BadIncident."""
+    """One story per incident, in order of detection; merged incidents are stories of their own.
+
+    revisions: documents in the order they were published; start_unix_s: of the run's begin. Raises BadIncident for a
+    document that cannot be read.
+    """
     by_id: dict[str, list[Document]] = {}
     for number, document in enumerate(revisions, start=1):
         if not isinstance(document, Mapping) or not document.get("id"):
@@ -73,7 +77,7 @@ def read_stories(revisions: Iterable[Document], start_unix_s: float) -> list[Sto
 
 
 def leading(stories: Sequence[Story]) -> list[Story]:
-    """Those that stand for themselves in the end, in order; a merged one is told by the one that took it over."""
+    """Stories that stand for themselves in the end, in order; a merged one is replaced by the one that took it over."""
     by_id = {story.id: story for story in stories}
     found: dict[str, None] = {}
     for story in stories:

@@ -224,7 +224,7 @@ class JobGroups:
         return self._shape
 
     def forget_shape(self) -> None:
-        """A rank, or the node of one, is new."""
+        """To be called when a rank, or the node of one, is new: ``shape`` is made anew at its next call."""
         self._shape = None
 
     def _one_clock(self, sizes: np.ndarray, ranks: Mapping[int, RankFacts]) -> np.ndarray:

@@ -43,5 +43,5 @@ class OpenSteps:
 
 
 def mean_length_ns(rows: np.ndarray) -> int:
-    """Of STEPS rows (n,), of which there are some."""
+    """The mean length of steps. rows: STEPS (n,), n > 0."""
     return int(np.add.reduce(rows["end_ns"] - rows["begin_ns"])) // rows.size

@@ -30,7 +30,10 @@ class Culprit:
 
 
 def whose_slowness(job: JobState, ranks: Sequence[int], *, always: bool) -> Culprit:
-    """always: they were slow from the start, so that nothing happened to them."""
+    """Whom to blame for slow ranks: the program, their node, or the ranks. ranks: not empty.
+
+    always: they were slow from the start, so that nothing happened to them.
+    """
     slow = tuple(sorted(ranks))
     group = _group_of(job, slow)
     nodes = {job.node_of(rank) for rank in slow}

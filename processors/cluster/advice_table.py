@@ -135,7 +135,7 @@ def _checked(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def rows_for(bucket: str, kind: str) -> tuple[AdviceRow, ...]:
-    """Those that may fit what has this bucket and this kind, in their order."""
+    """Rows that may fit an incident of this bucket and kind, in the table's order; other keys are not looked at."""
     """Those that may fit what has this bucket and this kind, in their order."""
     return tuple(
         rule

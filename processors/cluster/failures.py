@@ -165,7 +165,7 @@ class FailureRegister:
         self._table = table
 
     def of(self, run: str) -> list[Failure]:
-        """The run's failures, the oldest first."""
+        """Failures noted of the run, the oldest first; [] for an unknown run."""
         return [
             Failure(
                 incident=row["incident"],
@@ -183,7 +183,10 @@ class FailureRegister:
         ]
 
     def note(self, run: str, incident: IncidentDocument) -> None:
-        """An incident as it is published; what was noted of it before is replaced."""
+        """Notes the failure of an incident as it is published, in place of what was noted of it before.
+
+        An incident that is no failure (any more) is dropped.
+        """
         known = self.of(run)
         failures = [each for each in known if each.incident != incident.id]
         if (failure := failure_of(incident)) is not None:
@@ -193,7 +196,7 @@ class FailureRegister:
             self._put(run, failures[-MAX_FAILURES:])
 
     def forget(self, run: str, job: str) -> None:
-        """The job's incidents are forgotten."""
+        """Drops what the job's attempts failed of, as its incidents are forgotten."""
         self._put(run, [each for each in self.of(run) if each.attempt[0] != job])
 
     def _put(self, run: str, failures: Sequence[Failure]) -> None:

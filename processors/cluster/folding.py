@@ -13,7 +13,7 @@ _ACCOUNTS, _SUMS, _FOLDING = "accounts", "account_sums", "folding"
 
 
 def accounts_of(ctx: Context) -> Accounts:
-    """The accounts of the cluster that the context is of."""
+    """The accounts of all jobs, in the context's tables."""
     return Accounts(ctx.state.table(_ACCOUNTS), ctx.state.table(_SUMS))
 
 

@@ -50,7 +50,10 @@ class ClusterOperator:
         return None
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
-        """Findings, and after a loss of state incidents as they were published. Looks that are due come first."""
+        """Takes findings, and after a loss of state incidents as they were published. Looks that are due come first.
+
+        Emits revisions of incidents and requests for evidence.
+        """
         for record in records:
             self._look_until(record.stamp_ns, ctx)
             docket = self._docket(ctx, record.stamp_ns)
@@ -60,7 +63,9 @@ class ClusterOperator:
                 docket.adopt(record.payload)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """A hang of which no fault was told is looked at again; incidents of jobs that are over are forgotten."""
+        """Does what the timer is for: a look at all jobs, at a hang without a fault, costs, folding accounts,
+        forgetting jobs.
+        """
         if timer.name == SHARED:
             self._look_until(ctx.now, ctx)
         elif timer.name.startswith(SETTLED):

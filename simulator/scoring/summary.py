@@ -41,7 +41,7 @@ class ScoreLine:
 
     @property
     def verdict(self) -> str:
-        """"ok", "SHORT" (below what is asked) or "not run"; "" for what nothing is asked of."""
+        """One of "ok", "SHORT" (below what is asked) and "not run"; "" for what nothing is asked of."""
         if not self.is_run:
             return "not run"
         if not self.ok:

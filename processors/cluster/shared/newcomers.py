@@ -59,7 +59,7 @@ def newcomers(memory: Memory, troubles: Sequence[Trouble], _: Collection[str], n
 
 
 def begun_before(memory: Memory, trouble: Trouble) -> list[Attempt]:
-    """First attempts of other jobs that began shortly before, or just when, it did."""
+    """First attempts of other jobs that began at most JUST_BEGUN_S before the trouble did."""
     return [
         attempt
         for attempt in memory.placements.running_at(trouble.onset)

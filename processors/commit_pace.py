@@ -34,11 +34,11 @@ class CommitPace:
         self._committed_s = clock_s()
 
     def is_due(self) -> bool:
-        """Whether so long has passed since the last commit that another may take its share of the time."""
+        """Whether enough time has passed since the last commit that another keeps to its share of the time."""
         return self._clock_s() - self._committed_s >= self._interval_s
 
     def commit(self, commit: Callable[[], object]) -> None:
-        """Does it, and takes its time for that of the next one."""
+        """Calls ``commit``, and sets by how long it took when the next one is due."""
         began_s = self._cost_s()
         commit()
         took_s = self._cost_s() - began_s

@@ -75,16 +75,16 @@ class FindingBody:
     always: bool = False
 
     def with_evidence(self, *rows: EvidenceRow) -> FindingBody:
-        """And these rows."""
+        """The body with these rows added behind its evidence."""
         return replace(self, evidence=(*self.evidence, *rows))
 
     def as_of(self, now: str) -> FindingBody:
-        """now: how the job is."""
+        """The body with another word for how the job is: "running", "stopped", "restarting"."""
         return replace(self, job=replace(self.job, now=now))
 
 
 def write_body(body: FindingBody) -> dict[str, Any]:
-    """Its JSON (docs/incident.md)."""
+    """The body as JSON values (docs/incident.md), for ``read_body``."""
     times = body.times
     document: dict[str, Any] = {
         "bucket": body.bucket.value,
@@ -122,7 +122,7 @@ def _write_ruled_out(entry: RuledOutEntry) -> dict[str, Any]:
 
 
 def read_body(document: Mapping[str, Any]) -> FindingBody:
-    """What ``write_body`` made, of this release or an earlier one.
+    """A body that ``write_body`` of this release or an earlier one made.
 
     Raises KeyError, TypeError or ValueError where something else is there.
     """

@@ -33,7 +33,7 @@ class PlacementReport:
 
 
 def write_placement(report: PlacementReport) -> dict[str, Any]:
-    """Its JSON."""
+    """A report as JSON values, for ``read_placement``."""
     moved = report.moved
     written = {
         "job": report.job,
@@ -50,12 +50,15 @@ def write_placement(report: PlacementReport) -> dict[str, Any]:
 
 
 def write_move(moved: MovedRank) -> dict[str, Any]:
-    """Its JSON."""
+    """A moved rank as JSON values, within those of a report."""
     return {"rank": moved.rank, "from": moved.before, "to": moved.now}
 
 
 def read_placement(body: Mapping[str, Any]) -> PlacementReport:
-    """Of this release or an earlier one. Raises KeyError, ValueError, TypeError or AttributeError for what is none."""
+    """A report that this release or an earlier one wrote.
+
+    Raises KeyError, ValueError, TypeError or AttributeError for what is none.
+    """
     moved = body.get("moved")
     return PlacementReport(
         job=str(body["job"]),

@@ -57,7 +57,7 @@ def _damage(path: Path) -> str | None:
 
 
 def set_aside(path: Path) -> Path:
-    """Give the file, and what SQLite keeps beside it, a name that is free; that name. Raises OSError."""
+    """Renames the file, and what SQLite keeps beside it, to a free name, which it returns. Raises OSError."""
     number = 1
     while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
         number += 1

@@ -56,7 +56,7 @@ class ToldFinding:
 
 
 def read_told(body: Mapping[str, Any]) -> ToldFinding:
-    """A finding's body. Raises KeyError or ValueError where it has no kind that is known."""
+    """What a finding's body says. Raises KeyError or ValueError where it has no kind that is known."""
     said = read_incident(body)
     times = body.get("times")
     onset = times.get("onset") if isinstance(times, Mapping) else None

@@ -50,7 +50,9 @@ class AskedOf:
 
 
 def find_asked(points: Sequence[Point], rules: Rules) -> Asked:
-    """Which rules ask which points, by their places; the same for all samples with these series in this order."""
+    """Which rules ask which of the points, by their places; the same for all samples with these series
+    in this order.
+    """
     wholes: list[tuple[str, int]] = []
     by_rule: dict[int, tuple[MetricRule, list[Series]]] = {}
     for place, point in enumerate(points):

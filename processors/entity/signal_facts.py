@@ -38,14 +38,14 @@ class SignalFacts:
 
     @property
     def device_name(self) -> str:
-        """A link of a GPU is ID/NUMBER; "" of the node itself."""
+        """The GPU, its link as ID/NUMBER, another device, or the mount; "" of the node itself."""
         if self.gpu is not None and self.link is not None:
             return f"{self.gpu}/{self.link}"
         return self.gpu or self.device or self.mount or ""
 
     @property
     def shown(self) -> str:
-        """The text that it came with, else what it says in words."""
+        """Words for people: the text that it came with, else its attributes, or how long a look at the mount is out."""
         if self.text or self.mount is None:
             return self.text or self.words
         return f"{self.operation} on {self.mount} has not returned for {self.age_s:.0f} s"
@@ -55,7 +55,7 @@ NOTHING = SignalFacts()
 
 
 def read_signal(found: Mapping[str, Any], otherwise: SignalFacts = NOTHING) -> SignalFacts:
-    """found: attributes of an event; otherwise: what holds of those that it leaves out.
+    """An event's attributes as fields. found: attributes; otherwise: what holds of those that it leaves out.
 
     Raises ValueError or TypeError where a number is none.
     """

@@ -41,7 +41,7 @@ class Table(Protocol):
         """Deletes the row; does nothing where there is no such row."""
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
-        """All rows in ascending order of their name."""
+        """(name, value) of all rows, in ascending order of their names."""
         ...
 
 
@@ -88,7 +88,7 @@ class Operator(Protocol):
         """Processes records of one key, in the order of the bus. Never blocks; what it raises ends the runner."""
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """A timer of this key is due; ``ctx.now`` is its time or later."""
+        """Called when a timer of this key is due; ``ctx.now`` is its time or later."""
 
     def key_of(self, record: Record) -> str | None:
         """The key this operator files the record under; None if it has no use for it.

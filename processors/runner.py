@@ -111,7 +111,7 @@ class EmbeddedRunner:
 
     @property
     def position(self) -> int:
-        """Position of the last message processed."""
+        """The bus position of the last message processed."""
         return self._state.position.after
 
     @property

@@ -76,7 +76,10 @@ class Service:
         report: Callable[[str], None],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The runner must have been made with ``live=False``; the service lets it lead or follow."""
+        """Makes the runner a standby until it is known who leads, or a shadow (judges, publishes nothing) for good.
+
+        The runner must have been made with ``live=False``. report: takes one line for what a person should know.
+        """
         self._runner = runner
         self._log = log
         self._report = report

@@ -135,7 +135,12 @@ class RunnerState:
     """Working copy plus, if a path was given, its SQLite file."""
 
     def __init__(self, path: Path | None, *, bus: str, start_after: int, report: Callable[[str], None]) -> None:
-        """Raises BlockingIOError if another process uses the file; anything else wrong is said and worked around."""
+        """Reads the file at ``path``, if there is one; None keeps all in memory. start_after: the position without a
+        file.
+
+        Raises BlockingIOError if another process uses the file; a file that cannot be used is set aside, and that
+        reported.
+        """
         self.path = path
         self.position = Position(bus=bus, after=start_after)
         self.outbox: list[OutboxEntry] = []

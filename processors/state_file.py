@@ -14,7 +14,7 @@ _HEADER_MAGIC = b"SQLite format 3\x00"
 
 
 def what_is_wrong(path: Path) -> str | None:
-    """One line if the file must not be used; None if it is ours, empty or absent.
+    """Why the file must not be used as state, in one line; None if it is ours and sound, empty or absent.
 
     Raises OSError, and BlockingIOError where another process uses it.
     """

@@ -53,7 +53,7 @@ class AttemptSteps:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether hosts return from calls that their devices have yet to make."""
+        """Whether hosts return from calls before their devices make them, as with nccl."""
         return self.recipe.backend == "nccl"
 
     def extend(self, until_s: float, processes: Processes) -> None:
@@ -106,7 +106,7 @@ class AttemptSteps:
         return found
 
     def first_call_s(self, rank: int, step: int) -> float:
-        """When this rank's host first calls anything in this step; inf: not yet known, or never."""
+        """When this rank's host first calls anything in this step of the attempt; inf: not yet known, or never."""
         stage, inside = divmod(rank, self.mesh.stage_size)
         called = [live.times.called[stage][:, inside] for live in self.live if live.step == step]
         return min((float(times.min()) for times in called), default=float("inf"))

@@ -54,12 +54,12 @@ class Topology:
 
     @property
     def nodes(self) -> int:
-        """How many the cluster has."""
+        """How many nodes the cluster has."""
         return self.shape.nodes
 
     @property
     def gpus(self) -> int:
-        """How many all nodes have."""
+        """How many GPUs all nodes have together."""
         return self.shape.nodes * self.shape.gpus_per_node
 
     @cached_property
@@ -111,12 +111,12 @@ class Topology:
         return f"0000:{_BUSES[gpu % self.shape.gpus_per_node]}:00.0"
 
     def port_name(self, port: int) -> str:
-        """The network port that belongs to the GPU of this number."""
+        """The name on its node of the network port that belongs to the GPU with this number in the cluster."""
         return f"mlx5_{port % self.shape.gpus_per_node}/1"
 
     @staticmethod
     def driver_release(number: int) -> str:
-        """The driver's version, by the number that a parameter has."""
+        """The driver's version for the value of the parameter host.release. Raises IndexError for an unknown one."""
         return _DRIVERS[number]
 
     def labels(self, node: int) -> dict[str, str]:

@@ -123,7 +123,9 @@ class RepeatedGate(RedactionFilter):
     """The agents' gate, which does not read what differs only in numbers from what it has let through unchanged."""
 
     def __init__(self, encoded: RepeatedPoints, requests: RequestRedactor) -> None:
-        """requests: of all nodes, since most texts are the same on each of them."""
+        """The gate of one node. encoded: of that node; requests: of all nodes, since most texts are the same on each of
+        them.
+        """
         super().__init__(requests=requests)
         self._encoded = encoded
 

@@ -62,7 +62,11 @@ class FailingAttempt(Protocol):
         *,
         is_victim: bool = False,
     ) -> Ints:
-        """An uncaught exception of these ranks at these times; who raises it indeed."""
+        """Ranks raise an exception that nobody catches; returns those that really raise. at_s: by rank given; inf:
+        never.
+
+        is_victim: it is an error of communication.
+        """
         ...
 
 

@@ -28,7 +28,7 @@ class Flows:
     """Of one job on its nodes: which leaf and spine the rings of its groups pass. Fixed while it runs."""
 
     def __init__(self, job: str, mesh: Mesh, gpus: NDArray[np.int64], topology: Topology) -> None:
-        """gpus: by rank."""
+        """Lays the rings of the job's groups over leaves and spines. gpus: by rank, the number in the cluster."""
         self.mesh, self.gpus = mesh, gpus
         self._spines = topology.shape.spines
         self.leaf = topology.leaf_of_node[gpus // topology.shape.gpus_per_node]

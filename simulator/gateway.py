@@ -15,7 +15,9 @@ from .sent import SentMessage
 
 class Gateway:
     def __init__(self, holds_s: float) -> None:
-        """holds_s: what comes within such a time goes on together; 0: each by itself, and at once."""
+        """holds_s: messages of one topic and key that come within such a time go on together; 0: each by itself, at
+        once.
+        """
         self._holds_s = holds_s
 
     def through(self, arrived: Sequence[SentMessage], until_s: float) -> list[SentMessage]:

@@ -57,7 +57,10 @@ class GpuSensors:
         return min((since[gpu] for gpu in self.numbers if gpu in since), default=np.inf)
 
     def look(self, at_s: float, now: Timestamps) -> Collected:
-        """Values of all GPUs; those that change by an administrator's hand once a minute."""
+        """Values of all GPUs at ``at_s``, and an event for each newly lost one.
+
+        Values that only an administrator changes come once a minute.
+        """
         out, resources = GpuCollection(now), self._resources
         slow = at_s >= self._slow_due_s
         if slow:

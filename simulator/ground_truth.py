@@ -80,7 +80,7 @@ class GroundTruth:
     spans: list[Span] = field(default_factory=list)
 
     def add(self, job: str, attempt: int, bucket: TimeUse, until_s: float, step: int = -1) -> None:
-        """The job's next span: from where its last one ended. An empty one is left out.
+        """Adds the job's next span, from where its last one ended until ``until_s``; none where that is not later.
 
         Raises ValueError for a job that has not been opened.
         """
@@ -117,7 +117,7 @@ class GroundTruth:
         self.spans = [replace(span, bucket=TimeUse.REWORK) if is_lost(span) else span for span in self.spans]
 
     def sums_ns(self, job: str) -> dict[TimeUse, int]:
-        """By bucket, over all attempts of the job; buckets without time are left out."""
+        """The job's time in ns by bucket, over all its attempts; buckets without time are left out."""
         sums: dict[TimeUse, int] = {}
         for span in self.spans:
             if span.job == job:

@@ -36,7 +36,10 @@ class HeldRanks:
         self._held_told_ns: dict[int, int] = {}
 
     def look(self, ranks: Mapping[int, RankHere], at_s: float, now: Timestamps) -> Collected:
-        """An event of each rank that has been held for some looks, told again while it lasts. ranks: by pid."""
+        """An event for each rank that some looks in a row found waiting in the kernel, told again from time to time.
+
+        ranks: by pid, as they are at ``at_s``. now: the node's clocks then.
+        """
         happenings: list[NodeEvent] = []
         for pid, rank in ranks.items():
             if rank.held_since_s > at_s:

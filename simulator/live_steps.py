@@ -69,7 +69,9 @@ class Finished:
 
 
 def length_s(program: StepProgram, times: StageTimes, phase: Phase, until_s: float = np.inf) -> float:
-    """From when the last rank comes to this phase until the last one leaves it, no later than then; 0 without one."""
+    """Seconds from when the last rank comes to this phase until the last one leaves it, or ``until_s``;
+    0 without one.
+    """
     begin_s, end_s = edges_s(program, times, phase)
     return max(0.0, min(end_s, until_s) - begin_s) if begin_s < until_s else 0.0
 

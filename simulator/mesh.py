@@ -43,7 +43,7 @@ class Mesh:
         return self.tensor * self.data
 
     def stage(self, stage: int) -> slice:
-        """The ranks of one pipeline stage, which lie side by side."""
+        """The ranks of pipeline stage ``stage``, which lie side by side, as a slice of all ranks."""
         return slice(stage * self.stage_size, (stage + 1) * self.stage_size)
 
     def size_of(self, dimension: str) -> int:
@@ -106,7 +106,10 @@ class Mesh:
 
 #: Ranks -> a mesh as such jobs have it; others: ``mesh_for``.
 def mesh_for(ranks: int, *, pipeline: int = 1, tensor: int = 8) -> Mesh:
-    """Tensor parallel within a node, the rest data parallel. Raises ValueError if that does not come out even."""
+    """A mesh of so many ranks: tensor parallel within a node, the rest data parallel, in ``pipeline`` stages.
+
+    Raises ValueError if that does not come out even.
+    """
     tensor = min(tensor, ranks)
     data, rest = divmod(ranks, tensor * pipeline)
     if rest or not data:

@@ -43,7 +43,7 @@ class ProcessWords:
         self._processes, self._steps = processes, steps
 
     def started(self, rank: int) -> dict[str, Any]:
-        """Attributes of RANK_STARTED."""
+        """Attributes of the event RANK_STARTED of this rank."""
         return {
             "pid": int(self._processes.pid[rank]),
             "local_rank": rank % self._spec.ranks_per_node,
@@ -58,7 +58,7 @@ class ProcessWords:
         }
 
     def exit(self, rank: int, at_s: float) -> dict[str, Any]:
-        """Attributes of RANK_EXIT."""
+        """Attributes of the event RANK_EXIT of this rank, which has ended at ``at_s``."""
         step, phase = self._steps.phase_at(rank, at_s)
         processes = self._processes
         signal = int(processes.signal[rank])

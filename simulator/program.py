@@ -57,8 +57,11 @@ class StepProgram:
 
     @cached_property
     def order(self) -> tuple[tuple[int, int], ...]:
-        """(stage, place in its list), each after what it depends on. The world's collectives come once per stage, in
-        a row. Raises ValueError for stages that wait for each other for ever."""
+        """(stage, place in its list) of all operations, each after what it depends on.
+
+        The world's collectives come once per stage, in a row. Raises ValueError for stages that wait for each other for
+        ever.
+        """
         return tuple(_in_order(self.stages))
 
     def recorded(self, stage: int) -> list[int]:

@@ -83,9 +83,9 @@ class Processes:
         return to_ns(self.ended_s)
 
     def look(self, at_ns: NDArray[np.int64], ranks: slice, waits_for_input: NDArray[np.bool_]) -> ProcessLook:
-        """As the agents of these ranks see them at ``at_ns`` (one for each rank).
+        """What agents see of these ranks' processes at ``at_ns`` (by rank, ns of the simulation).
 
-        waits_for_input: a flag for each rank, whether it stands in such a wait.
+        waits_for_input: by rank, whether it stands in such a wait.
         """
         ended = to_ns(self.ended_s[ranks])
         stopped_since, stopped_until = to_ns(self.stopped.since_s[ranks]), to_ns(self.stopped.until_s[ranks])

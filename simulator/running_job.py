@@ -77,7 +77,7 @@ class RunningJob:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has an attempt whose agents have not told everything yet."""
+        """Whether it has an attempt, also one that has ended but whose agents have not told everything yet."""
         return self.attempt is not None
 
     def is_due(self, until_s: float) -> bool:

@@ -128,7 +128,7 @@ class NodeSensors:
         self._idle_until_s = 0.0
 
     def set_clock(self, wall_ns: int) -> None:
-        """Somebody sets the node's wall clock; wall_ns: what it shows at the run's begin, as it goes from now on."""
+        """Sets the node's wall clock. wall_ns: what it would have shown at the run's begin, as it goes from now on."""
         self._wall_ns = wall_ns
 
     def tick(self, until_s: float, lines: list[SimulatedKernelLine], words: list[DriverWord], publish: Publish) -> None:

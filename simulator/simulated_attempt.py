@@ -120,7 +120,7 @@ class SimulatedAttempt:
     # --- what goes on -------------------------------------------------------------------------------------------------
     @property
     def ended_s(self) -> float:
-        """When the last process has gone; inf while one lives."""
+        """When the last process has ended, in seconds of the simulation; inf while one lives."""
         return float(self.processes.ended_s.max())
 
     def advance(self, until_s: float) -> None:
@@ -219,13 +219,13 @@ class SimulatedAttempt:
 
     # --- what happens to processes ------------------------------------------------------------------------------------
     def stand(self, kind: Stop, ranks: Ints, at_s: float) -> None:
-        """These ranks stand still for this reason; steps under way are computed again."""
+        """Lets ranks stand still for this reason from ``at_s`` on; steps under way are computed again."""
         self.steps.extend(at_s, self.processes)
         self.processes.stand(kind, ranks, at_s)
         self.steps.recompute(self.processes)
 
     def go_on(self, kind: Stop, ranks: Ints, at_s: float) -> None:
-        """These ranks no longer stand for this reason; steps under way are computed again."""
+        """Lets ranks that stand for this reason go on at ``at_s``; steps under way are computed again."""
         self.processes.go_on(kind, ranks, at_s)
         self.steps.recompute(self.processes)
 
@@ -238,7 +238,7 @@ class SimulatedAttempt:
             self._tell_later(EventName.RANK_STOPPED, rank, at_s + _STOP_SEEN_AFTER_S)
 
     def resume(self, ranks: Ints, at_s: float) -> None:
-        """SIGCONT after ``stop``: they go on, and their agents tell so."""
+        """SIGCONT to stopped ranks at ``at_s``: they go on, and their agents tell so."""
         self.processes.stopped.until_s[ranks] = at_s
         self.go_on(Stop.HOST, ranks, at_s)
         for rank in ranks.tolist():

@@ -67,7 +67,7 @@ class UnsentEvents:
             yield moments, (moments == urgent) | (moments == witness)
 
     def first_s(self, nodes: int) -> NDArray[np.float64]:
-        """By node: when the first of what stands behind its blocks happened; inf: there is nothing."""
+        """By node, when the first event to be sent behind its blocks happened; inf: there is none. nodes: how many."""
         first = np.full(nodes, np.inf)
         for node, told in self._behind.items():
             first[node] = min(at_s for at_s, _ in told)

@@ -65,11 +65,13 @@ class World:
         window_s: float = FLUSH_S,
         gateway_s: float = 0.0,
     ) -> None:
-        """senses: whether nodes have collectors, or which of them; ranks are told of in any case.
+        """A cluster with jobs, at time 0. changes, truths: what goes wrong. senses: whether nodes have collectors, or
+        which of them; ranks are told of in any case.
 
-        window_s: so long is a window, and so often do agents flush, and their collectors look at most.
-        gateway_s: so long are messages held, to go on as one; 0: they come to the bus by themselves.
-        start_unix_ns: the time by which its clocks go, where its messages go to somebody who lives now."""
+        window_s: length of a window; agents flush, and collectors look, at most so often. gateway_s: for how long
+        messages are held, to go on as one; 0: they come to the bus by themselves. start_unix_ns: the Unix time of time
+        0, where its messages go to somebody who lives now.
+        """
         self.topology, self.seed, self._window_s = topology, seed, window_s
         self.resources = Resources(topology)
         self.heat = Heat(topology, self.resources)

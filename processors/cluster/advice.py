@@ -75,11 +75,10 @@ def fits(row: AdviceRow, situation: Situation, history: Set[str]) -> bool:
 
 
 def advise(incident: IncidentDocument, asked: str | None, earlier: Iterable[Failure] = ()) -> IncidentAdvice:
-    """``advice`` of an incident.
+    """What to do about an incident: an action, who does it, and the reason. asked: the action that its cause asks for.
 
-    incident: with its ``cause`` where there is one; asked: the action that the cause asks for. earlier: failures of the
-    run, as ``FailureRegister`` keeps them. The result has a ``retry`` where something is tried again: after ``of``
-    failures alike a person is told.
+    incident: with its ``cause`` where there is one. earlier: failures of the run, as ``FailureRegister`` keeps them.
+    The result has a ``retry`` where something is tried again: after ``of`` failures alike a person is told.
     """
     table = load_advice()
     before = precedents(failure_of(incident), earlier, table.storm_s)

@@ -163,7 +163,7 @@ class Case:
 
     @property
     def costs(self) -> dict[str, int]:
-        """GPU-nanoseconds by ``cost_key``: its own, and of those that it leads."""
+        """GPU-nanoseconds by ``cost_key``: its own, and those of incidents that it leads."""
         own = {cost_key(self.job, self.attempt): self.gpu_ns} if self.gpu_ns else {}
         return {key: own.get(key, 0) + self.shared_ns.get(key, 0) for key in {**own, **self.shared_ns}}
 
@@ -260,7 +260,9 @@ _NOBODY = Victims()
 
 
 def change_of(case: Case, incident: IncidentDocument) -> Change | None:
-    """What publishing ``incident`` would be, None when it says nothing new."""
+    """What publishing ``incident`` would be (opened, updated, merged, resolved, reopened); None when it says nothing
+    new.
+    """
     before = case.document
     if before is None:
         return Change.OPENED

@@ -42,7 +42,9 @@ class CaseBook:
         return [case for case in found if case is not None]
 
     def get(self, incident: str) -> Case | None:
-        """The case of an incident, None where it is forgotten. The same object for as long as its row is the same."""
+        """The case of an incident; None where it is not known or forgotten. The same object for as long as its row is
+        the same.
+        """
         packed = self._cases.get(incident)
         if packed is None:
             return None
@@ -52,7 +54,7 @@ class CaseBook:
         return held[1]
 
     def knows(self, job: str) -> bool:
-        """Whether the job ever had an incident that is still kept."""
+        """Whether any incident of the job is still kept."""
         return self._jobs.get(job) is not None
 
     def documents(self, job: str) -> list[IncidentDocument]:

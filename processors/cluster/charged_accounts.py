@@ -133,7 +133,7 @@ class Accounts:
         return [job for job, row in self._accounts.rows() if Account.unpack(row).end_ns < time_ns]
 
     def are_there(self) -> bool:
-        """Whether any job has an account: else nothing is left to be folded."""
+        """Whether any job has an account."""
         return next(self._accounts.rows(), None) is not None
 
     def fold_job(self, job: str, documents: Iterable[IncidentDocument]) -> None:

@@ -29,9 +29,10 @@ class ClusterOperator:
     name = "cluster"
 
     def __init__(self, disabled: Collection[Kind] = (), *, asks_for_files: bool = False) -> None:
-        """disabled: kinds of which no incident is opened; may be changed at any time. Open ones go on to their end.
+        """disabled: kinds of which no incident is opened; the attribute may be set at any time. Open ones go on to
+        their end.
 
-        asks_for_files: where agents answer with files: log tails, last minutes and dumps of suspects, too.
+        asks_for_files: agents are also asked for files: log tails, last minutes and dumps of suspects.
         """
         self.disabled = frozenset(disabled)
         self._asks_for_files = asks_for_files

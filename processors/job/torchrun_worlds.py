@@ -44,8 +44,10 @@ class Worlds:
         return worlds
 
     def are_current(self, ctx: Context) -> bool:
-        """Whether this working copy is what the rows say (it is not after the runner rolled back): each call saves the
-        first state, so its rows tell for all of them."""
+        """Whether this working copy is what the context's rows say; it is not after the runner rolled back.
+
+        Each call saves the first state, so its rows tell for all worlds.
+        """
         return is_current(self.states[0], ctx.state.table(_table(0)))
 
     def save(self, ctx: Context) -> None:

@@ -20,9 +20,9 @@ WITHIN_S = 20.0
 
 
 def anomalies(site: FaultSite, struck: Sequence[str]) -> list[Planned]:
-    """ANOMALIES of different kinds on different nodes, around ``site.at_s``. struck: names of nodes that faults are on.
+    """ANOMALIES harmless faults of different kinds on different nodes, within WITHIN_S of ``site.at_s``, by chance.
 
-    Raises ValueError where all nodes but one are struck.
+    struck: names of nodes that faults are on, which are spared. Raises ValueError where too few nodes are left.
     """
     topology, random = site.topology, site.random
     used = {node for job in site.jobs for node in (*job.nodes, *_later_nodes(job))}

@@ -29,7 +29,9 @@ def lemon_node(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def bad_rollout(site: FaultSite, kind: FaultKind) -> Planned:
-    """A new driver goes out to half of the nodes, each between two of its jobs; kernels fail under it now and then."""
+    """A new driver goes out to a random half of the nodes, each between two of its jobs; kernels fail under it now and
+    then.
+    """
     per_node = site.topology.shape.gpus_per_node
     nodes = sorted(site.random.permutation(site.topology.nodes)[: site.topology.nodes // 2].tolist())
     changes: list[ParameterChange] = []

@@ -46,7 +46,7 @@ def bad_numbers(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def no_space(site: FaultSite, kind: FaultKind) -> Planned:
-    """The job's quota is full: its next checkpoint cannot be written."""
+    """The job's quota is full from ``at_s`` on: its next checkpoint cannot be written."""
     truth = site.truth(kind, "storage", ("rank_raised", "storage_full"))
     return Planned(changes=_of_program(site, "space", 0.0), truth=truth)
 
@@ -58,13 +58,13 @@ def opposite_order(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def long_evaluation(site: FaultSite, kind: FaultKind) -> Planned:
-    """Rank 0 evaluates, and the others wait for it: from now on for a minute instead of three seconds."""
+    """Rank 0's evaluation, for which the others wait, takes 20 times as long from ``at_s`` on."""
     truth = site.truth(kind, "application", ("rank_not_entered",), ranks=(0,))
     return Planned(changes=_of_program(site, "evaluation", 20.0), truth=truth)
 
 
 def pauses(site: FaultSite, kind: FaultKind) -> Planned:
-    """The interpreter of a random rank cleans up in nearly every step, and all others wait for it."""
+    """From ``at_s`` on interpreters clean up for a moment, each in 6 % of its steps; all others wait for it."""
     # Pauses that wander name nobody, and silence is right (docs/verdicts.md): nothing is asked but that nobody pages.
     return Planned(changes=_of_program(site, "pauses", 0.06), truth=site.truth(kind, "application", (), job=""))
 
@@ -76,7 +76,7 @@ def uneven_lengths(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def heavy_stage(site: FaultSite, kind: FaultKind) -> Planned:
-    """The last stage of the pipeline has got more layers than the others: all of its ranks are slower alike."""
+    """The last stage of the pipeline gets 1.3 times the work of the others: all of its ranks are slower alike."""
     stage = site.job.mesh.stage(site.job.mesh.pipeline - 1)
     ranks = tuple(range(stage.start, stage.stop))
     truth = site.truth(kind, "application", ("rank_slow", "slow_together"), ranks=ranks)

@@ -117,14 +117,14 @@ def preempting_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
 
 
 def moving_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """As ``one_job``; every launch has other nodes for its ranks."""
+    """As ``one_job``; every launch of the job has other nodes for its ranks."""
     layout = one_job(ranks, recipe)
     job = replace(layout.jobs[0], launcher=Launcher(moves=True))
     return ScenarioLayout(topology=layout.topology, jobs=(job,))
 
 
 def late_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """As ``one_job``; it starts after 10 s."""
+    """As ``one_job``; the job starts after 10 s."""
     layout = one_job(ranks, recipe)
     return ScenarioLayout(topology=layout.topology, jobs=(replace(layout.jobs[0], start_s=10.0),))
 
@@ -149,7 +149,9 @@ def two_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
 
 
 def crossing_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """Four jobs; two of them share each leaf switch with another one, and the fourth has one for itself."""
+    """Four jobs; three of them share each leaf switch that they use with another one, and the fourth has one for
+    itself.
+    """
     return _crossing(ranks, recipe, leaves=4, racks=2, racks_per_supply=1)
 
 

@@ -102,14 +102,16 @@ class Memory:
 
     @classmethod
     def current(cls, known: Memory | None, ctx: Context) -> Memory:
-        """``known`` if it is what the rows say, else a new one."""
+        """``known`` if it is what the context's rows say, else a new copy of them."""
         version = int(ctx.state.table(_MISC).get("version") or 0)
         if known is not None and known.version == version:
             return known
         return cls(ctx)
 
     def changed(self) -> None:
-        """To be called after each change: another copy of these rows is no longer current."""
+        """Counts the version up; to be called after each change, so that other copies of these rows are no longer
+        current.
+        """
         self.version += 1
         self._misc.put("version", b"%d" % self.version)
 
@@ -170,14 +172,16 @@ class Memory:
         return known[1]
 
     def note_opening(self, at: float, job: str) -> None:
-        """A page-worthy incident was opened. at: Unix seconds of the bus; a minute of them is kept."""
+        """Notes that a page-worthy incident of the job was opened. at: Unix seconds of the bus; a minute of them is
+        kept.
+        """
         self.openings.append((at, job))
         while self.openings and self.openings[0][0] < at - 60.0:
             self.openings.popleft()
         self._misc.put("openings", json.dumps(list(self.openings)).encode())
 
     def of_run(self, trouble: Trouble) -> list[Trouble]:
-        """All troubles of the same run, in order of opening."""
+        """All troubles of the trouble's run (of its job, where it has none), itself among them, in order of opening."""
         return [self.troubles[id_] for id_ in self.by_run.get(trouble.run or trouble.job, ())]
 
     def recent(self, since: float) -> Iterator[Trouble]:

@@ -55,7 +55,10 @@ def blind_spots(troubles: Sequence[Trouble]) -> Iterator[Verdict]:
 
 
 def clock_note(trouble: Trouble, steps: Mapping[str, tuple[float, str]]) -> EvidenceRow | None:
-    """Why the order of events in an incident is doubtful; None where it is not. steps: by node, when and how much."""
+    """A row on why the order of events in the trouble is doubtful: a clock was stepped near its onset; None: it is not.
+
+    steps: by node, when its clock was stepped (Unix seconds) and by how much, in words.
+    """
     for node in trouble.nodes:
         step = steps.get(node)
         if step is not None and abs(step[0] - trouble.onset) <= CLOCK_DOUBT_S:

@@ -78,7 +78,7 @@ class Trouble:
 
     @property
     def is_open(self) -> bool:
-        """Whether it lasts."""
+        """Whether its incident is still open."""
         return self.resolved is None
 
     @property

@@ -106,7 +106,9 @@ def short_step_body(
 
 
 def call_words(signature: Signature, dtype: bool = False) -> str:
-    """``all_reduce of 4,096 bytes with root 0``. dtype: named as well, where calls differ in nothing else."""
+    """A call in words: ``all_reduce of 4,096 bytes with root 0``. dtype: name it too, where calls differ in nothing
+    else.
+    """
     op, size, kind, peer = signature
     words = op_word(op)
     if size >= 0:

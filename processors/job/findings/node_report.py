@@ -26,8 +26,10 @@ class LostNode:
 
 
 def node_lost_body(job: JobState, lost: Sequence[LostNode], wait: Wait | None, now: int) -> FindingBody:
-    """lost: one node, or several that went together. wait: the oldest for one of their ranks; None: ranks elsewhere
-    failed because their peers were gone."""
+    """The body for nodes that are gone with their ranks. lost: one node, or several that went together.
+
+    wait: the oldest for one of their ranks; None: ranks elsewhere failed because their peers were gone.
+    """
     onset_ns = min(node.facts.lost_ns - node.facts.silent_ns for node in lost)
     ranks = sorted(rank for node in lost for rank in node.ranks)
     where = f"{ranks_words(ranks)} on {', '.join(node.name for node in lost[:MOST_NAMED])}"

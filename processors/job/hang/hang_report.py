@@ -140,8 +140,11 @@ def _motion_evidence(job: JobState, rank: int, motion: Motion, now: int) -> Evid
 
 
 def node_that_writes_late(job: JobState, suspects: Sequence[int]) -> str:
-    """The node whose ranks, all of them, are the last that save, where ranks of other nodes have saved before; "" none.
-    Who alone saves, or more than others, does what the script says."""
+    """The node whose ranks are exactly the suspects, all in a save, where ranks of other nodes have saved before; ""
+    none.
+
+    Who alone saves, or more than others, does what the script says.
+    """
     saves, culprit = job.steps.saves, whose_slowness(job, suspects, always=False)
     rows = [job.progress.row_of(rank) for rank in suspects]
     if culprit.scope is not Scope.NODE or any(row is None or row["phase"] != Phase.CHECKPOINT for row in rows):

@@ -91,7 +91,7 @@ def end_joining(job: JobState, now: int, ctx: Context) -> None:
 
 
 def find_joining(job: JobState) -> Joining | None:
-    """Who waits in init_process_group and for whom; None: nobody, or all have come."""
+    """Who waits in init_process_group and for whom; None: nobody waits, all have come, or none has."""
     says = _says_when_joining(job)
     absent = [rank for rank in range(job.world_size) if not _has_come(job, rank, says=says)]
     unseen = job.nodes.are_missing()  # then who was never seen may be on a node from which nothing comes

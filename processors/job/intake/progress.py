@@ -139,7 +139,7 @@ def oldest_open_ns(job: JobState) -> int:
 
 
 def read_ns(job: JobState, rank: int) -> int:
-    """When the agent looked at this rank for its newest row, by the bus's clock; 0 unknown."""
+    """When the agent looked at this rank for its newest row, in Unix ns by the bus's clock; 0 unknown."""
     row = job.progress.row_of(rank)
     return int(row["read_ns"]) if row is not None else 0
 
@@ -162,7 +162,7 @@ def last_move_ns(job: JobState, rank: int) -> int:
 
 
 def last_device_move_ns(job: JobState, rank: int) -> int:
-    """When this rank's device was last seen to end an operation while it had others to do; 0 unknown."""
+    """When this rank's device was last seen to end an operation while it had others to do, in Unix ns; 0 unknown."""
     ages: list[int] = []
     for index, members in enumerate(job.groups.members):
         if job.groups.on_device[index]:

@@ -31,7 +31,7 @@ _SEEN_NS = 1_000_000
 
 
 def rare_rows(rows: np.ndarray) -> np.ndarray:
-    """Which PROGRESS rows show their rank where there is no usual length: a rare phase, or its first step.
+    """By PROGRESS row, whether it shows its rank where there is no usual length: in a rare phase, or its first step.
 
     rows: (n,).
     """

@@ -25,7 +25,7 @@ class DeviceWindow:
 
     @classmethod
     def empty(cls, ranks: int) -> DeviceWindow:
-        """Before the first step, for so many ranks."""
+        """A window before the first step. ranks: how many."""
         return cls(
             looks=no_looks(ranks),
             inner=no_inner_waits(ranks),

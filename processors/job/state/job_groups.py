@@ -100,7 +100,9 @@ class JobGroups:
         return self.known[index].label
 
     def lookup(self, groups: tuple[Group, ...]) -> np.ndarray:
-        """Maps a block's own group indices to this job's, and len(groups) to NO_GROUP; new groups are added."""
+        """An array that maps a block's own group indices to the job's, and len(groups) to NO_GROUP. Unknown groups are
+        added.
+        """
         # Decoding gives equal lists of groups as one object: comparing them would cost more than all else here.
         found = self._lookups.get(id(groups))
         if found is not None and found[0] is groups:
@@ -141,7 +143,7 @@ class JobGroups:
         return self._places
 
     def rows_of(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Newest progress rows of a group's members and when they came, as views."""
+        """Newest GROUP_PROGRESS rows of a group's members, and the stamps at which they came (0 never), as views."""
         first = self.first[index]
         last = first + self.members[index].size
         return self.rows[first:last], self.stamps[first:last]

@@ -55,7 +55,11 @@ class JobState:
         self.attempt = self.findings.attempt = attempt
 
     def begin_attempt(self, attempt: str) -> None:
-        """Forgets everything that belongs to a set of processes; findings stay."""
+        """Forgets everything that belongs to a set of processes (ranks, groups, progress, steps) and names the new
+        attempt.
+
+        Findings stay.
+        """
         self.name_attempt(attempt)
         if self.judge_left:
             self.judged_by, self.judge_left = "", False
@@ -135,7 +139,7 @@ class JobState:
         return facts.node if facts else ""
 
     def hidden_ranks(self) -> set[int]:
-        """Ranks that were seen and cannot be any more: nothing comes from their node."""
+        """Ranks that were seen and have not left, but from whose node nothing comes any more."""
         unheard = self.nodes.unheard()
         if not unheard:
             return set()
@@ -161,7 +165,7 @@ class JobState:
         return facts is not None and bool(facts.exited_ns)
 
     def alive(self) -> list[int]:
-        """Ranks that started or were seen, and have not left."""
+        """Ranks that started or were seen, and have not left, ascending."""
         return [rank for rank, facts in sorted(self.ranks.items()) if not facts.exited_ns]
 
     def note_blind(self, ranks: np.ndarray, levels: np.ndarray, hook_states: np.ndarray) -> None:
@@ -183,7 +187,7 @@ class JobState:
 
     # --- time -------------------------------------------------------------------------------------------------------
     def schedule(self, due_ns: int) -> None:
-        """Asks for a look at this stamp, or earlier if one is already wanted earlier."""
+        """Asks for a look at this stamp (the bus's ns); an earlier one that is wanted already stays. Nothing for 0."""
         if due_ns and (not self.due_ns or due_ns < self.due_ns):
             self.due_ns = due_ns
 

@@ -49,5 +49,5 @@ class NodeState:
         return {name for name, node in self.known.items() if node.state != "here"}
 
     def are_missing(self) -> bool:
-        """Whether nodes are expected from which nothing comes: absent ranks may be there, and well."""
+        """Whether fewer nodes are here than expected: absent ranks may be on the others, and well."""
         return self.expected > sum(1 for node in self.known.values() if node.state == "here")

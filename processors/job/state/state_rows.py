@@ -246,7 +246,9 @@ def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 def load_job(table: Table) -> JobState | None:
-    """The state as last saved; None if there is none. Raises KeyError, TypeError or ValueError for what is none."""
+    """The job as ``save_job`` last wrote it; None if nothing is there. Raises KeyError, TypeError or ValueError for
+    what is none.
+    """
     facts, clock = table.get("facts"), table.get("clock")
     if facts is None or clock is None:
         return None

@@ -260,8 +260,10 @@ def _add_numbers(job: JobState, chosen: np.ndarray) -> None:
 
 
 def spread_readings(delay_ns: np.ndarray) -> np.ndarray:
-    """(steps, ranks) run delays with -1 where a step was too short for a reading: each reading is shared evenly with
-    the unread steps right before it; unread steps at the end have none."""
+    """Run delays with each reading shared evenly with the unread steps right before it; unread steps at the end get 0.
+
+    delay_ns: (steps, ranks), -1 where a step was too short for a reading.
+    """
     unread = delay_ns < 0
     if not unread.any():
         return delay_ns

@@ -35,7 +35,9 @@ def partners_of(job: JobState) -> dict[int, frozenset[int]]:
 
 
 def without_held_up(job: JobState, blockage: Blockage, waits: Sequence[Wait]) -> Blockage:
-    """``blockage`` without the suspects that others of them hold up. As it is where that is not known."""
+    """``blockage`` without suspects that other suspects hold up in sends or receives; as it is where
+    that is not known.
+    """
     if blockage.sort != "missing" or len(blockage.suspects) < 2:
         return blockage
     partners = partners_of(job)

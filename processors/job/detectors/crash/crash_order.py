@@ -56,17 +56,19 @@ class Ending:
 
     @property
     def by_itself(self) -> bool:
-        """The process sent itself the signal, as ``abort()`` does."""
+        """Whether the process sent the signal to itself, as ``abort()`` does."""
         return 0 < self.sender_pid == self.pid
 
     @property
     def normal(self) -> bool:
-        """The interpreter ended by itself and without an error."""
+        """Whether it is an exit by itself, without an exception or another error."""
         return self.normal_but_for_errors and not self.exception
 
     @property
     def normal_but_for_errors(self) -> bool:
-        """It came to its end with exit code 0, or with none that was seen."""
+        """Whether it is an exit by itself with code 0, or with none that was seen; an exception may
+        have come before.
+        """
         return (
             self.sort == "exit"
             and self.signal <= 0

@@ -78,7 +78,10 @@ class Divergence:
 
 
 def join_instances(rows: np.ndarray) -> Joined:
-    """rows: (n,) of COLLECTIVES in arrival order (a later one of the same rank, group and seq replaces the earlier)."""
+    """Rows without P2P, sorted so that all members' rows of a collective lie together.
+
+    rows: (n,) of COLLECTIVES in arrival order (a later one of the same rank, group and seq replaces the earlier).
+    """
     plain = (rows["flags"] & int(EventFlag.P2P)) == 0
     plain &= rows["group"] != NO_GROUP
     if not plain.all():
@@ -124,7 +127,10 @@ def _sorted_places(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_mismatch(joined: Joined, blind: Collection[tuple[int, int]] = ()) -> Mismatch | None:
-    """The earliest instance at which two seeing members differ; None if all agree. blind: (group, rank) pairs."""
+    """The mismatch with the earliest onset among the first of each group; None if all members agree.
+
+    blind: (group, rank) pairs that are left out.
+    """
     rows = joined.rows
     if rows.size < 2:
         return None

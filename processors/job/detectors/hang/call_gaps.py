@@ -144,6 +144,8 @@ def signatures(op: np.ndarray | int, nbytes: np.ndarray | int) -> np.ndarray:
 
 
 def place_key(group: np.ndarray | int, before: np.ndarray | int, after: np.ndarray | int) -> np.ndarray:
-    """A number per place between two calls. group, before, after: (n,), the group's index and the calls' signatures."""
+    """A number for each place between two calls. group: the group's index; before, after: signatures of the calls; all
+    (n,).
+    """
     keys: Sequence[np.ndarray] = [np.asarray(each, np.int64) for each in (group, before, after)]
     return np.asarray(keys[0] << (2 * _SIGNATURE_BITS) | keys[1] << _SIGNATURE_BITS | keys[2])

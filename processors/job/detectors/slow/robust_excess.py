@@ -71,7 +71,7 @@ def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
 def view(
     series: np.ndarray, window: int, *, based: bool, signed: bool, least_gain: float = -float("inf")
 ) -> View | None:
-    """The last ``window`` rows of (n, ranks) ``series`` against those before; without a base, against nothing.
+    """How far each rank's last ``window`` rows of (n, ranks) ``series`` lie above those before (based), or above 0.
 
     None if no rank gains more than ``least_gain``: noise is dear, and there is nearly always nothing to compare.
 
@@ -130,11 +130,10 @@ def _spread(differences: np.ndarray) -> float:
 
 
 def carried_on(residuals: np.ndarray, window: int) -> float:
-    """By how much the variance of a mean over ``window`` steps is larger than that of as many steps that have nothing
-    to do with each other: what one step has more, the next ones often have as well.
+    """The factor by which the variance of a mean over ``window`` steps exceeds that of independent steps.
 
-    By the ranks' autocorrelations together (Bartlett 1946), as far as they are positive (Geyer 1992). residuals:
-    (n, ranks), long steps clipped.
+    What one step has more, the next ones often have as well. By the ranks' autocorrelations together (Bartlett 1946),
+    as far as they are positive (Geyer 1992). residuals: (n, ranks), long steps clipped.
     """
     count = residuals.shape[0]
     if count < FEWEST_TO_CORRELATE:

@@ -185,7 +185,7 @@ def _longest_run_ns(chosen: np.ndarray, lengths_ns: np.ndarray) -> int:
 
 
 def find_sudden_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
-    """As ``find_pace_change``, of a change that has just come: the last steps against those before them.
+    """As ``find_pace_change``, of a change in the last few steps, which are compared with those before them.
 
     steps, begin_ns, pace_ns: (n,).
     """

@@ -18,7 +18,10 @@ SHARE = 0.05
 
 
 class CommitPace:
-    """least_s, most_s: between two commits. clock_s: what passes between them; cost_s: what a commit takes."""
+    """Decides when to commit next, between ``least_s`` and ``most_s`` after the last one, by what commits take.
+
+    clock_s: measures the time between commits; cost_s: the time that a commit takes.
+    """
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from .older_sentences import event_of_condition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffectedRank:
-    """A rank where a condition is. pid: 0 not known. device: of those who use another one of the same kind."""
+    """A rank that a condition concerns. pid: 0 not known. device: of ranks that use another device of the same kind."""
 
     job: str
     rank: int

@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingTimes:
-    """Unix seconds. resolved: None while it lasts."""
+    """When it began, was seen and was explained, in Unix seconds. resolved: None while it lasts."""
 
     onset_s: float
     detected_s: float
@@ -51,9 +51,12 @@ class FindingTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingBody:
-    """victim_count, victims: ranks that wait or end because of it, as ranges. grew: of steps that take longer,
-    what makes them so: data, exchange, own; "" not known. stalls: begin and end of each burst, Unix seconds. always: it
-    was so as long as the job is seen, so perhaps by design."""
+    """What a finding says. victim_count, victims: ranks that wait or end because of it, as ranges. grew: of steps that
+    take longer, what makes them so: data, exchange, own; "" not known.
+
+    stalls: begin and end of each burst, Unix seconds. always: it was so as long as the job is seen, so perhaps by
+    design.
+    """
 
     bucket: Bucket
     kind: Kind

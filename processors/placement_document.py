@@ -18,7 +18,9 @@ class MovedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementReport:
-    """begin, end: Unix seconds; end None while it runs. nodes: by name, its ranks as ranges."""
+    """Where an attempt's ranks run. begin, end: Unix seconds; end None while it runs. nodes: by name, its ranks as
+    ranges.
+    """
 
     job: str
     attempt: str

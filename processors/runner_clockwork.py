@@ -21,7 +21,7 @@ MARK_TIMEOUT_S = 5.0
 
 
 class Clockwork:
-    """Of one runner: its bus, state and delivery. report: takes one line for what a person should know."""
+    """Keeps time on the bus for one runner. report: takes one line for what a person should know."""
 
     def __init__(self, bus: Bus, state: RunnerState, delivery: Delivery, report: Callable[[str], None]) -> None:
         self._bus, self._state, self._delivery, self._report = bus, state, delivery, report

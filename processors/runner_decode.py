@@ -24,7 +24,9 @@ _MANY_CLUSTERS = 2
 
 
 class MessageDecoder:
-    """``metrics``: names of ours that are wanted. report: takes one line for people. Never raises."""
+    """Decodes messages of the bus. metrics: names of ours that are wanted. report: takes one line for people. Never
+    raises.
+    """
 
     def __init__(self, metrics: Collection[str], report: Callable[[str], None] | None = None) -> None:
         self._metrics = frozenset(metrics)

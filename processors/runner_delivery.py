@@ -33,7 +33,9 @@ LATE_NS = 10_000_000_000
 
 
 class Delivery:
-    """One thread. ``published``: outputs that this process has appended to the bus."""
+    """Hands out what a runner concludes, once. For one thread. ``published``: outputs that this process
+    has appended.
+    """
 
     def __init__(self, bus: Bus, state: RunnerState, on_output: Callable[[Record], None]) -> None:
         self._bus = bus

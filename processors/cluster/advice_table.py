@@ -23,7 +23,7 @@ MOTIONS = ("moves", "in_io", "still")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Then:
-    """What follows when a row's retries are used up; a person's."""
+    """What is advised to a person once a row's retries are used up."""
 
     action: Action
     text: str
@@ -31,7 +31,10 @@ class Then:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceRow:
-    """A row. An empty set fits everything. retries None: of something that is no retry."""
+    """A row: what it fits, and what is advised then. An empty set fits everything, and so does None.
+
+    retries: how often it is tried before ``then`` is advised; None: it is no retry.
+    """
 
     action: Action
     by: str
@@ -53,7 +56,9 @@ class AdviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceTable:
-    """storm_failures: so many attempts that fail within storm_s seconds are a storm."""
+    """The rows, first that holds counts; and what a storm is: ``storm_failures`` failed attempts within ``storm_s``
+    seconds.
+    """
 
     rows: tuple[AdviceRow, ...]
     storm_failures: int

@@ -53,7 +53,7 @@ _SEVERITY_ORDER = [Severity.INFO.value, Severity.TICKET.value, Severity.PAGE.val
 
 @dataclass(slots=True, kw_only=True)
 class Contribution:
-    """One finding as last heard."""
+    """A finding of an incident as last heard. consequence: it only follows from the cause."""
 
     key: str
     cleared: bool
@@ -64,7 +64,7 @@ class Contribution:
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """One incident."""
+    """One incident: the findings that belong to it, and what is known beside them. Mutable; a row of state."""
 
     id: str
     cluster: str

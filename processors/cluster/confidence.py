@@ -22,7 +22,7 @@ LEAST, MOST = 0.01, 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """offset: of kinds that are not among ``offsets``."""
+    """Maps the strength of evidence to a probability, by kind of incident. offset: of kinds not among ``offsets``."""
 
     slope: float = 1.0
     offset: float = 0.0

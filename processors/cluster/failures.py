@@ -54,8 +54,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precedents:
-    """alike: earlier attempts of the run that failed alike. elsewhere: one of them at the same step and rank, on other
-    nodes. recent: attempts of the run that failed within ``within_s`` of ``precedents``, this one included."""
+    """How earlier attempts of a run failed. alike: how many failed alike. elsewhere: one of them at the same step and
+    rank, on other nodes.
+
+    recent: attempts of the run that failed within ``within_s`` of ``precedents``, this one included.
+    """
 
     alike: int = 0
     elsewhere: bool = False
@@ -159,7 +162,7 @@ def _place_of(suspects: Sequence[SuspectEntry]) -> str:
 
 
 class FailureRegister:
-    """Over a table with a row per run."""
+    """What attempts have failed of, over a table with a row per run."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

@@ -24,7 +24,7 @@ UNKNOWN_CLUSTER = "unknown"
 
 
 class ClusterOperator:
-    """Incident life cycle for one cluster."""
+    """Opens, updates, merges and resolves incidents of each cluster. One instance serves all clusters."""
 
     name = "cluster"
 

@@ -65,7 +65,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRule:
-    """For events of this name and these words (empty: any), from this severity on."""
+    """A rule for events of one source, with these words, codes and domains (empty: any), from this severity on."""
 
     source: EventName
     words: frozenset[str]

@@ -94,7 +94,9 @@ _APART = frozenset({"series", "packed_names"})
 
 @dataclass(slots=True, kw_only=True)
 class EntityState:
-    """ranks: by pid. began: by pid, Unix seconds. aliases: a device's bus -> its id."""
+    """All that is known of one entity. ranks: by pid. began: by pid, Unix seconds. aliases: a device's
+    bus -> its id.
+    """
 
     conditions: dict[str, Condition] = field(default_factory=dict)
     ranks: dict[str, AffectedRank] = field(default_factory=dict)

@@ -20,7 +20,7 @@ _STALE_DATA = "user_buffer_stale_data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """word: what the rules know it by. facts: with the pid that it concerns, or ``of_job``."""
+    """What a line signals. word: what the rules know it by. facts: with the pid that it concerns, or ``of_job``."""
 
     word: str
     device: str

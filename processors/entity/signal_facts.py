@@ -9,7 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalFacts:
-    """word, code: the kernel's or driver's. age_s: how long it lasts already; less than 0: it lies ahead.
+    """What an event says. word, code: the kernel's or driver's. age_s: how long it lasts already; below 0: it lies
+    ahead.
 
     gpu, link, mount: None where the event is about none. words: all that it says, for one that has no text.
     """

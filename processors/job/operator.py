@@ -80,7 +80,10 @@ _IGNORED = frozenset(
 
 
 class JobOperator:
-    """One instance serves all jobs; working copies are checked against the rows at every call."""
+    """Finds what is wrong inside jobs, from their blocks and events. One instance serves all jobs.
+
+    Working copies are checked against the rows at every call.
+    """
 
     name = "job"
 

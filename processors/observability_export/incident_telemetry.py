@@ -37,7 +37,9 @@ class _Gauge:
 
 
 class IncidentTelemetry:
-    """``revision`` for each one, ``take`` what is to be published now."""
+    """Incidents as telemetry for people. Call ``revision`` for each one, then publish what the ``take_`` methods
+    return.
+    """
 
     def __init__(
         self, *, gauges_period_s: float = 10.0, linger_s: float = 300.0, max_gauges: int = 1024, request_bytes: int

@@ -64,7 +64,8 @@ class Telling:
 
 
 class ProcessorExporter:
-    """instance: what tells this service from others of its cluster, the same after a restart; node: its host.
+    """All that the processors tell people. instance: what tells this service from others of its cluster, the same after
+    a restart; node: its host.
 
     Raises nothing: what goes wrong here is counted in ``failures`` and logged once.
     """

@@ -115,7 +115,9 @@ class _Window:
 
 
 class TraceWriter:
-    """``see`` each record, ``incident`` each revision, ``take`` what is to be published."""
+    """Spans of steps around incidents. Call ``see`` for each record, ``incident`` for each revision, publish what
+    ``take`` returns.
+    """
 
     def __init__(self, settings: TraceWriterSettings | None = None) -> None:
         self._settings = settings or TraceWriterSettings()

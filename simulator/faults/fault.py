@@ -38,8 +38,9 @@ class FaultSite:
         return int(self.random.integers(1, self.job.mesh.world_size))
 
     def any_rank_of_the_first_stage(self) -> int:
-        """A random rank of pipeline stage 0 but its first. Its exchange comes last, so all wait for it; later stages
-        have spare time.
+        """A random rank of pipeline stage 0 but its first. Raises ValueError for a stage of one rank.
+
+        Its exchange comes last, so that all wait for it: later stages have time to spare.
         """
         stage = self.job.mesh.stage(0)
         return int(self.random.integers(stage.start + 1, stage.stop))

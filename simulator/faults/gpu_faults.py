@@ -137,7 +137,7 @@ def flipped_bit(site: FaultSite, kind: FaultKind) -> Planned:
 def stage_stalls(site: FaultSite, kind: FaultKind) -> Planned:
     """A kernel of a random rank of a middle pipeline stage does not end: earlier and later stages wait for it.
 
-    Needs three stages or more (numpy raises ValueError otherwise).
+    Raises ValueError for fewer than three stages.
     """
     mesh = site.job.mesh
     stage = mesh.stage(int(site.random.integers(1, mesh.pipeline - 1)))

@@ -127,7 +127,7 @@ def fabric_stalls(site: FaultSite, kind: FaultKind) -> Planned:
 def one_spine(site: FaultSite, kind: FaultKind) -> Planned:
     """The second job begins at ``at_s``, and its exchange takes the same spine as the first one's.
 
-    Needs two jobs and static routes (ValueError, KeyError otherwise).
+    Raises ValueError for a single job, KeyError without static routes.
     """
     first, second = site.jobs[:2]
     changes = tuple(

@@ -45,7 +45,7 @@ def four_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
 
 
 def saving_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """As ``four_jobs``, with checkpoints every half minute, not all at the same time."""
+    """As ``four_jobs``, with a checkpoint after every 12 steps, not all at the same time."""
     return _one_after_the_other(four_jobs(ranks, replace(recipe, saves_every=12)), 6.0)
 
 
@@ -151,13 +151,16 @@ def two_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
 def crossing_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
     """Four jobs; three of them share each leaf switch that they use with another one, and the fourth has one for
     itself.
+
+    Raises ValueError for what is no multiple of 64 ranks.
     """
     return _crossing(ranks, recipe, leaves=4, racks=2, racks_per_supply=1)
 
 
 def jobs_over_racks(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """As ``crossing_jobs``, all under one leaf switch; a quarter of the nodes hangs on each power
-    supply, in two racks.
+    """As ``crossing_jobs``, all under one leaf switch; a quarter of the nodes hangs on each power supply, in two racks.
+
+    Raises ValueError for what is no multiple of 64 ranks.
     """
     return _crossing(ranks, recipe, leaves=1, racks=8, racks_per_supply=2)
 

@@ -23,7 +23,10 @@ MAX_WORDS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """what: one of the words above. entity: the job or node that it is about. words: a sentence."""
+    """Something that was told and cannot be so. what: one of the words above. entity: the job or node that it is about.
+
+    words: a sentence.
+    """
 
     what: str
     entity: str

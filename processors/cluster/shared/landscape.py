@@ -205,9 +205,9 @@ class Landscape:
         return max(len(self.values.get(attribute, ())), 1)
 
     def changes(self, since: float) -> Iterator[tuple[str, str, str, float, str]]:
-        """(node, what, new, time, old) of what was changed since ``since`` (Unix seconds), newest first.
+        """(node, what, new, time, old) of what was changed since ``since`` (Unix seconds), the latest taken first.
 
-        Steps of clocks, and versions since changed again, are left out.
+        Steps of clocks, and what was there at the first look, are left out.
         """
         for _, node, key in reversed(self._changes):
             version = self.versions.get(node, {}).get(key)

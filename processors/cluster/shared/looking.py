@@ -34,7 +34,9 @@ _PUSHED_OUT = frozenset({Kind.PLANNED_STOP.value})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenCauses:
-    """planned: by trouble, the plan that explains it. may_be_shared: any rule has several jobs that fit it."""
+    """What a look has found. planned: by trouble, the plan that explains it. may_be_shared: any rule has several jobs
+    that fit it.
+    """
 
     verdicts: list[Verdict]
     planned: dict[str, Plan]

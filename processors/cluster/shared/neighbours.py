@@ -26,7 +26,10 @@ LEAST_CORRELATION = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """correlation: by trouble, 0 to 1. since: Unix seconds at which its burst began."""
+    """A job that burdens a service. share: of all operations. since: Unix seconds at which its first burst began.
+
+    correlation: by trouble, 0 to 1, how well its stalls follow the bursts.
+    """
 
     job: str
     service: str

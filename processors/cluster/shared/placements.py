@@ -59,7 +59,7 @@ class Attempt:
 
 
 class Placements:
-    """A working copy of the table. Not thread-safe."""
+    """Attempts of jobs and the nodes that they were on: a working copy of the table. Not thread-safe."""
 
     def __init__(self, table: Table) -> None:
         self.table = table

@@ -21,7 +21,10 @@ OF_JOBS = frozenset({"cancel", "shrink", "profiler", "drain_job"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Times are Unix seconds; told: since when it is known. where: by attribute, its values ("*": everything)."""
+    """Something that was announced. begin, end: Unix seconds; told: since when it is known.
+
+    where: by attribute, its values ("*": everything).
+    """
 
     key: str
     what: str

@@ -23,7 +23,10 @@ Blame = tuple[str, float, str, float]
 
 @dataclass(slots=True, kw_only=True)
 class NodeSums:
-    """hours: in jobs, by day. blame: by incident. days: blame by day, of the whole fleet alone; None of a node."""
+    """Sums of a node, or of the fleet. hours: in jobs, by day. blame: by incident.
+
+    days: blame by day, of the whole fleet alone; None of a node.
+    """
 
     hours: dict[str, float] = field(default_factory=dict)
     blame: dict[str, Blame] = field(default_factory=dict)
@@ -37,7 +40,7 @@ class NodeSums:
 
 
 class Sums:
-    """Rows are read as they are needed."""
+    """Hours and blame of nodes and of the fleet, over a table whose rows are read as they are needed."""
 
     def __init__(self, table: Table) -> None:
         self.table = table

@@ -31,12 +31,12 @@ _TELEMETRY, _PLANNED = Bucket.TELEMETRY.value, Bucket.PLANNED.value
 
 @dataclass(slots=True, kw_only=True)
 class Trouble:
-    """Times are Unix seconds; ``opened`` is the bus's. step: of the training, as far as checkpoints tell, -1 unknown.
+    """A single job's incident in few words. Times are Unix seconds; ``opened`` is the bus's.
 
-    phase: of the suspects; of a job that is slow as a whole what grew: "exchange", "data", "own" (work).
-    error: how the suspect ended, without its numbers: errors are compared by it. said: what was raised, in its own
-    words, without its numbers; hows: how it ended. own: the condition that explains it by itself, {} none.
-    leader: the incident that it has joined, "" none; its own id where it leads.
+    step: of the training, as far as checkpoints tell, -1 unknown. phase: of the suspects; of a job that is slow as a
+    whole what grew: "exchange", "data", "own" (work). error: how the suspect ended, without its numbers: errors are
+    compared by it. said: what was raised, in its own words, without its numbers; hows: how it ended. own: the condition
+    that explains it by itself, {} none. leader: the incident that it has joined, "" none; its own id where it leads.
     """
 
     id: str

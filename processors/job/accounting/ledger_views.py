@@ -34,9 +34,7 @@ def covered_ns(job: JobState) -> int:
 
 
 def wanted_length_ns(job: JobState) -> int:
-    """Length of the stretch that makes one interval: it doubles as more intervals may still be revised, so they stay
-    few.
-    """
+    """The length in ns of a stretch that makes one interval: it doubles as more intervals may still be revised."""
     saved = job.checkpoints.saved_steps
     since = sum(1 for interval in job.ledger.kept if interval.last_step >= saved)
     return INTERVAL_NS << min(since // DOUBLES_AFTER, 16)

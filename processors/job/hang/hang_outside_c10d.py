@@ -36,7 +36,9 @@ _MOVES = (ProcessState.RUNNING, ProcessState.SLEEPING, ProcessState.DISK_WAIT, P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
-    """behind: the one rank that stands elsewhere, -1 nobody; since_ns: when the last rank came to stand."""
+    """Ranks that all stand still. behind: the one that stands elsewhere, -1 nobody; since_ns: when the last came to
+    stand.
+    """
 
     behind: int
     others: tuple[int, ...]

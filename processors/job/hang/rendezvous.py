@@ -26,9 +26,10 @@ _MOST_SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """missing: ranks that have not called init_process_group; waiting: those that have, and stand in it.
+    """Ranks that others wait for before there is a group. missing: those that have not called init_process_group.
 
-    age_ns: how long the first of them has waited; timeout_ns: when the first of them gives up.
+    waiting: those that have, and stand in it. age_ns: how long the first of them has waited; timeout_ns: after which
+    wait the first of them gives up.
     """
 
     missing: tuple[int, ...]

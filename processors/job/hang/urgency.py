@@ -56,7 +56,9 @@ class Ladder:
     moving_page_ns: int
 
     def severity(self, waited_ns: int, motion: Motion) -> Severity | None:
-        """How urgent a wait of ``waited_ns`` is, for a suspect that moves so; None: nothing is to be said yet."""
+        """How urgent a wait of ``waited_ns`` is; None: nothing is to be said yet. motion: what the suspect does
+        meanwhile.
+        """
         if waited_ns < self.notice_ns:
             return None
         if waited_ns >= self._page_ns(motion):

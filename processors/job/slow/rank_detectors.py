@@ -40,7 +40,7 @@ MOST_BY_CHANCE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detected:
-    """place: the first bad one, which makes the finding's key."""
+    """What a detector has found, ready to be told. place: the first bad one, which makes the finding's key."""
 
     place: str
     body: FindingBody
@@ -49,7 +49,10 @@ class Detected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRankDetector:
-    """find: at a stamp, None where there is nothing. memory: of its findings. over: why one has ended, "" not yet."""
+    """A detector of slow ranks. find: at a stamp, None where there is nothing. memory: of its findings.
+
+    over: why a finding has ended, "" not yet.
+    """
 
     find: Callable[[JobState, int], Detected | None]
     memory: type[SlowRankMemory]

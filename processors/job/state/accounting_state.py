@@ -80,7 +80,7 @@ def no_lengths() -> np.ndarray:
 
 @dataclass(slots=True)
 class Ledger:
-    """Mutable. world: its number within the job.
+    """A world's account of its seconds. Mutable. world: its number within the job.
 
     front_ns: everything before is accounted for; 0: nothing has begun. last_step: newest step taken, by the attempt's
     own count. lengths: (n, 2) end and ns of the newest plain steps. is_over: the job had ended at front_ns.

@@ -15,7 +15,10 @@ from ..detectors.slow.smallest_group_waits import no_inner_waits
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DeviceWindow:
-    """All on devices only, but ``starts``; ``passes`` in pipelines only. Each as the function that makes it says."""
+    """Tables of the detectors of late devices, each as the function that makes it says.
+
+    All are kept on devices only, but ``starts``; ``passes`` in pipelines only.
+    """
 
     looks: np.ndarray
     inner: np.ndarray

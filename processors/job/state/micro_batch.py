@@ -43,7 +43,7 @@ def block_of_row(blocks: Sequence[Gathered]) -> np.ndarray:
 
 
 class Gathering:
-    """Owned by the job's state."""
+    """Blocks of a job that are held, to be taken many at a time. Owned by the job's state."""
 
     __slots__ = ("_blocks", "_told", "due_ns")
 

@@ -16,7 +16,9 @@ _NONE = np.zeros((0, 4), np.int64)
 
 
 class OpenCalls:
-    """(n, 4): rank, group, sequence, stamp at which it was seen open."""
+    """Calls seen open at a flush, at most about MOST_OPEN_CALLS: rank, group, sequence, stamp at which
+    each was seen.
+    """
 
     __slots__ = ("_calls",)
 

@@ -15,7 +15,7 @@ def silent_node(finding: OpenFinding) -> str:
 
 
 class OpenFindings:
-    """by_key: of all attempts. attempt: the one that runs."""
+    """Findings of a job that are open. by_key: of all attempts. attempt: the one that runs."""
 
     def __init__(self) -> None:
         self.by_key: dict[str, OpenFinding] = {}

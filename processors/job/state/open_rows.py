@@ -55,7 +55,10 @@ class OpenChunk:
 
 
 class OpenRows:
-    """Owned by the job's state. times: columns that hold times of the node, 0 meaning none."""
+    """Rows of one table for steps that are not closed. Owned by the job's state.
+
+    times: columns that hold times of the node, 0 meaning none.
+    """
 
     __slots__ = ("_arrived", "_buffer", "_settled", "_times", "_unsaved", "replaced", "size")
 

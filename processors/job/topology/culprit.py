@@ -17,7 +17,8 @@ from .pipeline_stages import sends
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """ranks: all that are slow; node: with scope node; group: name of the group that they are, with a role.
+    """Whom slowness is blamed on. ranks: all that are slow; node: with scope node; group: name of the group that they
+    are.
 
     like: name of one of the groups in each of which they have the same places.
     """

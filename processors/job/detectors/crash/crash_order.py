@@ -30,7 +30,7 @@ STOP_REQUESTS = frozenset({"KeyboardInterrupt", "SignalException", "SystemExit"}
 class Ending:
     """An exception or an exit of one rank. signal and exit_code are -1 where the agent could not learn them.
 
-    own_time: by its node's clock; arrived_ns: stamp of its record. exception: for an exit, one was recorded before.
+    time_ns: by its node's clock; arrived_ns: stamp of its record. exception: for an exit, one was recorded before.
     """
 
     rank: int
@@ -79,8 +79,11 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashVerdict:
-    """cause: None = nobody (planned, or all at once). sort: "died" | "raised" | "left" | "planned" | "together" |
-    "unseen" (a rank failed before anybody could see it; ``unseen`` says which were not seen)."""
+    """What ended an attempt. cause: the ending that began it; None: nobody's (planned, or all at once).
+
+    sort: "died" | "raised" | "left" | "planned" | "together" | "unseen" (a rank failed before anybody could see it;
+    ``unseen`` says which were not seen).
+    """
 
     sort: str
     cause: Ending | None
@@ -93,7 +96,7 @@ class CrashVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Too early to tell: ask again at this stamp."""
+    """It is too early to tell: ask again at ``until_ns``, a bus stamp."""
 
     until_ns: int
 

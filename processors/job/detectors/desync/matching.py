@@ -43,7 +43,9 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What one rank did at the sequence number in question. ``expected``: as in earlier steps, None = no history."""
+    """What one rank called at the sequence number in question. bytes, peer: -1 not to be compared; done_ns: 0 not
+    ended.
+    """
 
     rank: int
     op: int
@@ -68,7 +70,10 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """Who left the common path. guilty: empty = cannot tell; by: "majority" | "history" | "both" | "none"."""
+    """Who left the common path. guilty: empty = cannot tell; by: "majority" | "history" | "both" | "none".
+
+    expected: what the place was in earlier steps, None = no history.
+    """
 
     guilty: tuple[int, ...]
     innocent: tuple[int, ...]

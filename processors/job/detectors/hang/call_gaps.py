@@ -24,7 +24,10 @@ _LAST = np.dtype([("seq", "<i8"), ("done_ns", "<i8"), ("enqueued_ns", "<i8"), ("
 
 
 class CallGaps:
-    """Mutable. Members of groups are given as places (``JobState.places``), P2P calls counted apart."""
+    """How long ranks took between two calls. Mutable. Members of groups are given as places (``JobGroups.places``).
+
+    P2P calls are counted apart.
+    """
 
     def __init__(self) -> None:
         self._last = np.zeros((0, 2), _LAST)  # by place and whether P2P: the newest call; seq 0: none

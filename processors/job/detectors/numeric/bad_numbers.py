@@ -29,7 +29,8 @@ EXPLOSION_WINDOW = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadNumber:
-    """what: "loss" | "gradient norm"; ranks: where it was bad at that step; all_ranks: those whose value is known.
+    """A number gone bad. what: "loss" | "gradient norm"; ranks: where it was bad at that step; all_ranks: those whose
+    value is known.
 
     usual_norm: largest usual gradient norm of a rank, for an explosion. calls_before: of a loop without steps, the
     calls of the world's group that the ranks had issued; -1: steps tell it.
@@ -86,7 +87,7 @@ def find_non_finite(rows: np.ndarray) -> BadNumber | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Numbers:
-    """Of consecutive plain steps whose update was not skipped: steps, ends_ns (n,); norms, losses (n, ranks).
+    """Numbers of consecutive plain steps whose update was not skipped: steps, ends_ns (n,); norms, losses (n, ranks).
 
     Norms are known throughout, losses are NaN where they are not.
     """

@@ -37,7 +37,10 @@ class Saves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowWriter:
-    """now_ns, before_ns: its own saves; others_ns: the others' now, 0 where it saves alone; every_steps: how often."""
+    """A rank whose saves became slow. now_ns, before_ns: its own; others_ns: the others' now, 0 where it saves alone.
+
+    every_steps: steps between two saves.
+    """
 
     rank: int
     onset_step: int

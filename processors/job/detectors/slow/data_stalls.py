@@ -30,9 +30,9 @@ PAUSES_TO_CLEAR = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stalls:
-    """step, onset_ns: the first step that waited. usual_ns: length of a step without. bursts: (begin, end), ns.
+    """Stalls that come again. step, onset_ns: the first step that waited. usual_ns: length of a step without.
 
-    loss: share of the time since then. pause_steps: the longest between two bursts.
+    bursts: (begin, end), Unix ns. loss: share of the time since the first. pause_steps: the longest between two bursts.
     """
 
     step: int

@@ -32,7 +32,10 @@ SIGNIFICANCE = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """onset_step: since when the rank is nearer to now than to its best. usual, rise: its excess, in step times."""
+    """A rank that became slow by and by. usual, rise: its excess at its best and since, in step times.
+
+    onset_step: since when the rank is nearer to now than to its best.
+    """
 
     rank: int
     onset_step: int

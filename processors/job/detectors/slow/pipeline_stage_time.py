@@ -35,9 +35,11 @@ _FIRST, _LAST, _DONE = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeavyStage:
-    """stage: its place in the pipeline; ranks: its own. pass_ns, pass_before_ns: its part of a step's first pass
-    forward and last one back, as far as these are known. others: by what share any other stage's are longer at most. z:
-    how sure."""
+    """A pipeline stage whose passes take longer. stage: its place in the pipeline; ranks: its own. pass_ns,
+    pass_before_ns: its part of a step's first pass forward and last one back, as far as these are known.
+
+    others: by what share any other stage's are longer at most. z: how sure.
+    """
 
     stage: int
     ranks: tuple[int, ...]

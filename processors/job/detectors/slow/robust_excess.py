@@ -41,10 +41,11 @@ FAR_OUT, EFFICIENCY = 5.0, 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class View:
-    """By rank, in step times. level, middle: mean (long steps clipped) and median of the recent steps above ``usual``.
+    """How far recent steps lie above ``usual``; by rank, in step times. recent: (n, ranks), these steps; middle: their
+    median above ``usual``.
 
-    gain: by how much the mean lies above that of the steps before. noise: standard deviation of such a gain by chance
-    alone, the past's own uncertainty included.
+    gain: by how much their mean (long steps clipped) lies above that of the steps before. noise: standard deviation of
+    such a gain by chance alone, the past's own uncertainty included.
     """
 
     recent: np.ndarray

@@ -62,9 +62,12 @@ KNOWN_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceChange:
-    """step: first slow step. before_ns, after_ns: median step times; own, data, exchange: by how much longer the ranks'
-    own work takes, of it the waiting for data, and their collectives where nobody waits for anybody; never more than
-    the whole. has_parts: whether these are known; the waiting for data always is."""
+    """A step from which all steps are longer. step: first slow step. before_ns, after_ns: median step times.
+
+    own, data, exchange: by how much longer the ranks' own work takes, of it the waiting for data, and their collectives
+    where nobody waits for anybody; never more than the whole. has_parts: whether these are known; the waiting for data
+    always is.
+    """
 
     step: int
     onset_ns: int

@@ -31,8 +31,11 @@ COMPANY_SHARE, MOST_COMPANY = 0.5, 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateHost:
-    """before_ns, now_ns: of a step. launches_ns, launched_ns, others_ns: how long its host's passes forward and back
-    take, took before, and take on the others."""
+    """A rank whose host launches too late. before_ns, now_ns: length of a step. launches_ns, launched_ns, others_ns:
+    how long its host's passes forward and back take, took before, and take on the others.
+
+    company: ranks that are late with it. z: how sure.
+    """
 
     rank: int
     company: tuple[int, ...]

@@ -52,8 +52,11 @@ NEAR_BLOCKS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateDevice:
-    """rise: share of the step by which it is longer. looks: how many there were; waited, others_waited: of them, where
-    this rank, and the others in the mean, were found waiting. z: how sure. company: ranks that are late with it."""
+    """A rank whose device comes late. rise: share of the step by which it is longer. looks: how many there were;
+    waited, others_waited: of them, where this rank, and the others in the mean, were found waiting.
+
+    z: how sure. company: ranks that are late with it.
+    """
 
     rank: int
     onset_step: int

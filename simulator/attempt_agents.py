@@ -18,7 +18,10 @@ Ints = NDArray[np.int64]
 
 
 class AttemptAgents:
-    """identities, clocks: by node of the job. One reduction stands for the agents of several nodes: it is faster."""
+    """The agents of all nodes of an attempt. identities, clocks: by node of the job.
+
+    One reduction stands for the agents of several nodes: it is faster.
+    """
 
     def __init__(
         self,

@@ -31,9 +31,9 @@ _KEPT = 2
 
 @dataclass(kw_only=True, eq=False)
 class AttemptSteps:
-    """phase_before, since_ns: what the ranks do before the first step, and since when.
+    """The steps of an attempt. phase_before, since_ns: what the ranks do before the first step, and since when.
 
-    steps_only: calls are not recorded.
+    begin_s: by rank, when it begins the first step. steps_only: calls are not recorded.
     """
 
     mesh: Mesh

@@ -47,7 +47,7 @@ class ClusterShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """One port per GPU: GPU i of a node sends through port i (rail i)."""
+    """Where everything stands in a cluster. One port per GPU: GPU i of a node sends through port i (rail i)."""
 
     shape: ClusterShape
     cluster: str = "simulated"

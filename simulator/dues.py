@@ -15,7 +15,7 @@ class _Due:
 
 
 class Dues:
-    """At one time first come is first done."""
+    """What is to be done at later times of a simulation. Of things at one time the first put is done first."""
 
     def __init__(self) -> None:
         self._dues: list[_Due] = []

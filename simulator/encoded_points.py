@@ -59,7 +59,7 @@ _VALUE_AFTER, _START_BEFORE = 9, 9
 
 
 class RepeatedPoints:
-    """Of one node. Points of one time are one look, and a request of their own."""
+    """Encodes the points of one node when called. Points of one time are one look, and a request of their own."""
 
     def __init__(self) -> None:
         self._looks: dict[tuple[str, int], _Look] = {}

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 class Flows:
-    """Of one job on its nodes: which leaf and spine the rings of its groups pass. Fixed while it runs."""
+    """Which leaf and spine the rings of a job's groups pass. Fixed while the job runs."""
 
     def __init__(self, job: str, mesh: Mesh, gpus: NDArray[np.int64], topology: Topology) -> None:
         """Lays the rings of the job's groups over leaves and spines. gpus: by rank, the number in the cluster."""

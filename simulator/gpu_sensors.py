@@ -26,7 +26,7 @@ _BITS = {word: bit for bit, word in THROTTLE_REASONS.items()}
 
 
 class GpuSensors:
-    """Of one node. numbers: of its GPUs in the cluster."""
+    """The GPU collector of one node. numbers: of its GPUs in the cluster."""
 
     def __init__(self, node: int, *, topology: Topology, resources: Resources, heat: Heat, hardware: Hardware) -> None:
         self._resources, self._heat, self._hardware = resources, heat, hardware

@@ -30,7 +30,10 @@ class TimeUse(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """step: of PRODUCTIVE spans, counted over the whole run; -1 none."""
+    """A stretch of a job's time that went into one bucket. Times are ns of the simulation.
+
+    step: of PRODUCTIVE spans, counted over the whole run; -1 none.
+    """
 
     job: str
     attempt: int
@@ -71,7 +74,9 @@ class Truth:
 
 @dataclass(kw_only=True)
 class GroundTruth:
-    """start_unix_ns: the Unix time of the run's begin, on the clock of the bus."""
+    """The faults of a run, and what became of every second of its jobs. start_unix_ns: the run's begin, by the bus's
+    clock.
+    """
 
     seed: int
     scenario: str

@@ -31,7 +31,7 @@ MMU_FAULT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverWord:
-    """Of the GPU driver: event ("xid", "gpu_lost", "gpu_back") of a GPU of the cluster."""
+    """What the GPU driver says at ``at_s``: event ("xid", "gpu_lost", "gpu_back") of a GPU of the cluster."""
 
     at_s: float
     gpu: int
@@ -41,7 +41,9 @@ class DriverWord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedKernelLine:
-    """of: what it depends on until it is said: whole again by then, there is nothing to say."""
+    """A line of a node's kernel log. of: what it depends on until it is said: whole again by then, there is nothing to
+    say.
+    """
 
     at_s: float
     node: int
@@ -51,7 +53,9 @@ class SimulatedKernelLine:
 
 @dataclass(kw_only=True)
 class Hardware:
-    """``changed`` and ``killed`` note what is said; the sensors of the node take it."""
+    """What hardware, driver and kernel of all nodes say. ``changed`` and ``killed`` note it; the sensors of the node
+    take it.
+    """
 
     topology: Topology
     lines: list[SimulatedKernelLine] = field(default_factory=list)

@@ -22,7 +22,9 @@ TIME_CONSTANT_S = 15.0
 
 
 class Heat:
-    """``advance`` in steps of the simulation; then ``speed`` and ``throttled`` hold."""
+    """Temperatures and clocks of all GPUs. Call ``advance`` in steps of the simulation; then ``speed`` and
+    ``throttled`` hold.
+    """
 
     def __init__(self, topology: Topology, resources: Resources) -> None:
         self._topology, self._resources = topology, resources

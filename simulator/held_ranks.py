@@ -17,7 +17,9 @@ _NFS_STACK = ("rpc_wait_bit_killable", "__rpc_execute", "nfs4_call_sync_sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHere:
-    """A rank's process on this node. held_since_s: it waits in the kernel, inf it does not; in_driver: for a GPU."""
+    """A rank's process on this node. held_since_s: since when it waits in the kernel, inf it does not; in_driver: for a
+    GPU.
+    """
 
     pid: int
     identity: Identity
@@ -28,7 +30,7 @@ class RankHere:
 
 
 class HeldRanks:
-    """The collector of processes. period_s: between two of its looks."""
+    """The collector of processes that wait in the kernel. period_s: between two of its looks."""
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s

@@ -36,7 +36,8 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """nodes: where it runs, in the order of its ranks. spares: nodes that take the place of broken ones at a restart.
+    """A job as its owner asked for it. nodes: where it runs, in the order of its ranks. spares: nodes that take the
+    place of broken ones at a restart.
 
     steps: after so many it is done; 0: it goes on. priority: jobs of less have to make room for it. steps_only: its
     agents send one row per rank and step, and events.

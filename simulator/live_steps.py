@@ -21,7 +21,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conditions:
-    """What the next step meets by way of resources; by rank."""
+    """What the next step meets by way of resources; by rank. Paces are times by those of a sound GPU or host.
+
+    rate: bytes per second of its group, by dimension.
+    """
 
     kernel_pace: Floats
     launch_pace: Floats

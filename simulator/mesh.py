@@ -19,7 +19,9 @@ DIMENSIONS = ("world", "tp", "dp", "ep", "pp")
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh:
-    """Raises ValueError for sizes that do not fit together."""
+    """How a job's ranks are split: tensor x data x pipeline, with experts within data. Raises ValueError for sizes that
+    do not fit together.
+    """
 
     tensor: int = 1
     data: int = 1

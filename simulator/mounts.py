@@ -29,7 +29,9 @@ MOUNTS = {"mount": _nfs("/data", "0:51", STORAGE), "home_mount": _nfs("/home", "
 
 @dataclass(kw_only=True)
 class SimulatedMountProbe:
-    """Of one mount of a node. asked_s: when the last one went out; out_s: when the one did that has not come back."""
+    """The agent's probe of one mount. asked_s: when the last one went out; out_s: when one did that has not come back,
+    else inf.
+    """
 
     mount: Mount
     asked_s: float = 0.0

@@ -58,7 +58,7 @@ def groups_of(mesh: Mesh, backend: str, timeout_s: float) -> list[tuple[list[Gro
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeClocks:
-    """By node of the job: from seconds of the simulation to the node's monotonic clock, and on to its wall clock."""
+    """By node of the job, ns to add: mono_ns from the simulation to its monotonic clock, wall_ns to its wall clock."""
 
     mono_ns: Ints
     wall_ns: Ints

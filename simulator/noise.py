@@ -14,7 +14,8 @@ from .propagate import Pause
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """step: of a rank's kernels in a step, relative (standard deviation). operation: of each by itself.
+    """How much differs by chance. step: of a rank's kernels in a step, relative (standard deviation). operation: of
+    each by itself.
 
     pauses: per rank and step; each takes ``pause_s`` times a Pareto number of this ``tail``, at most ``longest_s``.
     """

@@ -20,7 +20,9 @@ _FELT = 0.3
 
 @dataclass(kw_only=True)
 class NumericHealth:
-    """harm: logarithm of the gradient norm by a usual one, as it was after the last step; inf: the weights are lost."""
+    """How the weights of a job do. harm: logarithm of the gradient norm by a usual one, as it was after the last step;
+    inf: they are lost.
+    """
 
     harm: float = 0.0
 

@@ -34,7 +34,7 @@ def identities_of(spec: JobSpec, number: int, cluster: str, node_names: Sequence
 
 
 class ProcessWords:
-    """number: of the launch."""
+    """What agents tell of an attempt's processes, as attributes of events. number: of the launch."""
 
     def __init__(
         self, spec: JobSpec, number: int, node_names: Sequence[str], processes: Processes, steps: AttemptSteps

@@ -28,9 +28,11 @@ class Does(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOperation:
-    """group: dimension of the mesh. peer: stage of a send or receive. may_differ: another branch of the
-    code (process.other_branch) calls it with another size. may_swap: and another one (process.other_order) calls the
-    next one first."""
+    """What a rank does at one place of its step. group: dimension of the mesh. peer: stage of a send or receive.
+
+    may_differ: another branch of the code (process.other_branch) calls it with another size. may_swap: and another one
+    (process.other_order) calls the next one first.
+    """
 
     does: Does
     phase: Phase
@@ -50,7 +52,7 @@ class ProgramOperation:
 
 @dataclass(frozen=True, kw_only=True)
 class StepProgram:
-    """stages: the operations of each stage's ranks, in their order."""
+    """The operations of a step. stages: those of each stage's ranks, in their order."""
 
     mesh: Mesh
     stages: tuple[tuple[ProgramOperation, ...], ...]

@@ -37,7 +37,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankStandstill:
-    """By rank, (N,): from when until when; (inf, inf) never."""
+    """By rank, (N,): from when until when it stands still, in seconds of the simulation; (inf, inf) never."""
 
     since_s: Floats
     until_s: Floats

@@ -23,7 +23,7 @@ CAUGHT = (SIGILL, SIGABRT, SIGSEGV)
 
 
 class Processes:
-    """By rank; seconds of the simulation, ``inf`` never."""
+    """The processes of an attempt. All arrays are by rank; times are seconds of the simulation, ``inf`` never."""
 
     def __init__(self, count: int, first_pid: NDArray[np.int64], started_s: Floats) -> None:
         self.pid, self.started_s = first_pid, started_s

@@ -18,7 +18,7 @@ _P2P = int(EventFlag.P2P)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stand:
-    """How a stage's ranks stand at a time; nanoseconds of the simulation, by rank. calls: by group row."""
+    """How a stage's ranks stand at a time; nanoseconds of the simulation, by rank. rows: calls by group row."""
 
     step: Ints
     phase: Ints

@@ -20,7 +20,9 @@ Ints = NDArray[np.int64]
 
 
 class RanksHere:
-    """identities: by node of the job. node_of_rank: place of its node in the job."""
+    """Which ranks of an attempt run on which node. identities: by node of the job. node_of_rank: place of its node in
+    the job.
+    """
 
     def __init__(self, identities: Sequence[Identity], node_of_rank: Ints, per_node: int) -> None:
         self._identities, self._node_of_rank, self._per_node = identities, node_of_rank, per_node

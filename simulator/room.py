@@ -23,7 +23,9 @@ _NO_QUOTA = "[Errno 122] Disk quota exceeded"
 
 
 class Room:
-    """``changed`` for each change of a resource, ``serve`` for each attempt in each window."""
+    """What checkpoints take of the shared file system. Call ``changed`` for each change of a resource, ``serve`` for
+    each attempt in each window.
+    """
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources

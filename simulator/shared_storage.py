@@ -23,8 +23,11 @@ IN_FLIGHT, WRITES_IN_FLIGHT = 4, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Of one job, as it would be if nothing were slow. clients: ranks that ask. background_ops: that each has under way
-    all the time, whatever its steps do. savers: ranks that write a checkpoint now."""
+    """What one job asks of the shared file system, as it would be if nothing were slow. clients: ranks that ask.
+
+    background_ops: that each has under way all the time, whatever its steps do. savers: ranks that write a checkpoint
+    now.
+    """
 
     clients: int
     metadata_ops_per_step: float
@@ -36,8 +39,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageState:
-    """metadata_s: what one operation takes. bytes_per_s, save_bytes_per_s: what one client that reads, or that writes a
-    checkpoint, gets at most."""
+    """How the shared file system does. metadata_s: what one operation takes.
+
+    bytes_per_s, save_bytes_per_s: what one client that reads, or that writes a checkpoint, gets at most.
+    """
 
     metadata_s: float
     bytes_per_s: float

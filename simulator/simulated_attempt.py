@@ -52,7 +52,7 @@ Ships = Callable[[float, str, list[Block | Event]], None]
 
 
 class SimulatedAttempt:
-    """number: 0 for a job's first launch. steps_before: made by earlier ones and saved."""
+    """One launch of a job. number: 0 for a job's first launch. steps_before: made by earlier ones and saved."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ _Waiting = dict[int, list[tuple[float, Event]]]
 
 
 class UnsentEvents:
-    """identities, clocks: by node of the job."""
+    """Events that an attempt's agents have yet to send. identities, clocks: by node of the job."""
 
     def __init__(self, identities: Sequence[Identity], clocks: NodeClocks, node_of_rank: NDArray[np.int64]) -> None:
         self._identities, self._clocks, self._node_of_rank = identities, clocks, node_of_rank

@@ -15,7 +15,7 @@ from ..resources import ParameterChange
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FaultSite:
-    """at_s: when the fault begins. job: the one that it strikes (the first), where it strikes one.
+    """What a fault may know when it is planned. at_s: when it begins. job: the one that it strikes (the first).
 
     node: of the cluster, where it has to be there; -1: the kind of fault chooses.
     """
@@ -87,7 +87,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """number: of the catalogue of faults. plan: what changes where, and the truth about it."""
+    """A kind of fault. number: of the catalogue of faults. plan: what changes where, and the truth about it."""
 
     name: str
     number: str

@@ -17,9 +17,11 @@ from ..mesh import Mesh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """tensor: at most so many ranks of a node share a layer; 1: data parallel only. pipeline: stages, where they fit.
+    """How nodes, placement and meshes differ. tensor: at most so many ranks of a node share a layer; 1: data parallel
+    only.
 
-    gpus_per_node: at most. is_scattered: a job's nodes do not follow each other. spines: 0 as the layout has it.
+    pipeline: stages, where they fit. gpus_per_node: at most. is_scattered: a job's nodes do not follow each other.
+    spines: 0 as the layout has it.
     """
 
     name: str

@@ -71,7 +71,8 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """faults: each plans one fault; at_s: when. after_s: how long the run goes on after the last one.
+    """A layout and what goes wrong there. faults: each plans one fault; at_s: when. after_s: how long the run goes on
+    after the last one.
 
     apart: each fault strikes a job of its own, in the order of the jobs.
     """

@@ -51,7 +51,8 @@ class FaultScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScore:
-    """pages_too_many: those beyond one for each fault. wrong_nodes: blamed, and innocent.
+    """How right a detector was in one run. pages_too_many: those beyond one for each fault. wrong_nodes: blamed, and
+    innocent.
 
     told: of each incident its confidence, and whether it was right; told_kinds: its kind.
     """

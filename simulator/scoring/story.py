@@ -32,9 +32,10 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """detected_s: of its first revision, in seconds after the run's begin. paged: whether it ever paged somebody.
+    """What a detector told of one incident. detected_s: of its first revision, in seconds after the run's begin.
 
-    All else is what its last revision says. suspects: the likeliest first. blamed: nodes that any revision blamed.
+    paged: whether it ever paged somebody. All else is what its last revision says. suspects: the likeliest first.
+    blamed: nodes that any revision blamed.
     """
 
     id: str

@@ -27,7 +27,8 @@ MOST_OF_BASELINE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreLine:
-    """asked "": for the reader only, never SHORT. share: k of n, with its interval where that says something.
+    """A line of results. asked "": for the reader only, never SHORT. share: k of n, with its interval where that says
+    something.
 
     is_run: False, nothing was measured; then it is neither ok nor SHORT.
     """

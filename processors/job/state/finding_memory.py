@@ -61,7 +61,7 @@ class PaceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallMemory:
-    """Stalls that come again. pause_steps: so many steps without one, times a factor, end it."""
+    """Stalls that come again. pause_steps: the longest pause between two of them; one twice as long ends them."""
 
     pause_steps: int
 

@@ -24,7 +24,7 @@ _LAST = np.dtype([("seq", "<i8"), ("done_ns", "<i8"), ("enqueued_ns", "<i8"), ("
 
 
 class CallGaps:
-    """How long ranks took between two calls. Mutable. Members of groups are given as places (``JobGroups.places``).
+    """How long ranks took between two calls. Mutable. Members of groups are given as places (``JobGroups.places_of``).
 
     P2P calls are counted apart.
     """
@@ -38,8 +38,8 @@ class CallGaps:
     def note(self, rows: np.ndarray, places: np.ndarray, on_device: np.ndarray) -> None:
         """Adds calls, and how long each rank took from its call before. Repeats of a call are updates.
 
-        rows: COLLECTIVES of members, in Unix ns; places: (n,), each row's place of group and rank
-        (``JobState.places``); on_device: (n,), whether the operation runs on a GPU.
+        rows: COLLECTIVES of members, in Unix ns; places: (n,), where each row's member is kept
+        (``JobGroups.places_of``); on_device: (n,), whether the operation runs on a GPU.
         """
         p2p = ((rows["flags"] & int(EventFlag.P2P)) != 0).astype(np.intp)
         self._grow(int(places.max(initial=-1)) + 1)

@@ -138,7 +138,9 @@ class Delivery:
         return True
 
     def is_late(self) -> bool:
-        """Whether it is so far behind that outputs are held back until it is known how what they tell of ended."""
+        """Whether it is more than LATE_NS behind: then outputs are held back, and of each incident only the last is
+        news later.
+        """
         late = not self._bus.caught_up() and self._bus.now_ns() - self._state.position.now_ns > LATE_NS
         self._was_late |= late
         return late

@@ -177,7 +177,7 @@ class SimulatedAttempt:
         return self._here.look(at_s, gpus, nodes, self.processes, self.steps)
 
     def never_meet(self) -> None:
-        """Some rank cannot come to the meeting: takes back that groups are made and steps begin."""
+        """Some rank cannot come to the meeting: drops what would follow it (groups, steps), so that no step begins."""
         self._telling.forget_from(self._joined_s)
         self.first_step_s += _NEVER_BEGUN_S
         self.steps.begin_s = self.steps.begin_s + _NEVER_BEGUN_S

@@ -175,8 +175,8 @@ class Docket:
         return found
 
     def tell_cost(self, incident: str) -> None:
-        """Publishes an incident with its cost, by when all intervals of the same moment are in. Nothing for an unknown
-        one.
+        """Publishes an incident anew if its cost is news, once all intervals of the same moment are in. Nothing for an
+        unknown one.
         """
         known = self._book.get(incident)
         if known is None:

@@ -30,7 +30,7 @@ def take_watching(state: EntityState, samples: Samples, now_s: float) -> None:
 
 
 def news_of_watching(state: EntityState, now_s: float) -> dict[str, list[str]] | None:
-    """Which collectors see and which do not (``sees``, ``blind``), if that has changed or was told long ago; else None.
+    """Names of collectors that see and that do not (``sees``, ``blind``); None unless that has changed or is due again.
 
     What is returned counts as told. None of them sees once the agent is silent for STALE_S.
     """

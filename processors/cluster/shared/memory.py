@@ -165,7 +165,9 @@ class Memory:
         self.changed()
 
     def fitting(self, trouble: Trouble, find: Callable[[Trouble], frozenset[str]]) -> frozenset[str]:
-        """Names of the rules that the trouble fits, by ``find``, which is asked once for each state of a trouble."""
+        """Names of the rules that the trouble fits; ``find`` gives them, and is called once for each state of a
+        trouble.
+        """
         known = self._fitting.get(trouble.id)
         if known is None or known[0] is not trouble:
             known = self._fitting[trouble.id] = trouble, find(trouble)

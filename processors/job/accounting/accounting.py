@@ -283,10 +283,11 @@ def _hidden_restart(job: JobState, step: int, begin_ns: int, now: int, ctx: Cont
 
 
 def finish(job: JobState, ended_ns: int, now: int, ctx: Context, *, well: bool, has_left: bool = True) -> None:
-    """Closes the account up to ``ended_ns`` (Unix): the job is over. well: it had done its work, or somebody wanted it
-    to end.
+    """Closes the account up to ``ended_ns`` (Unix): the job is over. Nothing where none was begun, or it is closed
+    already.
 
-    has_left: it holds no GPU any more. Else what comes before its next start, if there is one, was no queue.
+    well: the job had done its work, or somebody wanted it to end. has_left: it holds no GPU any more. Else what comes
+    before its next start, if there is one, was no queue.
     """
     ledger = job.ledger
     if not ledger.front_ns or job.judged_by or ledger.is_over:

@@ -42,7 +42,7 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
     """Puts the attempt's endings into order; opens, replaces or revises its finding, or sets a timer where it is too
     early.
 
-    finished: no more records will come, so nothing is held. Nothing after the job's end with exit code 0.
+    finished: no more records will come, so nothing is held back. Does nothing once the job ended with exit code 0.
     """
     if job.ends.finished_ns and not finished:
         if job.ends.exit_code == 0:

@@ -42,7 +42,7 @@ def evidence(
 
 
 def source_of(job: JobState, rank: int) -> str:
-    """``rank 3 (pid 4711) on node-1``, as far as that is known."""
+    """The rank as the source of evidence: ``rank 3 (pid 4711) on node-1``, as far as that is known."""
     facts = job.ranks.get(rank)
     row = job.progress.row_of(rank)
     pid = facts.pid if facts and facts.pid else int(row["pid"]) if row is not None else 0

@@ -140,9 +140,9 @@ def _host_stands(finding: OpenFinding) -> bool:
 
 
 def revise(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
-    """Publishes the finding again if what is known by now changes it.
+    """Publishes the finding again if what is known by now changes its body; nothing otherwise.
 
-    Within REVISION_GAP_NS of its last words it only sets a timer, unless a line of code changes.
+    Within REVISION_GAP_NS of its last revision it only sets a timer, unless a line of code changes.
     """
     due_ns = finding.shown_ns + REVISION_GAP_NS
     is_early = finding.shown is not None and now < due_ns

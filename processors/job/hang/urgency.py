@@ -78,7 +78,7 @@ class Ladder:
 
 
 def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
-    """From which waits on it is said with which severity.
+    """The lengths of a wait in ns from which it is noticed, a ticket, or a page.
 
     longest_ns: what this place has taken at most; None: it was never completed before. timeout_s: the group's, 0
     unknown.

@@ -110,9 +110,9 @@ def _newest_of_each_rank(ranks: np.ndarray) -> np.ndarray:
 
 
 def take_group_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
-    """Keeps the newest row of each rank in each group, and how long its operations were open.
+    """Keeps each row as the newest of its rank in its group, how long operations were open, and whether ends are told.
 
-    blocks: of GROUP_PROGRESS, each of another node.
+    blocks: of GROUP_PROGRESS, each of another node. Rows of ranks that are no members are dropped.
     """
     found = [job.groups.places_of(block.arrived) for block in blocks]
     parts = [_of_members(block.arrived.rows, of) for block, of in zip(blocks, found, strict=True)]

@@ -85,7 +85,8 @@ def note_silence(job: JobState, node: str, stamp_ns: int) -> None:
 
 
 def note_progress(job: JobState, stamp_ns: int, ctx: Context) -> None:
-    """To be called when any node told of its progress: tells if nothing came from any of them for long before.
+    """To be called when any node told of its progress: opens a finding if nothing came from any of them for long
+    before.
 
     Clears that finding once its nodes are heard again, and sets a timer for the next silence.
     """

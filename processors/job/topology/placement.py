@@ -24,7 +24,7 @@ MOST_NODES = 16_384
 
 
 def follow_placement(job: JobState, stamp_ns: int, ctx: Context) -> None:
-    """To be called after each record: tells where ranks run some seconds after that has changed."""
+    """To be called after each record: emits a finding on where ranks run, some seconds after that has changed."""
     if job.placement.changed:
         job.placement.changed = False
         if not job.placement.due_ns:
@@ -35,9 +35,9 @@ def follow_placement(job: JobState, stamp_ns: int, ctx: Context) -> None:
 
 
 def end_placement(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> None:
-    """The attempt is over: tells its placement if that is due, and then that it ended at ``ended_ns`` (Unix).
+    """The attempt is over: emits its placement if that is due, and then that it ended at ``ended_ns`` (Unix).
 
-    Does nothing for an attempt of which nothing was told.
+    Emits nothing for an attempt of which nothing was emitted before.
     """
     if job.placement.due_ns:
         _tell(job, stamp_ns, ctx)
@@ -47,7 +47,7 @@ def end_placement(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> 
 
 
 def begin_placement_again(job: JobState) -> None:
-    """What was taken for the job's end was none: lets its placement be told again. Nothing unless the end was told."""
+    """What was taken for the job's end was none: lets its placement be emitted again. Nothing unless its end was."""
     if job.placement.told is not None and job.placement.told.end is not None:
         job.placement.changed = True
 

@@ -115,7 +115,7 @@ def is_still_slow_writer(saves: Saves, rank: int, before_ns: int, now_ns: int) -
 
 
 def others_ns(recent: np.ndarray) -> np.ndarray:
-    """(n, ranks) what the other ranks that save at all take at the median in the same steps; 0 where one saves alone.
+    """(n, ranks): the median time of the other ranks that save at all, in the same steps; 0 where a rank saves alone.
 
     A median without one of the values is read off their order: it lies one further up where that one lies before it.
     """

@@ -46,7 +46,7 @@ class Stalls:
 def find_recurring_stalls(
     steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray, data_ns: np.ndarray
 ) -> Stalls | None:
-    """Stalls in which the median rank waits for data, come back BURSTS times; None: too few, too cheap, over, or
+    """Stalls in which the median rank waits for data and that come back BURSTS times; None: too few, cheap, over, or
     epochs.
 
     All (n,), of consecutive steps. pace_ns: lengths of steps; data_ns: what waiting for data took on the median rank.

@@ -71,7 +71,8 @@ def with_launches(kept: np.ndarray, steps: np.ndarray, launched_ns: np.ndarray) 
 def find_late_host(
     launches: np.ndarray, ranks: np.ndarray, steps: np.ndarray, begin_ns: np.ndarray, duration_ns: np.ndarray
 ) -> LateHost | None:
-    """The rank whose host's passes became longer by as much as the steps did, and no other's; else None.
+    """The rank whose host's passes forward and back became longer with the steps, alone or with a few others; else
+    None.
 
     launches: as ``with_launches`` gives it; ranks: of its columns. steps, begin_ns, duration_ns: (n,) of the newest
     steps.

@@ -18,7 +18,10 @@ SHARE = 0.05
 
 
 class CommitPace:
-    """least_s, most_s: between two commits. clock_s: what passes between them; cost_s: what a commit takes."""
+    """Decides when to commit next, between ``least_s`` and ``most_s`` after the last one, by what commits take.
+
+    clock_s: measures the time between commits; cost_s: the time that a commit takes.
+    """
 
     def __init__(
         self,
@@ -34,11 +37,11 @@ class CommitPace:
         self._committed_s = clock_s()
 
     def is_due(self) -> bool:
-        """Whether so long has passed since the last commit that another may take its share of the time."""
+        """Whether enough time has passed since the last commit that another keeps to its share of the time."""
         return self._clock_s() - self._committed_s >= self._interval_s
 
     def commit(self, commit: Callable[[], object]) -> None:
-        """Does it, and takes its time for that of the next one."""
+        """Calls ``commit``, and sets by how long it took when the next one is due."""
         began_s = self._cost_s()
         commit()
         took_s = self._cost_s() - began_s

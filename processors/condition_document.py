@@ -15,7 +15,7 @@ from .older_sentences import event_of_condition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffectedRank:
-    """A rank where a condition is. pid: 0 not known. device: of those who use another one of the same kind."""
+    """A rank that a condition concerns. pid: 0 not known. device: of ranks that use another device of the same kind."""
 
     job: str
     rank: int
@@ -71,12 +71,12 @@ class ConditionReport:
     others: tuple[AffectedRank, ...] = ()
 
     def ranks_of(self, job: str) -> list[AffectedRank]:
-        """Of this job, those whom it concerns."""
+        """Ranks of this job that the condition concerns."""
         return [rank for rank in self.ranks if rank.job == job]
 
     @property
     def gpu(self) -> str:
-        """A link of a GPU is ID/NUMBER."""
+        """The device without what follows its first slash: of a link of a GPU (ID/NUMBER) the GPU's id."""
         return self.device.partition("/")[0]
 
 
@@ -85,7 +85,7 @@ _OF_RANKS = tuple(each.name for each in fields(AffectedRank))
 
 
 def write_condition(condition: ConditionReport) -> dict[str, Any]:
-    """Its JSON."""
+    """A condition as JSON values, for ``read_condition``."""
     written = {name: getattr(condition, name) for name in _NAMES}
     written["explains"] = list(condition.explains)
     for name in ("ranks", "others"):
@@ -99,7 +99,7 @@ def _write_rank(rank: AffectedRank) -> dict[str, Any]:
 
 
 def read_condition(document: Mapping[str, Any]) -> ConditionReport:
-    """Of this release or an earlier one.
+    """A condition that this release or an earlier one wrote.
 
     Raises KeyError, TypeError or ValueError for what is none.
     """

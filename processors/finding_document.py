@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingTimes:
-    """Unix seconds. resolved: None while it lasts."""
+    """When it began, was seen and was explained, in Unix seconds. resolved: None while it lasts."""
 
     onset_s: float
     detected_s: float
@@ -51,9 +51,12 @@ class FindingTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingBody:
-    """victim_count, victims: ranks that wait or end because of it, as ranges. grew: of steps that take longer,
-    what makes them so: data, exchange, own; "" not known. stalls: begin and end of each burst, Unix seconds. always: it
-    was so as long as the job is seen, so perhaps by design."""
+    """What a finding says. victim_count, victims: ranks that wait or end because of it, as ranges. grew: of steps that
+    take longer, what makes them so: data, exchange, own; "" not known.
+
+    stalls: begin and end of each burst, Unix seconds. always: it was so as long as the job is seen, so perhaps by
+    design.
+    """
 
     bucket: Bucket
     kind: Kind
@@ -75,16 +78,16 @@ class FindingBody:
     always: bool = False
 
     def with_evidence(self, *rows: EvidenceRow) -> FindingBody:
-        """And these rows."""
+        """The body with these rows added behind its evidence."""
         return replace(self, evidence=(*self.evidence, *rows))
 
     def as_of(self, now: str) -> FindingBody:
-        """now: how the job is."""
+        """The body with another word for how the job is: "running", "stopped", "restarting"."""
         return replace(self, job=replace(self.job, now=now))
 
 
 def write_body(body: FindingBody) -> dict[str, Any]:
-    """Its JSON (docs/incident.md)."""
+    """The body as JSON values (docs/incident.md), for ``read_body``."""
     times = body.times
     document: dict[str, Any] = {
         "bucket": body.bucket.value,
@@ -122,7 +125,7 @@ def _write_ruled_out(entry: RuledOutEntry) -> dict[str, Any]:
 
 
 def read_body(document: Mapping[str, Any]) -> FindingBody:
-    """What ``write_body`` made, of this release or an earlier one.
+    """A body that ``write_body`` of this release or an earlier one made.
 
     Raises KeyError, TypeError or ValueError where something else is there.
     """

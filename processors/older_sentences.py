@@ -55,12 +55,12 @@ _PARTS = " | "
 
 
 def fact_of_row(row: Mapping[str, Any]) -> EvidenceFact | None:
-    """The machine part of a row of evidence as JSON, whichever release has written it."""
+    """The fact of a row of evidence as JSON, from its sentence where an older release wrote none; None: it has none."""
     return fact_of_evidence(read_evidence(row))
 
 
 def fact_of_evidence(row: EvidenceRow) -> EvidenceFact | None:
-    """The machine part of a row of evidence, whichever release has written it."""
+    """The fact of a row of evidence, from its sentence where an older release wrote none; None: it has none."""
     return row.fact if row.fact is not None else _fact_of_sentence(row.signal, row.source, row.shows)
 
 
@@ -115,7 +115,7 @@ def _number(signal: str) -> int:
 
 
 def ranks_ruled_out(row: RuledOutEntry) -> frozenset[int]:
-    """Whom a row of ``ruled_out`` is about; empty where it names no rank."""
+    """Ranks that a row of ``ruled_out`` is about; empty where it names none."""
     if row.fact is not None and row.fact.rank is not None:
         return frozenset({row.fact.rank})
     written = row.ranks
@@ -128,13 +128,13 @@ def ranks_ruled_out(row: RuledOutEntry) -> frozenset[int]:
 
 
 def event_of_condition(condition: Mapping[str, Any]) -> str:
-    """Of which word of the kernel's or the driver's a condition is; its name alone said so, as WORD_CODE."""
+    """The kernel's or driver's word that a condition is of; of an older release the first word of its name."""
     told = condition.get("event")
     return str(told) if told is not None else str(condition["name"]).partition("_")[0]
 
 
 def key_of_failure(error: str) -> str:
-    """What a row of ``failures`` compares by, as it is made today. Today's own come back as they are."""
+    """The key by which failures are compared, from an older release's error; one of today's comes back as it is."""
     if itself := _ITSELF.fullmatch(error):
         return f"{itself['signal']} by itself"
     if error == _VANISHED:
@@ -152,7 +152,7 @@ def _failure_of_several(part: str) -> str:
 
 
 def key_of_trouble(error: str) -> str:
-    """The same of a row of ``troubles``."""
+    """The key by which troubles are compared, from the error in an older release's row of ``troubles``."""
     return _PARTS.join(map(_trouble_of_part, error.split(_PARTS)))
 
 
@@ -177,5 +177,5 @@ _SENDERS = {"the launcher": SignalSender.LAUNCHER.value, "pid": SignalSender.PRO
 
 
 def hows_of_trouble(error: str) -> list[str]:
-    """Of an older row, the endings that rules ask for; the rest was asked of its words."""
+    """The ways of ending that rules ask for, of an older row's error: ["aborted"] or []."""
     return [How.ABORTED.value] if "aborted itself (" in error else []

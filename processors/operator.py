@@ -24,29 +24,30 @@ class Table(Protocol):
     """Named rows of one operator and key; values are bytes. Changed rows are persisted by the runner."""
 
     def get(self, row: str) -> bytes | None:
-        """None where there is no such row."""
+        """The value of the row; None where there is no such row."""
 
     def put(self, row: str, value: bytes) -> None:
-        """What is put becomes durable with the next commit."""
+        """Sets the row's value; it becomes durable with the next commit."""
 
     def put_later(self, row: str, make: Callable[[], bytes]) -> None:
-        """The same, for a row that is dear to write: ``make`` is called when it is needed, at the latest by the commit.
+        """Sets a row that is dear to write: ``make`` is called for its value when it is needed, at the latest by the
+        commit.
 
         It then gives the row as of the last call of the operator, which has said ``put_later`` in each that changed it.
         """
         ...
 
     def delete(self, row: str) -> None:
-        """Nothing happens where there is no such row."""
+        """Deletes the row; does nothing where there is no such row."""
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
-        """All rows in ascending order of their name."""
+        """(name, value) of all rows, in ascending order of their names."""
         ...
 
 
 class Tables(Protocol):
     def table(self, name: str) -> Table:
-        """Made when it is first asked for."""
+        """The table of this name, empty if it is new."""
 
 
 class Context(Protocol):
@@ -54,26 +55,26 @@ class Context(Protocol):
 
     @property
     def key(self) -> str:
-        """Of the records that are processed now."""
+        """The key of the records or timer that are processed now."""
 
     @property
     def now(self) -> int:
-        """Nanoseconds: the arrival stamp of the last record of the batch, or the timer's due time."""
+        """Unix ns: the arrival stamp of the last record of the batch, or the timer's due time."""
         ...
 
     @property
     def state(self) -> Tables:
-        """Tables of this operator and key."""
+        """The tables of this operator and key."""
 
     def emit(self, record: Record) -> None:
-        """Findings go on to the next operators at once; all else is delivered after the commit."""
+        """Emits a record: findings go on to the next operators at once; all else is delivered after the commit."""
 
     def set_timer(self, name: str, at_ns: int) -> None:
-        """Set or move the timer ``name`` of this key; it fires once, at ``at_ns``."""
+        """Sets or moves the timer ``name`` of this key; it fires once, at ``at_ns`` (Unix, by the bus)."""
         ...
 
     def clear_timer(self, name: str) -> None:
-        """Nothing happens where it is not set."""
+        """Clears the timer ``name`` of this key; does nothing where it is not set."""
 
 
 class Operator(Protocol):
@@ -81,15 +82,17 @@ class Operator(Protocol):
 
     @property
     def name(self) -> str:
-        """Under which its state is kept: never changed."""
+        """The name under which its state is kept: never changed."""
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
-        """Records of one key, in the order of the bus. Never blocks; what it raises ends the runner."""
+        """Processes records of one key, in the order of the bus. Never blocks; what it raises ends the runner."""
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """A timer of this key is due; ``ctx.now`` is its time or later."""
+        """Called when a timer of this key is due; ``ctx.now`` is its time or later."""
 
     def key_of(self, record: Record) -> str | None:
-        """The key this operator files the record under, None if it has no use for it. Re-keys on content; of a block
-        nothing but its identity may decide."""
+        """The key this operator files the record under; None if it has no use for it.
+
+        Re-keys on content; of a block nothing but its identity may decide.
+        """
         ...

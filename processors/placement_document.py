@@ -18,7 +18,9 @@ class MovedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementReport:
-    """begin, end: Unix seconds; end None while it runs. nodes: by name, its ranks as ranges."""
+    """Where an attempt's ranks run. begin, end: Unix seconds; end None while it runs. nodes: by name, its ranks as
+    ranges.
+    """
 
     job: str
     attempt: str
@@ -33,7 +35,7 @@ class PlacementReport:
 
 
 def write_placement(report: PlacementReport) -> dict[str, Any]:
-    """Its JSON."""
+    """A report as JSON values, for ``read_placement``."""
     moved = report.moved
     written = {
         "job": report.job,
@@ -50,12 +52,15 @@ def write_placement(report: PlacementReport) -> dict[str, Any]:
 
 
 def write_move(moved: MovedRank) -> dict[str, Any]:
-    """Its JSON."""
+    """A moved rank as JSON values, within those of a report."""
     return {"rank": moved.rank, "from": moved.before, "to": moved.now}
 
 
 def read_placement(body: Mapping[str, Any]) -> PlacementReport:
-    """Of this release or an earlier one. Raises KeyError, ValueError, TypeError or AttributeError for what is none."""
+    """A report that this release or an earlier one wrote.
+
+    Raises KeyError, ValueError, TypeError or AttributeError for what is none.
+    """
     moved = body.get("moved")
     return PlacementReport(
         job=str(body["job"]),

@@ -111,84 +111,89 @@ class EmbeddedRunner:
 
     @property
     def position(self) -> int:
-        """Position of the last message processed."""
+        """The bus position of the last message processed."""
         return self._state.position.after
 
     @property
     def now_ns(self) -> int:
-        """Time as the operators know it: the stamp of the last input, tick or mark."""
+        """Unix ns as the operators know it: the stamp of the last input, tick or mark."""
         return self._state.position.now_ns
 
     @property
     def nameless(self) -> int:
-        """Points of other people's exporters that name no host."""
+        """How many points of other people's exporters were left out, as they name no host."""
         return self._decoder.nameless
 
     @property
     def failed_commits(self) -> int:
-        """Commits that the disk refused; what they held is written later."""
+        """How many commits the disk refused; what they held is written later."""
         return self._state.failed_commits
 
     @property
     def mode(self) -> Mode:
-        """What becomes of what is concluded."""
+        """What becomes of what is concluded: replay, live, standby or shadow."""
         return self._mode
 
     @property
     def published(self) -> int:
-        """Outputs published by this process."""
+        """How many outputs this process has published."""
         return self._delivery.published
 
     @property
     def outbox_size(self) -> int:
-        """Outputs that are not published yet."""
+        """How many outputs are not published yet."""
         return len(self._state.outbox)
 
     @property
     def state_rows(self) -> int:
-        """Rows of all operators."""
+        """How many rows all operators have."""
         return self._state.row_count()
 
     def rows(self, operator: str, table: str) -> Iterator[tuple[str, bytes]]:
-        """Rows of one table over all keys, for what is told beside the operators."""
+        """(name, value) of the rows of one operator's table over all keys, for what is told beside the operators."""
         return self._state.rows_of(operator, table)
 
     def lead(self) -> None:
-        """Keep time and publish from now on; first what lies on the bus is read, for it may say what is published."""
+        """Keeps time and publishes from now on; first what lies on the bus is read, for it may say what
+        is published.
+        """
         self._mode = Mode.LIVE
         self._keeps_time = True
         self._delivery.catch_up()
 
     def follow(self) -> None:
-        """Another instance publishes."""
+        """Becomes a standby: another instance publishes and keeps time."""
         self._mode = Mode.STANDBY
         self._keeps_time = False
 
     def shadow(self, *, keeps_time: bool) -> None:
-        """Judge beside another instance, or alone, and publish nothing but the time if nobody else does."""
+        """Judges beside another instance, or alone, and publishes nothing. keeps_time: but ticks, where nobody else
+        does.
+        """
         self._mode = Mode.SHADOW
         self._keeps_time = keeps_time
 
     @property
     def is_fresh(self) -> bool:
-        """Nothing was kept of an earlier life, and nothing was read yet."""
+        """Whether nothing was kept of an earlier life, and nothing was read yet."""
         return self._state.is_fresh
 
     def timers(self) -> tuple[int, int | None]:
-        """How many are set, and when the first is due (ns)."""
+        """How many timers are set, and when the first is due (Unix ns), None without any."""
         return self._state.timer_count, self._state.next_due_ns()
 
     def seed(self, records: Sequence[Record]) -> None:
-        """Give operators what an earlier life has published, before anything is read."""
+        """Gives operators what an earlier life has published, before anything is read."""
         self._dispatch(0, [(-1, record) for record in records])
         self._uncommitted = True
 
     def drain(self, reads: int | None = None) -> int:
-        """Process all that lies on the bus, then keep time if live. Returns the number of messages processed.
+        """Processes all that lies on the bus, then keeps time if live, and commits if due. The number of messages
+        processed.
 
-        reads: at most so many reads of the bus, for a caller that has something else to do as well.
-        Raises what an operator, ``on_output`` or the bus raises; after an operator's exception the runner must not be
-        used further (its state file is as of the last commit).
+        reads: at most so many reads of the bus, for a caller that has something else to do as well. Raises what an
+        operator, ``on_output`` or the bus raises; after an operator's exception the runner must not be used further
+        (its state file is as of the last commit).
         """
         processed = self._read_all(reads)
         if self._keeps_time and self._bus.caught_up() and self._clockwork.keep_time():
@@ -198,7 +203,7 @@ class EmbeddedRunner:
         return processed
 
     def let_time_pass(self, duration_ns: int) -> None:
-        """Append ticks for ``duration_ns`` beyond the last stamp and process them: for the end of a replay."""
+        """Appends ticks for ``duration_ns`` beyond the last stamp and processes them: for the end of a replay."""
         end_ns = self.now_ns + duration_ns
         advance = getattr(self._bus, "advance_clock", None)
         while self.now_ns < end_ns:
@@ -208,7 +213,7 @@ class EmbeddedRunner:
             self._read_all()
 
     def close(self) -> None:
-        """Commit what is pending, deliver it, close the state."""
+        """Commits what is pending, delivers it, and closes the state."""
         self._commit()
         self._state.close()
 

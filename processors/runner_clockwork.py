@@ -21,7 +21,7 @@ MARK_TIMEOUT_S = 5.0
 
 
 class Clockwork:
-    """Of one runner: its bus, state and delivery. report: takes one line for what a person should know."""
+    """Keeps time on the bus for one runner. report: takes one line for what a person should know."""
 
     def __init__(self, bus: Bus, state: RunnerState, delivery: Delivery, report: Callable[[str], None]) -> None:
         self._bus, self._state, self._delivery, self._report = bus, state, delivery, report
@@ -29,7 +29,7 @@ class Clockwork:
         self._marked_at = 0.0
 
     def keep_time(self) -> bool:
-        """Log a tick, or that the input is silent, if it is time to. True if something was appended."""
+        """Appends a tick, or that the input is silent, if it is time to. True if something was appended."""
         position = self._state.position
         if not position.now_ns or position.silent or not self._delivery.has_caught_up() or self._awaits_mark():
             return False
@@ -46,7 +46,10 @@ class Clockwork:
         return False
 
     def append_mark(self, name: EventName) -> None:
-        """A tick, or that the input is silent, onto the bus. Raises OSError where the bus is not there."""
+        """Appends a tick (TICK), or that the input is silent (INPUT_SILENT), to the bus.
+
+        Raises OSError where the bus is not there; a disk that refuses is only reported.
+        """
         position = self._state.position
         silent_s = (self._bus.now_ns() - position.input_ns) / 1e9
         event = Event(

@@ -23,31 +23,31 @@ class RunnerContext:
 
     @property
     def key(self) -> str:
-        """Of the records that are processed now."""
+        """The key of the records or timer that are processed now."""
         return self._key
 
     @property
     def now(self) -> int:
-        """The stamp of the message or timer at hand (ns)."""
+        """The stamp of the message or timer at hand (Unix ns)."""
         return self.now_ns
 
     @property
     def state(self) -> KeyTables:
-        """Tables of this operator and key."""
+        """The tables of this operator and key."""
         return self._tables
 
     def emit(self, record: Record) -> None:
-        """Kept until the runner takes it, after this call."""
+        """Adds a record to ``emitted``, which the runner takes after this call of the operator."""
         self.emitted.append(record)
 
     def set_timer(self, name: str, at_ns: int) -> None:
-        """Never due in the past."""
+        """Sets or moves the timer ``name`` to ``at_ns`` (Unix), or just after ``now`` where that is past."""
         # Never due in the past: a timer that sets itself again makes time advance.
         due_ns = max(at_ns, self.now_ns + 1)
         self._runner_state.set_timer(self._operator, self._key, name, due_ns, self.now_ns)
 
     def clear_timer(self, name: str) -> None:
-        """Nothing happens where it is not set."""
+        """Clears the timer ``name``; does nothing where it is not set."""
         self._runner_state.clear_timer(self._operator, self._key, name)
 
 

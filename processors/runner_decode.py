@@ -24,7 +24,9 @@ _MANY_CLUSTERS = 2
 
 
 class MessageDecoder:
-    """``metrics``: names of ours that are wanted. report: takes one line for people. Never raises."""
+    """Decodes messages of the bus. metrics: names of ours that are wanted. report: takes one line for people. Never
+    raises.
+    """
 
     def __init__(self, metrics: Collection[str], report: Callable[[str], None] | None = None) -> None:
         self._metrics = frozenset(metrics)
@@ -37,7 +39,10 @@ class MessageDecoder:
         self._clusters: set[str] = set()
 
     def decode(self, topic: str, value: bytes) -> Sequence[Payload]:
-        """Copies for people are left out: the operators have what they were copied from."""
+        """The payloads of a message: logs and blocks, or of metrics those that are wanted, in our words.
+
+        Copies for people are left out: the operators have what they were copied from. Learns the names of nodes.
+        """
         if topic != TOPIC_METRICS:
             payloads = decode_logs(topic, value, with_copies=False)
             known: Identity | None = None

@@ -33,7 +33,9 @@ LATE_NS = 10_000_000_000
 
 
 class Delivery:
-    """One thread. ``published``: outputs that this process has appended to the bus."""
+    """Hands out what a runner concludes, once. For one thread. ``published``: outputs that this process
+    has appended.
+    """
 
     def __init__(self, bus: Bus, state: RunnerState, on_output: Callable[[Record], None]) -> None:
         self._bus = bus
@@ -47,13 +49,13 @@ class Delivery:
         self.published = 0
 
     def begin(self) -> None:
-        """For a runner that is live from its start."""
+        """To be called for a runner that is live from its start: finds what of the outbox the bus holds already."""
         self.catch_up()
         if self._bus.reads_outputs and self._state.outbox:
             self._find_outputs(self._state.outbox[0].after, self._state.position.after)
 
     def catch_up(self) -> None:
-        """What the bus holds now may say what is published: nothing is appended before it is read."""
+        """Notes how far the bus goes now: nothing is published before that is read, as it may say what is published."""
         self._catch_up_to = self._bus.last_position
 
     def has_caught_up(self) -> bool:
@@ -62,12 +64,12 @@ class Delivery:
 
     # --- in ---
     def add(self, record: Record, value: bytes, headers: str = "") -> None:
-        """Into the outbox, with the next commit. headers: JSON of texts."""
+        """Adds an output to the outbox, with the next commit. headers: a JSON object of texts, "" none."""
         entry = self._state.add_output(record.topic, record.key, record.stamp_ns, value, headers)
         self._records[entry.id] = record
 
     def find(self, message: Message) -> None:
-        """An output that was read from the bus."""
+        """Notes an output that was read from the bus, so that it is not published again."""
         if message.position <= self._catch_up_to:
             self._found[(message.topic, message.key, message.value)] += 1
 
@@ -81,7 +83,12 @@ class Delivery:
 
     # --- out ---
     def deliver(self, *, publishes: bool) -> None:
-        """Hand out what is new in the outbox, and publish it. Raises what ``on_output`` and the bus raise."""
+        """Gives new outputs of the outbox to ``on_output``; once caught up, publishes them and drops them from the
+        outbox.
+
+        publishes: append to the bus; nothing is done then while far behind. Raises what ``on_output`` and the bus
+        raise.
+        """
         if publishes and self.is_late():
             return
         self._drop_overtaken()
@@ -102,7 +109,7 @@ class Delivery:
             ready = ready[count:]
 
     def forget_published(self, until: int) -> None:
-        """A mark says that everything emitted up to a position is published."""
+        """Drops outputs emitted up to position ``until`` from the outbox, as a mark says that they are published."""
         if published := [entry for entry in self._state.outbox if entry.after <= until]:
             self._forget(published)
 
@@ -131,7 +138,9 @@ class Delivery:
         return True
 
     def is_late(self) -> bool:
-        """So far behind that what was concluded waits for how it ended."""
+        """Whether it is more than LATE_NS behind: then outputs are held back, and of each incident only the last is
+        news later.
+        """
         late = not self._bus.caught_up() and self._bus.now_ns() - self._state.position.now_ns > LATE_NS
         self._was_late |= late
         return late

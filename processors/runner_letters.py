@@ -15,7 +15,10 @@ LETTER_BYTES = 900_000
 
 
 def dead_letter(message: Message, broken: Broken) -> tuple[Broken, str]:
-    """What is kept of it, and its headers as JSON of texts. message: in which it came."""
+    """What is kept of a record that cannot be read, cut to LETTER_BYTES, and its headers as JSON of texts.
+
+    message: in which the record came.
+    """
     partition, offset = message.place or (0, message.position)
     headers = {
         names.DLQ_REASON: broken.reason,

@@ -16,7 +16,7 @@ OutputKey = tuple[str, str | bytes, int]
 
 
 def output_key(record: Record) -> OutputKey | None:
-    """What makes two deliveries the same output; None for what may be repeated."""
+    """A key that is equal for two deliveries of the same output; None for what may be repeated."""
     payload = record.payload
     if isinstance(payload, Incident):
         return "incident", str(payload.document.get("id", "")), int(payload.document.get("revision") or 0)

@@ -76,7 +76,10 @@ class Service:
         report: Callable[[str], None],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The runner must have been made with ``live=False``; the service lets it lead or follow."""
+        """Makes the runner a standby until it is known who leads, or a shadow (judges, publishes nothing) for good.
+
+        The runner must have been made with ``live=False``. report: takes one line for what a person should know.
+        """
         self._runner = runner
         self._log = log
         self._report = report
@@ -95,7 +98,7 @@ class Service:
         self._health = self._look()
 
     def turn(self) -> float:
-        """Process what has come and keep the role. Returns for how long the caller may sleep, in seconds.
+        """Processes what has come and keeps the role. Returns for how long the caller may sleep, in seconds.
 
         Raises what an operator raises: then the process must end, and its state is as of the last commit.
         """
@@ -121,7 +124,7 @@ class Service:
         return 0.0 if processed else 0.01
 
     def health(self) -> ServiceHealth:
-        """From any thread: as of the last second, but for ``idle_s``."""
+        """The service's health as of the last second, but for ``idle_s``. From any thread."""
         return replace(self._health, idle_s=self._monotonic_s() - self._turned_s)
 
     def _look(self) -> ServiceHealth:

@@ -72,26 +72,29 @@ class RowTable:
         self._dirty = dirty
 
     def get(self, row: str) -> bytes | None:
-        """Makes the row if it was put to be made later."""
+        """The row's value, None without it; makes the value if it was put to be made later."""
         return _made(self._rows, row)
 
     def put(self, row: str, value: bytes) -> None:
-        """Written with the next commit."""
+        """Sets the row's value, to be written with the next commit."""
         self._rows[row] = bytes(value)
         self._dirty.add((*self._prefix, row))
 
     def put_later(self, row: str, make: Callable[[], bytes]) -> None:
-        """``make`` is called when somebody reads the row, or at the next commit; an earlier one is never called."""
+        """Sets a row whose value ``make`` gives when somebody reads it, or at the next commit.
+
+        A ``make`` that was given before for the row is not called any more.
+        """
         self._rows[row] = make
         self._dirty.add((*self._prefix, row))
 
     def delete(self, row: str) -> None:
-        """Gone from the file with the next commit."""
+        """Deletes the row, from the file with the next commit; nothing where there is none."""
         if self._rows.pop(row, None) is not None:
             self._dirty.add((*self._prefix, row))
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
-        """In ascending order of their names."""
+        """(name, value) of all rows, in ascending order of their names."""
         return _all_made(self._rows)
 
 
@@ -121,7 +124,7 @@ class KeyTables:
         self._tables: dict[str, RowTable] = {}
 
     def table(self, name: str) -> RowTable:
-        """The same object each time."""
+        """The table of this name, empty if it is new; the same object each time."""
         found = self._tables.get(name)
         if found is None:
             found = self._tables[name] = self._state.open_table((self._operator, self._key, name))
@@ -132,7 +135,12 @@ class RunnerState:
     """Working copy plus, if a path was given, its SQLite file."""
 
     def __init__(self, path: Path | None, *, bus: str, start_after: int, report: Callable[[str], None]) -> None:
-        """Raises BlockingIOError if another process uses the file; anything else wrong is said and worked around."""
+        """Reads the file at ``path``, if there is one; None keeps all in memory. start_after: the position without a
+        file.
+
+        Raises BlockingIOError if another process uses the file; a file that cannot be used is set aside, and that
+        reported.
+        """
         self.path = path
         self.position = Position(bus=bus, after=start_after)
         self.outbox: list[OutboxEntry] = []
@@ -153,32 +161,34 @@ class RunnerState:
 
     @property
     def is_fresh(self) -> bool:
-        """Nothing was kept of an earlier life."""
+        """Whether nothing was kept of an earlier life."""
         return not self._rows and not self._timers and not self.outbox
 
     @property
     def timer_count(self) -> int:
-        """How many are set."""
+        """How many timers are set."""
         return len(self._timers)
 
     # --- rows ---
     def open_table(self, prefix: tuple[str, str, str]) -> RowTable:
-        """A table of (operator, key, name), made where there is none."""
+        """A table of (operator, key, name), empty where there is none."""
         return RowTable(prefix, self._rows.setdefault(prefix, {}), self._dirty_rows)
 
     def row_count(self) -> int:
-        """Over all operators and keys."""
+        """How many rows all operators and keys have."""
         return sum(map(len, self._rows.values()))
 
     def rows_of(self, operator: str, table: str) -> Iterator[tuple[str, bytes]]:
-        """Rows of one table over all keys."""
+        """(name, value) of the rows of one operator's table, over all keys."""
         for (owner, _, name), rows in self._rows.items():
             if (owner, name) == (operator, table):
                 yield from _all_made(rows)
 
     # --- timers ---
     def set_timer(self, operator: str, key: str, name: str, due_ns: int, set_ns: int) -> None:
-        """Moves one of the same name. due_ns: the bus's time, as is set_ns, when it was set."""
+        """Sets a timer, or moves one of the same name. due_ns, set_ns: Unix by the bus, when it is due and when it was
+        set.
+        """
         due_ns = min(due_ns, _LAST_NS)  # "never" is a time that the file can hold
         current = self._timers.get((operator, key, name))
         if current is not None and current[0] == due_ns:
@@ -192,12 +202,12 @@ class RunnerState:
         self._dirty_timers.add((operator, key, name))
 
     def clear_timer(self, operator: str, key: str, name: str) -> None:
-        """Nothing happens where it is not set."""
+        """Clears a timer; does nothing where it is not set."""
         if self._timers.pop((operator, key, name), None) is not None:
             self._dirty_timers.add((operator, key, name))
 
     def next_due_ns(self) -> int | None:
-        """When the first timer is due; None if none is set."""
+        """When the first timer is due (Unix ns by the bus); None if none is set."""
         while self._heap:
             due_ns, key, name, operator = self._heap[0]
             current = self._timers.get((operator, key, name))
@@ -207,19 +217,21 @@ class RunnerState:
         return None
 
     def pop_timer(self) -> tuple[int, str, str, str]:
-        """Remove the first timer: (due, key, name, operator). Call after next_due_ns() returned a time."""
+        """Removes and returns the first timer: (due, key, name, operator). Call after next_due_ns() returned a time."""
         due_ns, key, name, operator = heapq.heappop(self._heap)
         self.clear_timer(operator, key, name)
         return due_ns, key, name, operator
 
     def restart_timers(self, at_ns: int) -> None:
-        """Let every timer run its full time again from ``at_ns``: nobody could be heard while time stood still."""
+        """Lets every timer run its full time again from ``at_ns``: nobody could be heard while time stood still."""
         for (operator, key, name), (due_ns, set_ns) in list(self._timers.items()):
             self.set_timer(operator, key, name, at_ns + max(0, due_ns - set_ns), at_ns)
 
     # --- outbox ---
     def add_output(self, topic: str, key: str, stamp_ns: int, value: bytes, headers: str = "") -> OutboxEntry:
-        """Into the outbox, to be delivered after the next commit. headers: a JSON object of texts, "" none."""
+        """Adds an output to the outbox, to be delivered after the next commit. headers: a JSON object of texts, ""
+        none.
+        """
         self.position.outbox_id += 1
         entry = OutboxEntry(
             id=self.position.outbox_id,
@@ -235,7 +247,9 @@ class RunnerState:
         return entry
 
     def forget_output(self, entry: OutboxEntry) -> None:
-        """It was delivered; its row goes with the next commit."""
+        """Drops a delivered output from the outbox; its row goes with the next commit. Raises ValueError if it is not
+        there.
+        """
         self.outbox.remove(entry)
         if entry in self._new_outbox:
             self._new_outbox.remove(entry)
@@ -244,7 +258,10 @@ class RunnerState:
 
     # --- SQLite ---
     def commit(self) -> bool:
-        """Write all changes in one transaction. False if the disk refused; the changes stay pending then."""
+        """Writes all changes in one transaction. False if they are not in a file: the disk refused, now or just before.
+
+        They stay pending then, but for a file that could not be opened. True without a path.
+        """
         database = self._database
         if database is None:
             self._forget_changes()
@@ -268,7 +285,7 @@ class RunnerState:
         return True
 
     def close(self) -> None:
-        """Without a commit: what is pending is lost."""
+        """Closes the file without a commit: what is pending is lost."""
         if self._database is not None:
             try:
                 self._database.close()

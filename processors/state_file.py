@@ -14,7 +14,7 @@ _HEADER_MAGIC = b"SQLite format 3\x00"
 
 
 def what_is_wrong(path: Path) -> str | None:
-    """One line if the file must not be used; None if it is ours, empty or absent.
+    """Why the file must not be used as state, in one line; None if it is ours and sound, empty or absent.
 
     Raises OSError, and BlockingIOError where another process uses it.
     """
@@ -57,7 +57,7 @@ def _damage(path: Path) -> str | None:
 
 
 def set_aside(path: Path) -> Path:
-    """Give the file, and what SQLite keeps beside it, a name that is free; that name. Raises OSError."""
+    """Renames the file, and what SQLite keeps beside it, to a free name, which it returns. Raises OSError."""
     number = 1
     while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
         number += 1

@@ -28,13 +28,16 @@ _STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {7: _from_7, 8: _fr
 
 
 def bring_up(database: sqlite3.Connection, version: int) -> None:
-    """Make a file of ``version`` one of this release, inside the caller's transaction. Raises sqlite3.Error."""
+    """Changes a file of ``version`` to one of this release, inside the caller's transaction. Raises sqlite3.Error.
+
+    Raises KeyError for a version that is not read any more.
+    """
     for step in range(version, SCHEMA_VERSION):
         _STEPS[step](database)
 
 
 def give_rowids(database: sqlite3.Connection, create_rows: str) -> None:
-    """Make the table of rows anew with rowids, where it was made without; every release reads and writes either.
+    """Makes the table of rows anew with rowids, where it was made without; every release reads and writes either.
 
     create_rows: the statement that makes it. Inside the caller's transaction. Raises sqlite3.Error.
     """

@@ -27,10 +27,11 @@ from ..telemetry.vocabulary import Bucket, Kind, Scope, Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldFinding:
-    """Times are Unix seconds; what has no onset began when it was seen. severity: "" is left to whoever reads it.
+    """What a finding says, whoever wrote it. Times are Unix seconds; what has no onset began when it was seen.
 
-    grew: of steps that take longer, what makes them so; "" not known. stalls: begin and end of each burst. always: it
-    was so as long as the job is seen. steps_before: of the training, before its attempt. text: the body as JSON.
+    severity: "" is left to whoever reads it. grew: of steps that take longer, what makes them so; "" not known. stalls:
+    begin and end of each burst. always: it was so as long as the job is seen. steps_before: of the training, before its
+    attempt. text: the body as JSON.
     """
 
     kind: Kind

@@ -20,8 +20,10 @@ class Allocation:
         return all(job.spec.name == for_job or not job.holds(node) for job in self._jobs)
 
     def make_room(self, begin_s: float, end_s: float) -> None:
-        """Jobs whose turn it is push out those of less priority that have their nodes; who was pushed out gets them
-        back when they are free."""
+        """Preempts jobs that hold nodes of a job of more priority that is due by ``end_s`` (seconds of the simulation).
+
+        Who was pushed out gets the nodes back when they are free.
+        """
         for job in self._jobs:
             if not job.is_due(end_s):
                 continue

@@ -18,7 +18,10 @@ Ints = NDArray[np.int64]
 
 
 class AttemptAgents:
-    """identities, clocks: by node of the job. One reduction stands for the agents of several nodes: it is faster."""
+    """The agents of all nodes of an attempt. identities, clocks: by node of the job.
+
+    One reduction stands for the agents of several nodes: it is faster.
+    """
 
     def __init__(
         self,
@@ -57,8 +60,10 @@ class AttemptAgents:
         steps: AttemptSteps,
         processes: Processes,
     ) -> dict[int, list[Block]]:
-        """Blocks by node of the job. moments: seconds, one for each node; active: whether it flushes then; progress:
-        whether its progress rows go with it.
+        """What agents of nodes read: blocks by place of the node in the job; a node that brings nothing is left out.
+
+        By node: moments (seconds of the simulation), active (whether it flushes then), progress (whether its progress
+        rows go with it). steps, processes: of the attempt, of all its ranks.
         """
         live = steps.recordings()
         blocks: dict[int, list[Block]] = {}
@@ -77,15 +82,17 @@ class AttemptAgents:
         return blocks
 
     def read_until_ns(self) -> int:
-        """Up to when all rings have been read; what is older may go."""
+        """Unix ns up to which agents have read every ring: what is older may be dropped. 0 without agents."""
         return min((agents.read_until_ns() for agents in self._agents), default=0)
 
     def forget_later(self, rank: int, at_s: float) -> None:
-        """Its exit is told then: its ring is closed at the flush after it."""
+        """Notes that the rank's exit is told at ``at_s`` (seconds of the simulation); the next ``forget_ended`` after
+        it closes its ring.
+        """
         self._exits_told.setdefault(rank // self._per_node, []).append((at_s, rank))
 
     def forget_ended(self, node: int, until_s: float) -> None:
-        """Rings whose exit has been told are closed."""
+        """Closes rings of the node's ranks whose exit was told by ``until_s``. node: place in the job."""
         ended = self._exits_told.get(node, [])
         for at_s, rank in ended:
             if at_s <= until_s:

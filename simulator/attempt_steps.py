@@ -31,9 +31,9 @@ _KEPT = 2
 
 @dataclass(kw_only=True, eq=False)
 class AttemptSteps:
-    """phase_before, since_ns: what the ranks do before the first step, and since when.
+    """The steps of an attempt. phase_before, since_ns: what the ranks do before the first step, and since when.
 
-    steps_only: calls are not recorded.
+    begin_s: by rank, when it begins the first step. steps_only: calls are not recorded.
     """
 
     mesh: Mesh
@@ -53,40 +53,43 @@ class AttemptSteps:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether hosts return from calls that their devices have yet to make."""
+        """Whether hosts return from calls before their devices make them, as with nccl."""
         return self.recipe.backend == "nccl"
 
     def extend(self, until_s: float, processes: Processes) -> None:
-        """Compute all steps that some rank begins until then."""
+        """Computes all steps that some rank begins until ``until_s``."""
         while not self.live or bool((self.live[-1].times.host_s <= until_s).any()):
             if not self.live and not bool((self.begin_s <= until_s).any()):
                 return
             self._begin(processes)
 
     def lay_out_first(self, processes: Processes) -> None:
-        """The first step, which says where they stand before it begins."""
+        """Computes the first step, which says where ranks stand before it begins; nothing if any step is there."""
         if not self.live:
             self._begin(processes)
 
     def recompute(self, processes: Processes) -> None:
-        """Something has happened within them."""
+        """Computes all live steps again, as something has happened within them."""
         for place, live in enumerate(self.live):
             if place:
                 live.begin_s, live.device_s = self.live[place - 1].times.host_s, self.live[place - 1].times.device_s
             self._compute(live, place, processes)
 
     def prune(self, before_ns: int, processes: Processes) -> None:
-        """Forget steps of which everything has long been told."""
+        """Moves steps that ended before ``before_ns`` from ``live`` to ``finished``; the last two always stay live."""
         while len(self.live) > _KEPT and max(rec.last for rec in self.live[0].recordings) < before_ns:
             self.finished.append(self.summary(self.live[0], processes))
             self.live.pop(0)
 
     def recordings(self) -> list[list[StepRecording]]:
-        """By stage, oldest first."""
+        """By stage, the recordings of live steps, oldest first."""
         return [[live.recordings[stage] for live in self.live] for stage in range(self.mesh.pipeline)]
 
     def next_call_s(self, ranks: Ints, after_s: float) -> Floats:
-        """When these ranks' hosts next do anything after then, or are in a wait for their device; inf: never."""
+        """By rank given, when its host next does anything after ``after_s``; ``after_s`` while it waits for its device.
+
+        inf: never, in the steps computed so far.
+        """
         found = np.full(ranks.size, np.inf)
         size = self.mesh.stage_size
         for live in self.live:
@@ -103,20 +106,20 @@ class AttemptSteps:
         return found
 
     def first_call_s(self, rank: int, step: int) -> float:
-        """When this rank's host first calls anything in this step; inf: not yet known, or never."""
+        """When this rank's host first calls anything in this step of the attempt; inf: not yet known, or never."""
         stage, inside = divmod(rank, self.mesh.stage_size)
         called = [live.times.called[stage][:, inside] for live in self.live if live.step == step]
         return min((float(times.min()) for times in called), default=float("inf"))
 
     def saves(self) -> Iterator[tuple[int, Floats]]:
-        """Of steps that write a checkpoint: the step, and when each rank begins to; inf: never."""
+        """For each live step that writes a checkpoint: the step, and by rank when it begins to; inf: never."""
         for live in self.live:
             began, _ = saves_of(live)
             if np.isfinite(began).any():
                 yield live.step, began
 
     def phase_at(self, rank: int, at_s: float) -> tuple[int, Phase]:
-        """Step and phase of a rank then."""
+        """Step and phase that the rank is in at ``at_s``, by the recordings of live steps; step 0 before the first."""
         step, phase = -1, self.phase_before
         stage, inside = divmod(rank, self.mesh.stage_size)
         at_ns = round(at_s * 1e9)
@@ -130,7 +133,7 @@ class AttemptSteps:
         return max(step, 0), phase
 
     def waits_for_input(self, at_ns: Ints) -> NDArray[np.bool_]:
-        """By rank: whether it stands in its fetching of data, or saves."""
+        """By rank, whether it fetches data or saves at ``at_ns``. at_ns: by rank, ns of the simulation."""
         waits = np.zeros(self.mesh.world_size, bool)
         if not self.live:
             return waits
@@ -146,7 +149,7 @@ class AttemptSteps:
         return waits
 
     def oldest_open_s(self, now_s: float) -> Floats:
-        """By rank: since when its oldest call is open, inf none."""
+        """By rank, since when its oldest collective is open at ``now_s``; inf: none is."""
         oldest = np.full(self.mesh.world_size, np.inf)
         for live in self.live:
             for stage in range(self.mesh.pipeline):
@@ -265,7 +268,7 @@ class AttemptSteps:
         return known
 
     def summary(self, live: LiveStep, processes: Processes) -> Finished:
-        """Of a step that has ended."""
+        """What the time of a step that has ended was spent on: computed again without what slowed it down."""
 
         def again(**differs: bool) -> StageTimes:
             return propagate(live.program, self._given(live, processes, **differs))

@@ -28,6 +28,6 @@ def ns(seconds: float) -> int:
 
 
 def generator(*words: Any) -> np.random.Generator:
-    """The same for the same words, whoever has drawn before."""
+    """A random generator seeded by the words alone: it draws the same for the same words. words: integers or text."""
     numbers = [word if isinstance(word, int) else int.from_bytes(str(word).encode()[:32], "little") for word in words]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(numbers)))

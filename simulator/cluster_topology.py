@@ -47,19 +47,19 @@ class ClusterShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """One port per GPU: GPU i of a node sends through port i (rail i)."""
+    """Where everything stands in a cluster. One port per GPU: GPU i of a node sends through port i (rail i)."""
 
     shape: ClusterShape
     cluster: str = "simulated"
 
     @property
     def nodes(self) -> int:
-        """How many the cluster has."""
+        """How many nodes the cluster has."""
         return self.shape.nodes
 
     @property
     def gpus(self) -> int:
-        """How many all nodes have."""
+        """How many GPUs all nodes have together."""
         return self.shape.nodes * self.shape.gpus_per_node
 
     @cached_property
@@ -93,34 +93,36 @@ class Topology:
         return int(self.supply_of_node[-1]) + 1
 
     def node_of_gpu(self, gpu: int) -> int:
-        """gpu: its number in the cluster, which counts through the nodes."""
+        """The node's number. gpu: its number in the cluster, which counts through the nodes."""
         return gpu // self.shape.gpus_per_node
 
     # --- names --------------------------------------------------------------------------------------------------------
     def node_name(self, node: int) -> str:
-        """As the node's agent tells it."""
+        """The node's name as its agent tells it, ``node-00012``."""
         return f"node-{node:05d}"
 
     def gpu_uuid(self, gpu: int) -> str:
-        """The same in every run of a cluster of this name."""
+        """The UUID of the GPU with this number in the cluster; the same in every run of a cluster of this name."""
         words = hashlib.blake2b(f"{self.cluster}/{gpu}".encode(), digest_size=16).hexdigest()
         return f"GPU-{words[:8]}-{words[8:12]}-{words[12:16]}-{words[16:20]}-{words[20:]}"
 
     def pci_bus(self, gpu: int) -> str:
-        """Its address on its node, as the driver writes it."""
+        """The GPU's PCI address on its node, as the driver writes it. gpu: its number in the cluster."""
         return f"0000:{_BUSES[gpu % self.shape.gpus_per_node]}:00.0"
 
     def port_name(self, port: int) -> str:
-        """The network port that belongs to the GPU of this number."""
+        """The name on its node of the network port that belongs to the GPU with this number in the cluster."""
         return f"mlx5_{port % self.shape.gpus_per_node}/1"
 
     @staticmethod
     def driver_release(number: int) -> str:
-        """The driver's version, by the number that a parameter has."""
+        """The driver's version for the value of the parameter host.release. Raises IndexError for an unknown one."""
         return _DRIVERS[number]
 
     def labels(self, node: int) -> dict[str, str]:
-        """As a site's own table of places has them."""
+        """The node's rack, leaf, pdu, storage, service, and spine where routes are static, as in a site's table of
+        places.
+        """
         found = {
             "rack": f"rack-{int(self.rack_of_node[node]):04d}",
             "leaf": f"leaf-{int(self.leaf_of_node[node]):04d}",

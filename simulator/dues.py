@@ -15,19 +15,19 @@ class _Due:
 
 
 class Dues:
-    """At one time first come is first done."""
+    """What is to be done at later times of a simulation. Of things at one time the first put is done first."""
 
     def __init__(self) -> None:
         self._dues: list[_Due] = []
         self._count = 0
 
     def put(self, at_s: float, act: Callable[[float], None]) -> None:
-        """act: is given the time."""
+        """Adds what is to be done at ``at_s`` (seconds of the simulation). act: is given that time."""
         self._count += 1
         heapq.heappush(self._dues, _Due(at_s, self._count, act))
 
     def act_until(self, until_s: float) -> None:
-        """Do all that is due before then, and what is put meanwhile."""
+        """Does all that is due before ``until_s``, in order, and what is put meanwhile."""
         while self._dues and self._dues[0].at_s < until_s:
             due = heapq.heappop(self._dues)
             due.act(due.at_s)

@@ -59,7 +59,7 @@ _VALUE_AFTER, _START_BEFORE = 9, 9
 
 
 class RepeatedPoints:
-    """Of one node. Points of one time are one look, and a request of their own."""
+    """Encodes the points of one node when called. Points of one time are one look, and a request of their own."""
 
     def __init__(self) -> None:
         self._looks: dict[tuple[str, int], _Look] = {}
@@ -90,7 +90,9 @@ class RepeatedPoints:
         return values
 
     def look_of(self, value: bytes) -> _Look | None:
-        """The collection that these bytes were made of; None where they were encoded in full."""
+        """The look of which only times and values were encoded into these bytes; None where they were
+        encoded in full.
+        """
         return self._given.get(value)
 
 
@@ -121,12 +123,16 @@ class RepeatedGate(RedactionFilter):
     """The agents' gate, which does not read what differs only in numbers from what it has let through unchanged."""
 
     def __init__(self, encoded: RepeatedPoints, requests: RequestRedactor) -> None:
-        """requests: of all nodes, since most texts are the same on each of them."""
+        """The gate of one node. encoded: of that node; requests: of all nodes, since most texts are the same on each of
+        them.
+        """
         super().__init__(requests=requests)
         self._encoded = encoded
 
     def message(self, topic: str, key: str, value: bytes) -> tuple[str, bytes] | None:
-        """As the gate does it; bytes that passed once unchanged are not searched again."""
+        """Key and value as the gate lets them through, None where it does not; bytes clean before are not searched
+        again.
+        """
         look = self._encoded.look_of(value)
         if look is not None and look.is_clean:
             return key, value

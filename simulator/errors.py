@@ -62,17 +62,21 @@ class FailingAttempt(Protocol):
         *,
         is_victim: bool = False,
     ) -> Ints:
-        """An uncaught exception of these ranks at these times; who raises it indeed."""
+        """Ranks raise an exception that nobody catches; returns those that really raise. at_s: by rank given; inf:
+        never.
+
+        is_victim: it is an error of communication.
+        """
         ...
 
 
 def user_frames(function: str, line: int) -> tuple[UserFrame, ...]:
-    """Of the training script, outermost first."""
+    """Stack frames of the training script: ``main``, which called ``function`` at ``line``."""
     return (UserFrame(SCRIPT, 140, "main"), UserFrame(SCRIPT, line, function))
 
 
 def at_next_device_call(attempt: FailingAttempt, ranks: Ints, after_s: float, type_name: str, message: str) -> None:
-    """A device that does not work any more: the process hears of it when it next asks."""
+    """Lets ranks raise at their next call after ``after_s``, as the device that they ask does not work any more."""
     attempt.steps.extend(after_s, attempt.processes)
     when = attempt.steps.next_call_s(ranks, after_s)
     when = np.where(np.isinf(when), after_s, when) + 0.03  # it stands in a call that needs the device
@@ -80,19 +84,22 @@ def at_next_device_call(attempt: FailingAttempt, ranks: Ints, after_s: float, ty
 
 
 def at_next_line(attempt: FailingAttempt, ranks: Ints, after_s: float) -> None:
-    """An index out of bounds, at the next call that each of these ranks makes after ``after_s``."""
+    """Lets each of these ranks raise an index out of bounds at its next call after ``after_s``."""
     attempt.steps.extend(after_s, attempt.processes)
     when = attempt.steps.next_call_s(ranks, after_s)
     attempt.raise_in(ranks, when, *_BAD_INDEX, user_frames("embed", 61))
 
 
 def in_step(attempt: FailingAttempt, rank: int, step: int) -> None:
-    """At its first call in this step (of the whole run), once that is known."""
+    """Lets the rank raise at its first call in this step (of the whole run), once the time of that is known."""
     attempt.raise_in(np.array([rank]), _first_call_s(attempt, rank, step), *_BAD_INDEX, user_frames("embed", 61))
 
 
 def bad_access_in_step(attempt: FailingAttempt, rank: int, step: int) -> None:
-    """A kernel of it reads where it may not; the driver says so at once, and its host hears of it later."""
+    """Lets a kernel of the rank read where it may not in this step (of the whole run); its host raises a moment later.
+
+    The driver says so at once.
+    """
     when = _first_call_s(attempt, rank, step)
     raised = attempt.raise_in(np.array([rank]), when + _HEARD_AFTER_S, *_BAD_ACCESS, user_frames("train_step", 88))
     if raised.size:
@@ -100,14 +107,14 @@ def bad_access_in_step(attempt: FailingAttempt, rank: int, step: int) -> None:
 
 
 def without_device_memory(attempt: FailingAttempt, ranks: Ints, at_s: float) -> None:
-    """At the next call from then on."""
+    """Lets ranks raise that their GPU has no memory left, at their next call after ``at_s``."""
     attempt.steps.extend(at_s, attempt.processes)
     when = attempt.steps.next_call_s(ranks, at_s)
     attempt.raise_in(ranks, when, *_NO_DEVICE_MEMORY, user_frames("forward", 74))
 
 
 def without_shared_memory(attempt: FailingAttempt, ranks: Ints, after_s: float) -> None:
-    """The kernel ends workers of loaders, and their ranks hear of it."""
+    """Lets ranks raise that a loader's worker was killed for want of shared memory, at some call after ``after_s``."""
     random = generator(attempt.spec.name, attempt.number, "workers")
     attempt.steps.extend(after_s, attempt.processes)
     when = attempt.steps.next_call_s(ranks, after_s) + random.uniform(0.0, _WORKERS_ASK_S, ranks.size)
@@ -118,7 +125,7 @@ def without_shared_memory(attempt: FailingAttempt, ranks: Ints, after_s: float) 
 
 
 def without_space(attempt: FailingAttempt, since_s: float) -> None:
-    """Whoever writes its part of a checkpoint from then on."""
+    """Lets every rank raise that the quota is exceeded which writes its part of a checkpoint from ``since_s`` on."""
     random = generator(attempt.spec.name, attempt.number, "writes")
     fails_s = random.uniform(0.05, _WRITE_FAILS_S, attempt.spec.mesh.world_size)
     type_name, message = _NO_SPACE
@@ -129,7 +136,7 @@ def without_space(attempt: FailingAttempt, since_s: float) -> None:
 
 
 def with_bad_norm(attempt: FailingAttempt) -> None:
-    """Rank 0 looks at the gradient norm of each step, which is the same everywhere, and ends the run if it is none."""
+    """Lets rank 0 raise at the end of a live step whose gradient norm is NaN; nothing where none is."""
     bad = next((live for live in attempt.steps.live if np.isnan(live.draws.norm[0])), None)
     if bad is not None:
         type_name, message = _BAD_NORM
@@ -138,7 +145,9 @@ def with_bad_norm(attempt: FailingAttempt) -> None:
 
 
 def not_met(attempt: FailingAttempt, joins: NDArray[np.bool_], at_s: float) -> None:
-    """Whoever has come to the meeting of all ranks gives it up. joins: by rank, whether it has come (true)."""
+    """Lets ranks that have come to the meeting of all ranks give it up at ``at_s``. joins: by rank, whether it has
+    come.
+    """
     type_name, message = _NOT_MET
     words = message.format(seconds=int(attempt.spec.recipe.timeout_s), met=int(joins.sum()), all=joins.size)
     ranks = np.flatnonzero(joins)

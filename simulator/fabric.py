@@ -25,10 +25,10 @@ Floats = NDArray[np.float64]
 
 
 class Flows:
-    """Of one job on its nodes: which leaf and spine the rings of its groups pass. Fixed while it runs."""
+    """Which leaf and spine the rings of a job's groups pass. Fixed while the job runs."""
 
     def __init__(self, job: str, mesh: Mesh, gpus: NDArray[np.int64], topology: Topology) -> None:
-        """gpus: by rank."""
+        """Lays the rings of the job's groups over leaves and spines. gpus: by rank, the number in the cluster."""
         self.mesh, self.gpus = mesh, gpus
         self._spines = topology.shape.spines
         self.leaf = topology.leaf_of_node[gpus // topology.shape.gpus_per_node]
@@ -53,7 +53,9 @@ class Flows:
 def group_rates(
     jobs: Mapping[str, Flows], resources: Resources, topology: Topology, traffic: Mapping[str, float]
 ) -> dict[str, dict[str, Floats]]:
-    """Bytes per second that each rank's group gets, by job and dimension. traffic: share of time that a job sends."""
+    """By job and dimension, bytes per second that each rank's group gets. traffic: by job, its share of time that it
+    sends.
+    """
     spines = topology.shape.spines
     load = np.zeros(topology.leaves * spines)
     for name, flows in jobs.items():
@@ -92,7 +94,7 @@ def _least(group: NDArray[np.int64], values: Floats) -> Floats:
 
 
 def links_down(gpus: NDArray[np.int64], resources: Resources, topology: Topology) -> NDArray[np.bool_]:
-    """By rank, a flag: nothing can be sent through its port. gpus: by rank, the number in the cluster."""
+    """By rank, whether nothing can be sent through its port. gpus: by rank, the number in the cluster."""
     nodes = gpus // topology.shape.gpus_per_node
     leaf = topology.leaf_of_node[nodes]
     return np.asarray((resources.of("port", "up")[gpus] == 0) | (resources.of("leaf", "up")[leaf] == 0))

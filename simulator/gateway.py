@@ -15,11 +15,16 @@ from .sent import SentMessage
 
 class Gateway:
     def __init__(self, holds_s: float) -> None:
-        """holds_s: what comes within such a time goes on together; 0: each by itself, and at once."""
+        """holds_s: messages of one topic and key that come within such a time go on together; 0: each by itself, at
+        once.
+        """
         self._holds_s = holds_s
 
     def through(self, arrived: Sequence[SentMessage], until_s: float) -> list[SentMessage]:
-        """What comes out of a window's messages by its end, until_s; both in the order of their arrival."""
+        """What the collector sends on of a window's messages by the window's end ``until_s``, in order of time.
+
+        Messages already encoded pass as they are.
+        """
         if not self._holds_s:
             return list(arrived)
         together: dict[tuple[int, str, str], list[SentMessage]] = {}

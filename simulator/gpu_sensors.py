@@ -26,7 +26,7 @@ _BITS = {word: bit for bit, word in THROTTLE_REASONS.items()}
 
 
 class GpuSensors:
-    """Of one node. numbers: of its GPUs in the cluster."""
+    """The GPU collector of one node. numbers: of its GPUs in the cluster."""
 
     def __init__(self, node: int, *, topology: Topology, resources: Resources, heat: Heat, hardware: Hardware) -> None:
         self._resources, self._heat, self._hardware = resources, heat, hardware
@@ -50,12 +50,17 @@ class GpuSensors:
 
     @property
     def driver_hangs_since_s(self) -> float:
-        """Whoever asks the driver of this node from then on waits for ever; inf: it answers."""
+        """From when on whoever asks the driver of this node waits for ever, in seconds of the simulation; inf: it
+        answers.
+        """
         since = self._hardware.firmware_down_since_s
         return min((since[gpu] for gpu in self.numbers if gpu in since), default=np.inf)
 
     def look(self, at_s: float, now: Timestamps) -> Collected:
-        """Values of all GPUs; those that change by an administrator's hand once a minute."""
+        """Values of all GPUs at ``at_s``, and an event for each newly lost one.
+
+        Values that only an administrator changes come once a minute.
+        """
         out, resources = GpuCollection(now), self._resources
         slow = at_s >= self._slow_due_s
         if slow:
@@ -71,7 +76,7 @@ class GpuSensors:
         return out.done()
 
     def hear(self, word: DriverWord, now: Timestamps) -> Collected:
-        """What the driver says by itself, as an event of its GPU."""
+        """The driver's word as an event of its GPU; a lost GPU is remembered."""
         known = self._known[word.gpu - self.numbers.start]
         out = GpuCollection(now)
         if word.event in ("nvlink_down", "nvlink_up"):
@@ -87,7 +92,9 @@ class GpuSensors:
         return out.done()
 
     def place_ranks(self, ranks: Mapping[int, RankHere], now: Timestamps) -> Collected:
-        """Whose process is on which GPU: told once of each. ranks: of this node, by pid."""
+        """Events of which process is on which GPU, once for each process and attempt; none on lost
+        GPUs. ranks: by pid.
+        """
         out = GpuCollection(now)
         for pid, rank in ranks.items():
             known = self._known[rank.gpu - self.numbers.start]

@@ -30,7 +30,10 @@ class TimeUse(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """step: of PRODUCTIVE spans, counted over the whole run; -1 none."""
+    """A stretch of a job's time that went into one bucket. Times are ns of the simulation.
+
+    step: of PRODUCTIVE spans, counted over the whole run; -1 none.
+    """
 
     job: str
     attempt: int
@@ -71,7 +74,9 @@ class Truth:
 
 @dataclass(kw_only=True)
 class GroundTruth:
-    """start_unix_ns: the Unix time of the run's begin, on the clock of the bus."""
+    """The faults of a run, and what became of every second of its jobs. start_unix_ns: the run's begin, by the bus's
+    clock.
+    """
 
     seed: int
     scenario: str
@@ -80,7 +85,7 @@ class GroundTruth:
     spans: list[Span] = field(default_factory=list)
 
     def add(self, job: str, attempt: int, bucket: TimeUse, until_s: float, step: int = -1) -> None:
-        """The job's next span: from where its last one ended. An empty one is left out.
+        """Adds the job's next span, from where its last one ended until ``until_s``; none where that is not later.
 
         Raises ValueError for a job that has not been opened.
         """
@@ -95,20 +100,20 @@ class GroundTruth:
             self._reach[job] = end_ns
 
     def open(self, job: str, at_s: float, *, gpus: int) -> None:
-        """A job was asked for at ``at_s``: from there on every second of it has a bucket."""
+        """Begins the account of a job that was asked for at ``at_s``: from there on every second of it has a bucket."""
         self._gpus[job] = gpus
         self._reach[job] = self._begin[job] = ns(at_s)
 
     def reach_ns(self, job: str) -> int | None:
-        """Up to when it is told what became of the job."""
+        """Up to when (ns of the simulation) it is told what became of the job; None: it was not opened."""
         return self._reach.get(job)
 
     def begin_ns(self, job: str) -> int:
-        """When the job was asked for, of the simulation. Raises KeyError for a job that was not."""
+        """When the job was asked for, in ns of the simulation. Raises KeyError for a job that was not opened."""
         return self._begin[job]
 
     def lose(self, job: str, attempt: int, after_step: int) -> None:
-        """Steps of this attempt from ``after_step`` on were not saved: their time was for nothing."""
+        """Turns productive spans of this attempt from ``after_step`` on into rework: the steps were not saved."""
 
         def is_lost(span: Span) -> bool:
             mine = span.job == job and span.attempt == attempt
@@ -117,7 +122,7 @@ class GroundTruth:
         self.spans = [replace(span, bucket=TimeUse.REWORK) if is_lost(span) else span for span in self.spans]
 
     def sums_ns(self, job: str) -> dict[TimeUse, int]:
-        """By bucket, over all attempts of the job; buckets without time are left out."""
+        """The job's time in ns by bucket, over all its attempts; buckets without time are left out."""
         sums: dict[TimeUse, int] = {}
         for span in self.spans:
             if span.job == job:

@@ -31,7 +31,7 @@ MMU_FAULT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverWord:
-    """Of the GPU driver: event ("xid", "gpu_lost", "gpu_back") of a GPU of the cluster."""
+    """What the GPU driver says at ``at_s``: event ("xid", "gpu_lost", "gpu_back") of a GPU of the cluster."""
 
     at_s: float
     gpu: int
@@ -41,7 +41,9 @@ class DriverWord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedKernelLine:
-    """of: what it depends on until it is said: whole again by then, there is nothing to say."""
+    """A line of a node's kernel log. of: what it depends on until it is said: whole again by then, there is nothing to
+    say.
+    """
 
     at_s: float
     node: int
@@ -51,7 +53,9 @@ class SimulatedKernelLine:
 
 @dataclass(kw_only=True)
 class Hardware:
-    """``changed`` and ``killed`` note what is said; the sensors of the node take it."""
+    """What hardware, driver and kernel of all nodes say. ``changed`` and ``killed`` note it; the sensors of the node
+    take it.
+    """
 
     topology: Topology
     lines: list[SimulatedKernelLine] = field(default_factory=list)
@@ -66,7 +70,7 @@ class Hardware:
     _unanswered: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def changed(self, change: ParameterChange) -> None:
-        """Puts down what is said of the change, by whom and when."""
+        """Notes what hardware, driver and kernel say of the change, and when; nothing for most parameters."""
         tell = self._of_parameters.get((change.family, change.name))
         if tell is not None:
             nodes = change.family == "host"
@@ -139,7 +143,7 @@ class Hardware:
             self.losing_since_s[port] = change.at_s
 
     def ack_timeouts(self, port: int, at_s: float) -> int:
-        """What the port had to send again, for want of an answer."""
+        """What the port had sent again by ``at_s`` for want of an answer, as a count."""
         return int(max(0.0, at_s - self.losing_since_s.get(port, at_s)) * _RESENT_PER_S)
 
     def _mount(self, change: ParameterChange, node: int) -> None:
@@ -160,24 +164,26 @@ class Hardware:
             self._say(change.at_s, node, f"EDAC MC1: {int(change.value)} CE memory read error on {where}")
 
     def killed(self, at_s: float, node: int, pid: int, resident_bytes: float) -> None:
-        """The kernel has ended a process for its memory."""
+        """Notes the kernel's line that it has ended a process for its memory."""
         kib = int(resident_bytes / 1024)
         text = f"Out of memory: Killed process {pid} (python3) total-vm:{2 * kib}kB, anon-rss:{kib}kB, file-rss:0kB"
         self._say(at_s, node, text)
 
     def bad_access(self, at_s: float, gpu: int, pid: int) -> None:
-        """A process's kernel has read where it may not; then what is left of it is cleaned up."""
+        """Notes what the driver says of a process whose kernel has read where it may not, and of
+        cleaning up after it.
+        """
         self._xid(at_s, gpu, 31, MMU_FAULT, pid=pid)
         self._xid(at_s + _CLEANED_UP_AFTER_S, gpu, 45, "Ch 00000008", pid=pid)
 
     def take_lines(self, until_s: float) -> list[SimulatedKernelLine]:
-        """Kernel lines before ``until_s``, in the order of their time; they are given once."""
+        """Removes and returns kernel lines before ``until_s``, in the order of their time."""
         due = [line for line in self.lines if line.at_s < until_s]
         self.lines = [line for line in self.lines if line.at_s >= until_s]
         return sorted(due, key=lambda line: line.at_s)
 
     def take_words(self, until_s: float) -> list[DriverWord]:
-        """What drivers say before ``until_s``, in the order of its time; it is given once."""
+        """Removes and returns what drivers say before ``until_s``, in the order of its time."""
         due = [word for word in self.words if word.at_s < until_s]
         self.words = [word for word in self.words if word.at_s >= until_s]
         return sorted(due, key=lambda word: word.at_s)

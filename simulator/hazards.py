@@ -34,7 +34,9 @@ class Hazards:
         self._resources, self._seed = resources, seed
 
     def strike(self, jobs: Sequence[RunningJob], begin_s: float, end_s: float) -> None:
-        """What fails in this window, at the ranks that are in their steps."""
+        """Lets weak GPUs and memories fail by chance from ``begin_s`` to ``end_s``: ranks on them that are in steps
+        raise or die.
+        """
         hours = (end_s - begin_s) / _S_PER_HOUR
         random = generator(self._seed, "hazards", round(begin_s * 1e3))
         gpu_fails, memory_fails = (

@@ -22,7 +22,9 @@ TIME_CONSTANT_S = 15.0
 
 
 class Heat:
-    """``advance`` in steps of the simulation; then ``speed`` and ``throttled`` hold."""
+    """Temperatures and clocks of all GPUs. Call ``advance`` in steps of the simulation; then ``speed`` and
+    ``throttled`` hold.
+    """
 
     def __init__(self, topology: Topology, resources: Resources) -> None:
         self._topology, self._resources = topology, resources
@@ -34,7 +36,7 @@ class Heat:
         self.braked = np.zeros(topology.gpus, bool)
 
     def advance(self, seconds: float, busy: NDArray[np.bool_]) -> None:
-        """So many seconds later. busy: a flag for each device of the cluster, whether it computes."""
+        """Moves temperatures and clocks on by ``seconds``. busy: by GPU of the cluster, whether it computes."""
         resources = self._resources
         inlet = resources.of("supply", "inlet_c")[self._supply]
         resistance = KELVIN_PER_W / np.maximum(resources.of("gpu", "cooling"), 0.05)

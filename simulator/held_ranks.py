@@ -17,7 +17,9 @@ _NFS_STACK = ("rpc_wait_bit_killable", "__rpc_execute", "nfs4_call_sync_sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHere:
-    """A rank's process on this node. held_since_s: it waits in the kernel, inf it does not; in_driver: for a GPU."""
+    """A rank's process on this node. held_since_s: since when it waits in the kernel, inf it does not; in_driver: for a
+    GPU.
+    """
 
     pid: int
     identity: Identity
@@ -28,7 +30,7 @@ class RankHere:
 
 
 class HeldRanks:
-    """The collector of processes. period_s: between two of its looks."""
+    """The collector of processes that wait in the kernel. period_s: between two of its looks."""
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
@@ -36,7 +38,10 @@ class HeldRanks:
         self._held_told_ns: dict[int, int] = {}
 
     def look(self, ranks: Mapping[int, RankHere], at_s: float, now: Timestamps) -> Collected:
-        """An event of each rank that has been held for some looks, told again while it lasts. ranks: by pid."""
+        """An event for each rank that some looks in a row found waiting in the kernel, told again from time to time.
+
+        ranks: by pid, as they are at ``at_s``. now: the node's clocks then.
+        """
         happenings: list[NodeEvent] = []
         for pid, rank in ranks.items():
             if rank.held_since_s > at_s:

@@ -36,7 +36,8 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """nodes: where it runs, in the order of its ranks. spares: nodes that take the place of broken ones at a restart.
+    """A job as its owner asked for it. nodes: where it runs, in the order of its ranks. spares: nodes that take the
+    place of broken ones at a restart.
 
     steps: after so many it is done; 0: it goes on. priority: jobs of less have to make room for it. steps_only: its
     agents send one row per rank and step, and events.
@@ -67,7 +68,7 @@ class JobSpec:
             )
 
     def gpus(self, topology: Topology) -> NDArray[np.int64]:
-        """By rank."""
+        """By rank, the GPU's number in the cluster."""
         per_node = topology.shape.gpus_per_node
         return (np.array(self.nodes)[:, None] * per_node + np.arange(self.ranks_per_node)).reshape(-1)
 

@@ -21,7 +21,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conditions:
-    """What the next step meets by way of resources; by rank."""
+    """What the next step meets by way of resources; by rank. Paces are times by those of a sound GPU or host.
+
+    rate: bytes per second of its group, by dimension.
+    """
 
     kernel_pace: Floats
     launch_pace: Floats
@@ -69,13 +72,15 @@ class Finished:
 
 
 def length_s(program: StepProgram, times: StageTimes, phase: Phase, until_s: float = np.inf) -> float:
-    """From when the last rank comes to this phase until the last one leaves it, no later than then; 0 without one."""
+    """Seconds from when the last rank comes to this phase until the last one leaves it, or ``until_s``;
+    0 without one.
+    """
     begin_s, end_s = edges_s(program, times, phase)
     return max(0.0, min(end_s, until_s) - begin_s) if begin_s < until_s else 0.0
 
 
 def edges_s(program: StepProgram, times: StageTimes, phase: Phase) -> tuple[float, float]:
-    """When the last rank comes to this phase, and the last one leaves it; inf: never."""
+    """When the last rank comes to this phase, and when the last one leaves it; (inf, inf) for a step without it."""
     begins, ends = [], []
     for stage, operations in enumerate(program.stages):
         places = [place for place, operation in enumerate(operations) if operation.phase is phase]
@@ -86,7 +91,10 @@ def edges_s(program: StepProgram, times: StageTimes, phase: Phase) -> tuple[floa
 
 
 def idle_from_s(live: LiveStep) -> float:
-    """When all have done what a script does between two steps, and would begin this one's work; inf: never."""
+    """When all ranks have done what a script does between two steps (evaluate, save) and would begin the step's work.
+
+    inf: never. Where it does nothing there, when the last one begins the step.
+    """
     after = (
         edges_s(live.program, live.times, phase)[1] for phase in (Phase.EVAL, Phase.CHECKPOINT) if _has(live, phase)
     )
@@ -98,7 +106,7 @@ def _has(live: LiveStep, phase: Phase) -> bool:
 
 
 def stands_since_s(live: LiveStep, processes: Processes) -> float:
-    """When the first rank came to stand for ever in this step, while its process lived; inf: none does."""
+    """When the first rank came to stand for ever in this step while its process lived; inf: none does."""
     found_s = np.inf
     for stop in processes.active_stops().values():
         held = np.isfinite(stop.since_s) & np.isinf(stop.until_s) & (stop.since_s < processes.ended_s)
@@ -116,7 +124,7 @@ def call_sizes(
 ) -> Ints | None:
     """Bytes, (calls of the plan, ranks), where another branch of the code makes some with another size; None: nowhere.
 
-    differs: a flag for each rank of the job, whether it takes that branch.
+    differs: by rank of the job, whether it takes that branch; ranks: those of the stage.
     """
     if differs is None or not differs[ranks].any():
         return None
@@ -128,14 +136,16 @@ def call_sizes(
 
 
 def saved_steps(finished: Sequence[Finished], live: Sequence[LiveStep], now_s: float) -> int:
-    """Steps made when the newest checkpoint that is whole by then began to be written; 0 none."""
+    """Steps made when the newest checkpoint that is whole by ``now_s`` began to be written; 0: none is."""
     saved = [each.step for each in finished if each.save_s > 0.0]
     saved += [each.step for each in live if edges_s(each.program, each.times, Phase.CHECKPOINT)[1] <= now_s]
     return max(saved, default=0)
 
 
 def saves_of(live: LiveStep) -> tuple[Floats, Floats]:
-    """By rank, when it begins to write its part of a checkpoint in this step, and has written it; inf: never."""
+    """By rank, when it begins to write its part of a checkpoint in this step, and when it has written
+    it; inf: never.
+    """
     began = np.full(live.program.mesh.world_size, np.inf)
     ended = began.copy()
     for stage, operations in enumerate(live.program.stages):
@@ -147,7 +157,7 @@ def saves_of(live: LiveStep) -> tuple[Floats, Floats]:
 
 
 def saving_ranks(steps: Sequence[LiveStep], now_s: float) -> NDArray[np.bool_]:
-    """By rank, whether it writes a checkpoint then. Of an attempt that has begun no step: one False."""
+    """By rank, whether it writes a checkpoint at ``now_s``. Without steps: an array of one False."""
     saving = np.zeros(steps[0].program.mesh.world_size if steps else 1, bool)
     for live in steps:
         if _has(live, Phase.CHECKPOINT):

@@ -19,7 +19,9 @@ DIMENSIONS = ("world", "tp", "dp", "ep", "pp")
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh:
-    """Raises ValueError for sizes that do not fit together."""
+    """How a job's ranks are split: tensor x data x pipeline, with experts within data. Raises ValueError for sizes that
+    do not fit together.
+    """
 
     tensor: int = 1
     data: int = 1
@@ -43,11 +45,11 @@ class Mesh:
         return self.tensor * self.data
 
     def stage(self, stage: int) -> slice:
-        """The ranks of one pipeline stage, which lie side by side."""
+        """The ranks of pipeline stage ``stage``, which lie side by side, as a slice of all ranks."""
         return slice(stage * self.stage_size, (stage + 1) * self.stage_size)
 
     def size_of(self, dimension: str) -> int:
-        """Members of one group."""
+        """Members of one group of the dimension ("world", "tp", "dp", "ep", "pp"). Raises KeyError for another one."""
         sizes = {
             "world": self.world_size,
             "tp": self.tensor,
@@ -59,7 +61,7 @@ class Mesh:
 
     @cached_property
     def dimensions(self) -> tuple[str, ...]:
-        """Those whose groups have more than one member; the world always."""
+        """Names of dimensions whose groups have more than one member; "world" always."""
         return tuple(name for name in DIMENSIONS if name == "world" or self.size_of(name) > 1)
 
     def group_of(self, dimension: str) -> NDArray[np.int64]:
@@ -80,7 +82,7 @@ class Mesh:
         return np.asarray(replica * self.tensor + shard)  # pp
 
     def groups(self, dimension: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """(number, members in ascending order) of each."""
+        """(number, members in ascending order) of each group of the dimension."""
         number = self.group_of(dimension)
         order = np.argsort(number, kind="stable")
         size = self.size_of(dimension)
@@ -106,7 +108,10 @@ class Mesh:
 
 #: Ranks -> a mesh as such jobs have it; others: ``mesh_for``.
 def mesh_for(ranks: int, *, pipeline: int = 1, tensor: int = 8) -> Mesh:
-    """Tensor parallel within a node, the rest data parallel. Raises ValueError if that does not come out even."""
+    """A mesh of so many ranks: tensor parallel within a node, the rest data parallel, in ``pipeline`` stages.
+
+    Raises ValueError if that does not come out even.
+    """
     tensor = min(tensor, ranks)
     data, rest = divmod(ranks, tensor * pipeline)
     if rest or not data:

@@ -29,14 +29,19 @@ MOUNTS = {"mount": _nfs("/data", "0:51", STORAGE), "home_mount": _nfs("/home", "
 
 @dataclass(kw_only=True)
 class SimulatedMountProbe:
-    """Of one mount of a node. asked_s: when the last one went out; out_s: when the one did that has not come back."""
+    """The agent's probe of one mount. asked_s: when the last one went out; out_s: when one did that has not come back,
+    else inf.
+    """
 
     mount: Mount
     asked_s: float = 0.0
     out_s: float = np.inf
 
     def look(self, at_s: float, now: Timestamps, *, answers: bool) -> tuple[Point, list[NodeEvent]]:
-        """A probe every ten seconds; what is known of it now."""
+        """A probe every ten seconds: the point of its age, and an event while one is out for _LATE_S or more.
+
+        answers: whether the mount does, at ``at_s`` (seconds of the simulation).
+        """
         if np.isfinite(self.out_s) and answers:
             self.out_s = np.inf
         elif not np.isfinite(self.out_s) and at_s - self.asked_s >= _PROBE_EVERY_S:

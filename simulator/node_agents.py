@@ -33,7 +33,7 @@ Ints = NDArray[np.int64]
 
 
 def groups_of(mesh: Mesh, backend: str, timeout_s: float) -> list[tuple[list[Group], Ints]]:
-    """By row of a ring: the groups of that dimension, and which of them each rank is in."""
+    """By dimension of the mesh, which is the row of a ring: its groups, and by rank the number of the one it is in."""
     found = []
     for row, dimension in enumerate(mesh.dimensions):
         groups = []
@@ -58,7 +58,7 @@ def groups_of(mesh: Mesh, backend: str, timeout_s: float) -> list[tuple[list[Gro
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeClocks:
-    """By node of the job: from seconds of the simulation to the node's monotonic clock, and on to its wall clock."""
+    """By node of the job, ns to add: mono_ns from the simulation to its monotonic clock, wall_ns to its wall clock."""
 
     mono_ns: Ints
     wall_ns: Ints
@@ -90,7 +90,10 @@ class NodeAgents:
         groups: Sequence[tuple[list[Group], Ints]],
         clocks: NodeClocks,
     ) -> None:
-        """identities, clocks: by node of these. groups: of the whole mesh."""
+        """Agents of nodes with ranks ``first`` to ``first + count``. identities, clocks: by node of these.
+
+        groups: of the whole mesh, as ``groups_of`` gives them.
+        """
         self.first, self.count = first, count
         self.health = AgentHealth()
         self._mesh = mesh
@@ -121,10 +124,11 @@ class NodeAgents:
         with_progress: NDArray[np.bool_],
         processes: ProcessLook,
     ) -> list[tuple[int, list[Block]]]:
-        """(node of these, its blocks in their order). live: by stage, recordings of its ranks, oldest first.
+        """What these agents send: (node of these, its blocks in their order).
 
-        at: by rank of these, when its node looks (ns of the simulation; one that does not now: its last look).
-        with_progress: by rank of these. processes: of these ranks.
+        live: by stage, recordings of its ranks, oldest first. at: by rank of these, when its node looks (ns of the
+        simulation; of one that does not now, its last look). with_progress: by rank of these. processes: of these
+        ranks.
         """
         at = np.maximum(at, self._drained)
         drained = self._drain(live, at)
@@ -137,11 +141,13 @@ class NodeAgents:
         return self._blocks(tables, at)
 
     def read_until_ns(self) -> int:
-        """Up to where all rings that are watched have been read (ns of the simulation)."""
+        """Up to when (ns of the simulation) all rings that are watched have been read; the largest number there is
+        without any.
+        """
         return int(self._drained[self.watched].min(initial=np.iinfo(np.int64).max))
 
     def forget(self, slot: int) -> None:
-        """Its exit has been told."""
+        """Closes the ring of a rank whose exit has been told. slot: the rank's number less ``first``."""
         self.watched[slot] = False
         self._reduction.forget_slot(slot)
 

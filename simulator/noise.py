@@ -14,7 +14,8 @@ from .propagate import Pause
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """step: of a rank's kernels in a step, relative (standard deviation). operation: of each by itself.
+    """How much differs by chance. step: of a rank's kernels in a step, relative (standard deviation). operation: of
+    each by itself.
 
     pauses: per rank and step; each takes ``pause_s`` times a Pareto number of this ``tail``, at most ``longest_s``.
     """
@@ -37,7 +38,7 @@ class Draws:
 
 
 def draw(noise: Noise, program: StepProgram, step: int, *words: object) -> Draws:
-    """Of one step: the same whenever it is asked for."""
+    """Random jitter, pauses, losses and norm of one step: the same for the same words and step."""
     random = generator(*words, step)
     mesh = program.mesh
     pace = np.exp(noise.step * random.standard_normal(mesh.world_size))
@@ -65,7 +66,7 @@ def draw(noise: Noise, program: StepProgram, step: int, *words: object) -> Draws
 
 
 def interpreter_pauses(share: float, program: StepProgram, *words: object) -> list[Pause]:
-    """Of one step: in this share of the ranks the interpreter cleans up, for a tenth to half of a second."""
+    """Random pauses of one step, the same for the same words: about ``share`` of the ranks stand for 0.1 to 0.5 s."""
     random = generator(*words, "interpreter")
     size = program.mesh.stage_size
     ranks = np.flatnonzero(random.random(program.mesh.world_size) < share)

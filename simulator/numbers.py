@@ -20,12 +20,17 @@ _FELT = 0.3
 
 @dataclass(kw_only=True)
 class NumericHealth:
-    """harm: logarithm of the gradient norm by a usual one, as it was after the last step; inf: the weights are lost."""
+    """How the weights of a job do. harm: logarithm of the gradient norm by a usual one, as it was after the last step;
+    inf: they are lost.
+    """
 
     harm: float = 0.0
 
     def after(self, draws: Draws, loss: NDArray[np.float64] | None) -> Draws:
-        """The draws of the next step. loss: of each rank's batch by a usual one's; None: usual."""
+        """The step's ``draws`` with losses and norms as the harm leaves them.
+
+        Changes ``harm``: call it once per step, in order. loss: factor on each rank's loss; None: usual.
+        """
         if loss is None and self.harm < 1e-3:
             self.harm = 0.0
             return draws

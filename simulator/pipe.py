@@ -20,7 +20,9 @@ class LossyPipe:
         self._waiting: list[SentMessage] = []
 
     def through(self, sent: Sequence[SentMessage], until_s: float) -> list[SentMessage]:
-        """What has arrived by then, in the order of its arrival; the rest is on its way."""
+        """Sends messages, and returns all that has arrived before ``until_s``, in order of arrival; the rest stays on
+        its way.
+        """
         for message in sent:
             self._waiting += self._carried(message)
         self._waiting.sort(key=lambda message: (message.at_s, message.node, message.topic))

@@ -18,7 +18,7 @@ _LAUNCHER_PID = 3900
 
 
 def identities_of(spec: JobSpec, number: int, cluster: str, node_names: Sequence[str]) -> list[Identity]:
-    """By node of the job, as its agent has it. number: of the launch."""
+    """By node of the job, the identity that its agent tells. number: of the launch."""
     return [
         Identity(
             cluster=cluster,
@@ -34,7 +34,7 @@ def identities_of(spec: JobSpec, number: int, cluster: str, node_names: Sequence
 
 
 class ProcessWords:
-    """number: of the launch."""
+    """What agents tell of an attempt's processes, as attributes of events. number: of the launch."""
 
     def __init__(
         self, spec: JobSpec, number: int, node_names: Sequence[str], processes: Processes, steps: AttemptSteps
@@ -43,7 +43,7 @@ class ProcessWords:
         self._processes, self._steps = processes, steps
 
     def started(self, rank: int) -> dict[str, Any]:
-        """Attributes of RANK_STARTED."""
+        """Attributes of the event RANK_STARTED of this rank."""
         return {
             "pid": int(self._processes.pid[rank]),
             "local_rank": rank % self._spec.ranks_per_node,
@@ -58,7 +58,7 @@ class ProcessWords:
         }
 
     def exit(self, rank: int, at_s: float) -> dict[str, Any]:
-        """Attributes of RANK_EXIT."""
+        """Attributes of the event RANK_EXIT of this rank, which has ended at ``at_s``."""
         step, phase = self._steps.phase_at(rank, at_s)
         processes = self._processes
         signal = int(processes.signal[rank])

@@ -28,9 +28,11 @@ class Does(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOperation:
-    """group: dimension of the mesh. peer: stage of a send or receive. may_differ: another branch of the
-    code (process.other_branch) calls it with another size. may_swap: and another one (process.other_order) calls the
-    next one first."""
+    """What a rank does at one place of its step. group: dimension of the mesh. peer: stage of a send or receive.
+
+    may_differ: another branch of the code (process.other_branch) calls it with another size. may_swap: and another one
+    (process.other_order) calls the next one first.
+    """
 
     does: Does
     phase: Phase
@@ -50,19 +52,22 @@ class ProgramOperation:
 
 @dataclass(frozen=True, kw_only=True)
 class StepProgram:
-    """stages: the operations of each stage's ranks, in their order."""
+    """The operations of a step. stages: those of each stage's ranks, in their order."""
 
     mesh: Mesh
     stages: tuple[tuple[ProgramOperation, ...], ...]
 
     @cached_property
     def order(self) -> tuple[tuple[int, int], ...]:
-        """(stage, place in its list), each after what it depends on. The world's collectives come once per stage, in
-        a row. Raises ValueError for stages that wait for each other for ever."""
+        """(stage, place in its list) of all operations, each after what it depends on.
+
+        The world's collectives come once per stage, in a row. Raises ValueError for stages that wait for each other for
+        ever.
+        """
         return tuple(_in_order(self.stages))
 
     def recorded(self, stage: int) -> list[int]:
-        """Places of those operations of a stage that a rank's hooks see."""
+        """Places, in the stage's list, of operations that a rank's hooks see: calls of c10d."""
         return [place for place, operation in enumerate(self.stages[stage]) if operation.is_recorded]
 
 
@@ -130,11 +135,11 @@ class Recipe:
     guards: bool = False
 
     def saves(self, step: int) -> bool:
-        """Whether this step of an attempt begins with a checkpoint."""
+        """Whether this step of an attempt (from 0) comes with a checkpoint; step 0 never."""
         return bool(step and self.saves_every) and step % self.saves_every == 0
 
     def program(self, mesh: Mesh, *, saves: bool = False, evaluates: bool = False) -> StepProgram:
-        """A step over this mesh. saves: with a checkpoint at its end; evaluates: with an evaluation."""
+        """The operations of a step over this mesh. saves: with a checkpoint; evaluates: with an evaluation."""
         stages = tuple(
             tuple(self._stage(mesh, stage, saves=saves, evaluates=evaluates)) for stage in range(mesh.pipeline)
         )

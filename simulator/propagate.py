@@ -37,7 +37,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankStandstill:
-    """By rank, (N,): from when until when; (inf, inf) never."""
+    """By rank, (N,): from when until when it stands still, in seconds of the simulation; (inf, inf) never."""
 
     since_s: Floats
     until_s: Floats
@@ -94,7 +94,10 @@ class StageTimes:
 
 
 def through(begin: Floats, seconds: Floats | float, stop: RankStandstill | None, ranks: slice) -> Floats:
-    """The end of work of so many seconds that does not get on while it stands still."""
+    """When work of so many seconds ends that stands still from ``stop.since_s`` to ``until_s``; by rank of ``ranks``.
+
+    stop: None for nothing that stands. inf: never.
+    """
     end = begin + seconds
     if stop is None:
         return end
@@ -106,13 +109,15 @@ def through(begin: Floats, seconds: Floats | float, stop: RankStandstill | None,
 
 
 def share_of_bytes(op: Op, size: int) -> float:
-    """Of a collective's bytes, what each member sends (rings)."""
+    """What each member of a ring sends, by the collective's bytes. size: members of the group."""
     share = (size - 1) / size
     return 2.0 * share if op is Op.ALL_REDUCE else 0.0 if op is Op.BARRIER else share
 
 
 def transfer_s(operation: ProgramOperation, mesh: Mesh, given: StepGiven, ranks: slice) -> Floats:
-    """What a collective takes once all have come, by rank of the stage."""
+    """What a collective takes in seconds once all members have come, by rank of the stage. ranks: those
+    of the stage.
+    """
     size = mesh.size_of(operation.group)
     hops = np.ceil(np.log2(max(size, 2)))
     fixed_s = given.latency_s[operation.group] * float(hops)
@@ -120,7 +125,7 @@ def transfer_s(operation: ProgramOperation, mesh: Mesh, given: StepGiven, ranks:
 
 
 def propagate(program: StepProgram, given: StepGiven) -> StageTimes:
-    """One step of all ranks."""
+    """When each rank calls, begins and ends each operation of one step."""
     mesh = program.mesh
     run = _Run(program, given)
     world: list[tuple[int, int]] = []

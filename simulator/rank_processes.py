@@ -23,7 +23,7 @@ CAUGHT = (SIGILL, SIGABRT, SIGSEGV)
 
 
 class Processes:
-    """By rank; seconds of the simulation, ``inf`` never."""
+    """The processes of an attempt. All arrays are by rank; times are seconds of the simulation, ``inf`` never."""
 
     def __init__(self, count: int, first_pid: NDArray[np.int64], started_s: Floats) -> None:
         self.pid, self.started_s = first_pid, started_s
@@ -40,27 +40,32 @@ class Processes:
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        """By rank: it has not ended."""
+        """By rank, whether it has not ended, nor is known to end later."""
         return np.asarray(np.isinf(self.ended_s))
 
     def active_stops(self) -> dict[Stop, RankStandstill]:
-        """Kinds of standstill that have struck any rank at any time."""
+        """By kind, the standstills that have struck any rank at any time."""
         return {kind: stop for kind, stop in self.stops.items() if np.isfinite(stop.since_s).any()}
 
     def stand(self, kind: Stop, ranks: NDArray[np.int64], since_s: float) -> None:
-        """From now on, unless it does already. ranks: their numbers, shape (n,)."""
+        """Lets ranks stand still from ``since_s`` on, without end, unless they do already. ranks: their numbers, shape
+        (n,).
+        """
         stop = self.stops[kind]
         free = ranks[(stop.since_s[ranks] > since_s) | (stop.until_s[ranks] <= since_s)]
         stop.since_s[free], stop.until_s[free] = since_s, np.inf
 
     def go_on(self, kind: Stop, ranks: NDArray[np.int64], at_s: float) -> None:
-        """Those of these ranks (numbers, one a rank) that stand for this reason and live."""
+        """Ends the standstill of this kind at ``at_s`` for those of these ranks that stand so and live."""
         stop = self.stops[kind]
         held = ranks[np.isfinite(stop.since_s[ranks]) & np.isinf(stop.until_s[ranks]) & self.alive[ranks]]
         stop.until_s[held] = at_s
 
     def end(self, ranks: NDArray[np.int64], at_s: Floats, *, code: int = -1, signal: int = 0) -> NDArray[np.int64]:
-        """Those of the ranks that have not ended before. at_s: one for each rank, in seconds."""
+        """Ends ranks at ``at_s`` (by rank given, in seconds); returns those that had not ended before then.
+
+        They stand still from then on in everything. code: exit code, -1 none; signal: 0 none.
+        """
         new = self.ended_s[ranks] > at_s
         ranks, at_s = ranks[new], at_s[new]
         self.ended_s[ranks], self.exit_code[ranks], self.signal[ranks] = at_s, code, signal
@@ -74,13 +79,13 @@ class Processes:
 
     @property
     def silent_from_ns(self) -> NDArray[np.int64]:
-        """From when on nothing of it is written any more."""
+        """By rank, from when on nothing of it is written any more, in ns of the simulation."""
         return to_ns(self.ended_s)
 
     def look(self, at_ns: NDArray[np.int64], ranks: slice, waits_for_input: NDArray[np.bool_]) -> ProcessLook:
-        """As the agents of these ranks see them at ``at_ns`` (one for each rank).
+        """What agents see of these ranks' processes at ``at_ns`` (by rank, ns of the simulation).
 
-        waits_for_input: a flag for each rank, whether it stands in such a wait.
+        waits_for_input: by rank, whether it stands in such a wait.
         """
         ended = to_ns(self.ended_s[ranks])
         stopped_since, stopped_until = to_ns(self.stopped.since_s[ranks]), to_ns(self.stopped.until_s[ranks])
@@ -116,5 +121,5 @@ class Processes:
 
 
 def oom_at_s(now_s: float, free_bytes: float, growth_bytes_per_s: float) -> float:
-    """When the last of it is gone."""
+    """When ``free_bytes`` are used up, in seconds of the simulation; inf where nothing grows."""
     return now_s + free_bytes / growth_bytes_per_s if growth_bytes_per_s > 0 else np.inf

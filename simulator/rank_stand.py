@@ -18,7 +18,7 @@ _P2P = int(EventFlag.P2P)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stand:
-    """How a stage's ranks stand at a time; nanoseconds of the simulation, by rank. calls: by group row."""
+    """How a stage's ranks stand at a time; nanoseconds of the simulation, by rank. rows: calls by group row."""
 
     step: Ints
     phase: Ints
@@ -61,7 +61,10 @@ class _Row:
 
 
 def stand_at(recordings: Sequence[StepRecording], at: Ints) -> Stand:
-    """recordings: of one stage, oldest first, of which the first one's predecessors have all ended. at: by rank."""
+    """How the ranks of one stage stand at ``at`` (by rank, ns of the simulation).
+
+    recordings: of that stage, oldest first, not empty; steps before the first one have all ended.
+    """
     first = recordings[0]
     size = at.size
     step = np.full(size, first.step)

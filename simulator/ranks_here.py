@@ -20,7 +20,9 @@ Ints = NDArray[np.int64]
 
 
 class RanksHere:
-    """identities: by node of the job. node_of_rank: place of its node in the job."""
+    """Which ranks of an attempt run on which node. identities: by node of the job. node_of_rank: place of its node in
+    the job.
+    """
 
     def __init__(self, identities: Sequence[Identity], node_of_rank: Ints, per_node: int) -> None:
         self._identities, self._node_of_rank, self._per_node = identities, node_of_rank, per_node
@@ -32,9 +34,11 @@ class RanksHere:
     def look(
         self, at_s: float, gpus: Ints, nodes: NDArray[np.bool_], processes: Processes, steps: AttemptSteps
     ) -> dict[int, dict[int, RankHere]]:
-        """By place of their node, and pid: the ranks that run then on these nodes of the job. gpus: by rank.
+        """By place of their node in the job, and pid: the ranks that run at ``at_s``. gpus: by rank.
 
-        nodes: a flag for each. A node's ranks are the same object as at the last call, as long as they are the same."""
+        nodes: by node of the job, whether it counts. A node's ranks are the same object as at the last call, as long as
+        nothing of them has changed.
+        """
         there = (processes.started_s <= at_s) & (processes.ended_s > at_s) & nodes[self._node_of_rank]
         since = processes.stops[Stop.INPUT].since_s
         held = processes.in_kernel & (since <= at_s)

@@ -31,7 +31,10 @@ _ECC_ERROR = ("torch.AcceleratorError", "CUDA error: uncorrectable ECC error enc
 
 
 def react(job: RunningJob, change: ParameterChange, topology: Topology, resources: Resources) -> None:
-    """To be called once the change is made."""
+    """Lets the job's processes meet a change of a resource: who depends on it stands, goes on, raises or ends.
+
+    To be called once the change is made. Does nothing for other jobs' changes and for parameters without a reaction.
+    """
     if change.family == "program" and change.name == "granted" and change.job == job.spec.name:
         job.grant(bool(change.value), change.at_s)
         return
@@ -47,7 +50,10 @@ def react(job: RunningJob, change: ParameterChange, topology: Topology, resource
 
 
 def begin(job: RunningJob, resources: Resources) -> None:
-    """A new attempt meets what is down already. Its processes are new: what was wrong with the old ones is not."""
+    """Lets a new attempt meet what is down already: its ranks there stand from their begin. Nothing without an attempt.
+
+    Its processes are new: what was wrong with the old ones is not.
+    """
     attempt = job.attempt
     if attempt is None:
         return
@@ -67,7 +73,7 @@ def begin(job: RunningJob, resources: Resources) -> None:
 
 
 def is_usable(node: int, topology: Topology, resources: Resources) -> bool:
-    """What a scheduler's own check of a node sees: whether it is there, and all of its GPUs are."""
+    """Whether a scheduler's check of the node passes: the node is up, and all of its GPUs answer."""
     per_node = topology.shape.gpus_per_node
     gpus = slice(node * per_node, (node + 1) * per_node)
     there = all(resources.of("gpu", name)[gpus].all() for name in ("on_bus", "memory", "firmware", "nvlink_up"))

@@ -55,7 +55,10 @@ class StagePlan:
 
     @classmethod
     def of(cls, program: StepProgram, stage: int, *, on_device: bool, steps_only: bool = False) -> StagePlan:
-        """steps_only: calls are not recorded."""
+        """What ranks of the stage record. on_device: devices do the calls, so starts are told, and no ends of P2P.
+
+        steps_only: calls are not recorded.
+        """
         rows = {name: row for row, name in enumerate(program.mesh.dimensions)}
         calls: list[Call] = []
         phases: list[tuple[int, int]] = []
@@ -107,17 +110,17 @@ class StepRecording:
 
     @property
     def last(self) -> int:
-        """The time of its last event."""
+        """The time of its last event, in ns of the simulation; NEVER where one never comes."""
         latest = int(self.end.max())
         return max(latest, int(self.done[self.told].max())) if self.called.size and self.told.any() else latest
 
     @property
     def told(self) -> NDArray[np.bool_]:
-        """Calls whose ends are told."""
+        """By call of the plan, whether its end is told."""
         return np.array([not (self.plan.on_device and call.is_p2p) for call in self.plan.calls], bool)
 
     def after(self) -> dict[tuple[int, bool], int]:
-        """By row and sort, how many calls were made once this step is over."""
+        """By (row, whether P2P), how many calls were made once this step is over."""
         counts = dict(self.before)
         for key, count in self.plan.counts.items():
             counts[key] = counts.get(key, 0) + count
@@ -135,7 +138,7 @@ class StepRecording:
         return newest
 
     def times(self) -> Ints:
-        """(columns of the plan, ranks)"""
+        """By (column of the plan, rank), when that event comes, in ns of the simulation."""
         sources = {
             int(EventKind.PHASE): self.phase_at,
             int(EventKind.ENQUEUE): self.called,
@@ -166,8 +169,11 @@ def record(
     norm: NDArray[np.float64],
     nbytes: Ints | None = None,
 ) -> StepRecording:
-    """Arrays by rank of the stage. look_offset_ns: of its looks at the status; silent_from: its process writes nothing
-    from then on. nbytes: (calls, ranks), where they differ from the plan's."""
+    """The recording of a step of one stage's ranks; arrays by rank of the stage.
+
+    look_offset_ns: of its looks at the status; silent_from: its process writes nothing from then on. before,
+    started_before: as ``StepRecording`` has them. nbytes: (calls, ranks), where they differ from the plan's.
+    """
     places = [call.place for call in plan.calls]
     called = to_ns(times.called[stage][places])
     began, done = to_ns(times.began[stage][places]), to_ns(times.ended[stage][places])
@@ -208,8 +214,12 @@ def _looked(time_ns: Ints, offset_ns: Ints) -> Ints:
 def events_between(
     recording: StepRecording, after: Ints, until: Ints, *, clock_ns: Ints, slots: NDArray[np.uint16]
 ) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
-    """Ring events of (after, until] by rank, per ring contiguous: what the host does in its order, then what is told
-    of its calls' starts and ends. clock_ns: to be added for the node's monotonic clock. slots: of the rings."""
+    """Ring events later than ``after`` and up to ``until`` (by rank, ns of the simulation), and the ring's slot of
+    each.
+
+    Per ring contiguous: what the host does in its order, then what is told of its calls' starts and ends. clock_ns: by
+    rank, to be added for the node's monotonic clock. slots: by rank.
+    """
     plan = recording.plan
     times = recording.times()
     rank, column = np.nonzero(((times > after) & (times <= until)).T)

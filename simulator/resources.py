@@ -264,21 +264,27 @@ class Resources:
                 self._add(parameter, "", self._sizes[parameter.family])
 
     def add_job(self, job: str, world_size: int) -> None:
-        """Its parameters, at their usual values; those of processes once per rank."""
+        """Adds the job's parameters at their healthy values; those of processes once per rank. Those it
+        had are reset.
+        """
         for parameter in PARAMETERS:
             if parameter.family in OF_JOBS:
                 self._add(parameter, job, world_size if parameter.family == "process" else 1)
 
     def of(self, family: str, name: str, job: str = "") -> NDArray[np.float64]:
-        """Read-only, by place."""
+        """The parameter's values as they are now, read-only, by place. Raises KeyError for what is no parameter, or no
+        job.
+        """
         return self._views[family, name, job]
 
     def snapshot(self) -> dict[tuple[str, str, str], NDArray[np.float64]]:
-        """A copy of all of them, by (family, name, job)."""
+        """A copy of the values of all parameters, by (family, name, job)."""
         return {key: values.copy() for key, values in self._values.items()}
 
     def apply(self, change: ParameterChange) -> None:
-        """Raises NotAParameter for a job or place that is not there."""
+        """Sets the value at the change's places (none: all). Raises NotAParameter for a job or place
+        that is not there.
+        """
         values = self._values.get((change.family, change.name, change.job))
         if values is None:
             raise NotAParameter(f"{change.family}.{change.name}: there is no job {change.job!r}")
@@ -305,11 +311,11 @@ class Schedule:
         self._changes = sorted(changes, key=lambda change: change.at_s)
 
     def add(self, changes: Sequence[ParameterChange]) -> None:
-        """More of them; what lies in the past is taken next."""
+        """Adds changes; those that lie in the past come with the next ``take_until``."""
         self._changes = sorted([*self._changes, *changes], key=lambda change: change.at_s)
 
     def take_until(self, until_s: float) -> list[ParameterChange]:
-        """Changes up to ``until_s``, that one included, each once."""
+        """Removes and returns the changes with ``at_s`` up to ``until_s``, that one included, in order of time."""
         taken = [change for change in self._changes if change.at_s <= until_s]
         del self._changes[: len(taken)]
         return taken

@@ -23,7 +23,9 @@ _NO_QUOTA = "[Errno 122] Disk quota exceeded"
 
 
 class Room:
-    """``changed`` for each change of a resource, ``serve`` for each attempt in each window."""
+    """What checkpoints take of the shared file system. Call ``changed`` for each change of a resource, ``serve`` for
+    each attempt in each window.
+    """
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -33,16 +35,20 @@ class Room:
         self._seen: set[tuple[str, int, int]] = set()
 
     def changed(self, change: ParameterChange) -> None:
-        """Room or quota was set anew: what has been taken counts from there."""
+        """To be called for each change: where room or quota was set anew, what has been taken counts from there."""
         if change.family == "filesystem":
             self._taken[change.name] = 0.0
 
     def left(self, name: str) -> float:
-        """Bytes. name: of the parameter."""
+        """Bytes left of "room_bytes" or "quota_bytes"."""
         return max(0.0, float(self._resources.of("filesystem", name)[0]) - self._taken[name])
 
     def serve(self, job: str, attempt: SimulatedAttempt, bytes_per_rank: float, until_s: float) -> None:
-        """The checkpoints that the attempt has begun to write by then. Who finds no room hears so from the system."""
+        """Takes room for the checkpoints that the attempt has begun to write by ``until_s``; where there is none, ranks
+        raise.
+
+        Each checkpoint is served once.
+        """
         for live in attempt.steps.live:
             key = (job, attempt.number, live.step)
             if key in self._seen:

@@ -52,10 +52,11 @@ class RunningJob:
         moves: Callable[[], NDArray[np.float64]],
         flush_s: float,
     ) -> None:
-        """clocks: by node of the cluster. is_usable: whether the scheduler finds nothing wrong with a node.
+        """Opens the job in ``ledger``; it is queued.
 
-        begins: lets a new attempt meet what is down already. joins: by node of the cluster, whether what starts there
-        finds the others. moves: whether its next launch brings its ranks to its nodes in another order.
+        clocks: by node of the cluster. is_usable: whether the scheduler finds nothing wrong with a node. begins: lets a
+        new attempt meet what is down already. joins: by node of the cluster, whether what starts there finds the
+        others. moves: whether its next launch brings its ranks to its nodes in another order.
         """
         self.state = State.QUEUED
         self.attempt: SimulatedAttempt | None = None
@@ -76,29 +77,33 @@ class RunningJob:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has an attempt whose agents have not told everything yet."""
+        """Whether it has an attempt, also one that has ended but whose agents have not told everything yet."""
         return self.attempt is not None
 
     def is_due(self, until_s: float) -> bool:
-        """It is to be launched by then, and is not."""
+        """Whether it is to be launched before ``until_s``: granted, not ended, and without an attempt."""
         waits = self.attempt is None and self.state is not State.ENDED and self.granted
         return waits and self.starts_s < until_s
 
     def holds(self, node: int) -> bool:
-        """Nobody else can have this node."""
+        """Whether nobody else can have this node (its number in the cluster): the job runs on it, or restarts and keeps
+        it.
+        """
         if node not in self.spec.nodes:
             return False
         between = self.state is State.RESTARTING and self.granted and not self.spec.launcher.requeues
         return self.attempt is not None or (between and not self._was_pushed)
 
     def preempt(self, at_s: float) -> None:
-        """It has to leave its nodes to a job that comes first, and begins again when they are free."""
+        """Ends its attempt at ``at_s``, for a job that comes first; it begins again when its nodes are free."""
         self._was_taken = self._was_pushed = True
         if self.attempt is not None:
             self.attempt.terminate(at_s)
 
     def advance(self, until_s: float) -> None:
-        """Everything that happens by itself until then."""
+        """Launches the job if it is due and its nodes are usable, then lets all happen that happens by itself until
+        ``until_s``.
+        """
         if self.attempt is None:
             if not self.is_due(until_s):
                 return
@@ -117,7 +122,10 @@ class RunningJob:
             self._finish_if_done(until_s)
 
     def have_bad_step(self, rank: int, at_s: float, what: str, factor: float = 1.0) -> None:
-        """The step that comes next is bad at this rank, and stays so for later attempts."""
+        """The step that comes next goes wrong at this rank, whenever it is made. The job must have an attempt.
+
+        what, factor: as in ``BadStep``.
+        """
         assert self.attempt is not None
         steps = self.attempt.steps
         steps.extend(at_s, self.attempt.processes)
@@ -126,7 +134,7 @@ class RunningJob:
         self._bad_steps.append(bad)
 
     def loss_of_batches(self, step: int) -> NDArray[np.float64]:
-        """By rank, by that of a usual batch. step: of this attempt."""
+        """By rank, the loss of its batch by that of a usual one. step: of this attempt."""
         loss = np.ones(self.gpus.size)
         before = self.attempt.steps_before if self.attempt is not None else 0
         for bad in self._bad_steps:
@@ -135,14 +143,17 @@ class RunningJob:
         return loss
 
     def tell_of_agent(self, node: int, at_s: float) -> None:
-        """The agent of one of all nodes is told to end then."""
+        """The agent of a node (its number in the cluster) is told to end at ``at_s``. Nothing where the job is not on
+        it.
+        """
         if self.attempt is not None and node in self.spec.nodes:
             self.attempt.end_agent(self.spec.nodes.index(node), at_s)
 
     def ship(self, from_s: float, until_s: float, ships: Ships, heard_until_s: NDArray[np.float64]) -> None:
-        """What the job's agents send in this window of seconds, into ``ships``.
+        """Gives ``ships`` what the job's agents send in this window of seconds; ends the attempt once they have told
+        everything.
 
-        heard_until_s: one for each node of the job: when its agent ends, in seconds.
+        heard_until_s: by node of the job, when its agent ends, in seconds.
         """
         if self.attempt is None:
             return
@@ -152,7 +163,7 @@ class RunningJob:
             self._end_attempt()
 
     def settle(self, until_s: float) -> None:
-        """The run ends here: what is still under way is booked as what it is by now."""
+        """Books what is still under way at ``until_s``, where the run ends, as what it is by now."""
         name, number = self.spec.name, max(self._launches - 1, 0)
         if self.attempt is not None:
             self._book()
@@ -172,7 +183,9 @@ class RunningJob:
             self._ledger.add(name, number, TimeUse.PLANNED if is_planned else waits, until_s)
 
     def grant(self, granted: bool, at_s: float) -> None:
-        """The scheduler takes its nodes away, or gives them back."""
+        """The scheduler takes the job's nodes away at ``at_s``, which ends its attempt, or gives them back, which lets
+        it start.
+        """
         if self.attempt is not None and not granted:
             self.attempt.terminate(at_s)
         if granted and not self.granted and not self._launches:

@@ -78,10 +78,11 @@ class NodeSensors:
         requests: RequestRedactor,
         least_period_s: float = 0.0,
     ) -> None:
-        """operations: by kind, that the node has asked of the shared file system so far. room_bytes: left on it.
-        requests: of the gates of all nodes.
+        """Collectors of one node. mono_ns, wall_ns: its clocks at the run's begin; offset_s: shifts when each looks.
 
-        least_period_s: no collector looks more often."""
+        operations: by kind, that the node has asked of the shared file system so far. room_bytes: left on it. requests:
+        of the gates of all nodes. least_period_s: no collector looks more often.
+        """
         self.node, self.name = node, topology.node_name(node)
         self._topology, self._resources, self._hardware = topology, resources, hardware
         self._mono_ns, self._wall_ns = mono_ns, wall_ns
@@ -115,21 +116,26 @@ class NodeSensors:
         self._probes = {name: SimulatedMountProbe(mount=mount) for name, mount in MOUNTS.items()}
 
     def ranks_are(self, ranks: Mapping[int, RankHere]) -> None:
-        """The ranks of this node now, by pid; another object where they are others."""
+        """Sets the ranks of this node, by pid. Another object than before means others: all is looked at at the next
+        tick.
+        """
         if ranks is not self._ranks:
             self._ranks = ranks
             self.look_again()
 
     def look_again(self) -> None:
-        """At the next turn, whether or not something is due."""
+        """Lets the next ``tick`` look for what is due, even if nothing has changed."""
         self._idle_until_s = 0.0
 
     def set_clock(self, wall_ns: int) -> None:
-        """Somebody sets the node's wall clock; wall_ns: what it shows at the run's begin, as it goes from now on."""
+        """Sets the node's wall clock. wall_ns: what it would have shown at the run's begin, as it goes from now on."""
         self._wall_ns = wall_ns
 
     def tick(self, until_s: float, lines: list[SimulatedKernelLine], words: list[DriverWord], publish: Publish) -> None:
-        """All looks that are due by then. lines, words: what kernel and driver of this node have said since."""
+        """Does all looks that are due before ``until_s`` and publishes what they tell.
+
+        lines, words: what kernel and driver of this node have said since the last tick.
+        """
         is_quiet = not lines and not words and self._version == self._resources.version
         if is_quiet and until_s <= self._idle_until_s:
             return

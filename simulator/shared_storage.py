@@ -23,8 +23,11 @@ IN_FLIGHT, WRITES_IN_FLIGHT = 4, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Of one job, as it would be if nothing were slow. clients: ranks that ask. background_ops: that each has under way
-    all the time, whatever its steps do. savers: ranks that write a checkpoint now."""
+    """What one job asks of the shared file system, as it would be if nothing were slow. clients: ranks that ask.
+
+    background_ops: that each has under way all the time, whatever its steps do. savers: ranks that write a checkpoint
+    now.
+    """
 
     clients: int
     metadata_ops_per_step: float
@@ -36,8 +39,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageState:
-    """metadata_s: what one operation takes. bytes_per_s, save_bytes_per_s: what one client that reads, or that writes a
-    checkpoint, gets at most."""
+    """How the shared file system does. metadata_s: what one operation takes.
+
+    bytes_per_s, save_bytes_per_s: what one client that reads, or that writes a checkpoint, gets at most.
+    """
 
     metadata_s: float
     bytes_per_s: float
@@ -46,7 +51,10 @@ class StorageState:
 
 
 def storage_state(demands: Iterable[Demand], resources: Resources, gpus: int) -> StorageState:
-    """Open queues up to ``MOST_UTILISATION``; beyond, as many wait as there can be, and each gets its turn."""
+    """What clients of the shared file system get. gpus: of the cluster, which its size follows from.
+
+    Open queues up to ``MOST_UTILISATION``; beyond, as many wait as there can be, and each gets its turn.
+    """
     demands = list(demands)
     capacity = METADATA_OPS_PER_S_AND_GPU * gpus * max(float(resources.of("metadata", "capacity")[0]), 1e-6)
     asked = sum(demand.clients * demand.metadata_ops_per_step / demand.step_s for demand in demands)
@@ -72,7 +80,10 @@ def storage_state(demands: Iterable[Demand], resources: Resources, gpus: int) ->
 
 
 def read_s(nbytes: float, now: StorageState, quiet: StorageState, busy_s: float) -> float:
-    """What a client needs to read so much. busy_s: how long those who save now go on; after them all is ``quiet``."""
+    """Seconds that a client needs to read ``nbytes``.
+
+    busy_s: for how long those who save now go on; after them the state is ``quiet``.
+    """
     in_time = now.bytes_per_s * busy_s
     if nbytes <= in_time:
         return nbytes / now.bytes_per_s

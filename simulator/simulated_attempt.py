@@ -52,7 +52,7 @@ Ships = Callable[[float, str, list[Block | Event]], None]
 
 
 class SimulatedAttempt:
-    """number: 0 for a job's first launch. steps_before: made by earlier ones and saved."""
+    """One launch of a job. number: 0 for a job's first launch. steps_before: made by earlier ones and saved."""
 
     def __init__(
         self,
@@ -70,7 +70,9 @@ class SimulatedAttempt:
         joins: NDArray[np.bool_],
         flush_s: float = FLUSH_S,
     ) -> None:
-        """node_names, clocks: by node of the job. says: a process's or kernel's word: time, rank, what, details.
+        """Launches a job at ``began_s``. node_names, clocks: by node of the job. says: is told a process's or kernel's
+        word.
+
         joins: by rank, whether it finds the others. flush_s: between two flushes of an agent.
         """
         self.spec, self.number, self.began_s, self.steps_before = spec, number, began_s, steps_before
@@ -118,11 +120,13 @@ class SimulatedAttempt:
     # --- what goes on -------------------------------------------------------------------------------------------------
     @property
     def ended_s(self) -> float:
-        """When the last process has gone; inf while one lives."""
+        """When the last process has ended, in seconds of the simulation; inf while one lives."""
         return float(self.processes.ended_s.max())
 
     def advance(self, until_s: float) -> None:
-        """Everything that happens by itself until then."""
+        """Makes steps until ``until_s``, and does all that happens by itself till then: time-outs,
+        errors, what is due.
+        """
         self.steps.extend(until_s, self.processes)
         self._watch_for_timeouts(until_s)
         if np.isfinite(self.no_space_since_s):
@@ -132,14 +136,17 @@ class SimulatedAttempt:
         self._dues.act_until(until_s)
 
     def end_agent(self, node: int, at_s: float) -> None:
-        """The agent of a node of the job is told to end; its ranks go on."""
+        """The agent of a node of the job is told to end at ``at_s``, and tells so if it has ranks; they go on."""
         here, processes = self.node_of_rank == node, self.processes
         if ((processes.started_s <= at_s) & (processes.ended_s > at_s) & here).any():
             self._telling.of_node(EventName.AGENT_STOPPED, node, at_s, {})
             self._telling.witness(node, at_s + TOLD_AFTER_S)
 
     def ship(self, from_s: float, until_s: float, ships: Ships, heard_until_s: Floats) -> None:
-        """What the agents send in this window. heard_until_s: by node of the job, when its agent ends."""
+        """Gives ``ships`` what the agents send in this window of seconds, and drops steps that are read.
+
+        heard_until_s: by node of the job, when its agent ends.
+        """
         regular = from_s + self._flush_offset_s
         created = float(self.processes.started_s.min())
         self._flushes += 1
@@ -162,13 +169,15 @@ class SimulatedAttempt:
                 ships(float(moments[node]) + _ARRIVES_AFTER_S, self._node_names[node], payloads)
 
     def ranks_here(self, at_s: float, gpus: Ints, nodes: NDArray[np.bool_]) -> dict[int, dict[int, RankHere]]:
-        """By place of their node, and pid: the ranks that run then on these nodes of the job. gpus: by rank.
+        """By place of their node in the job, and pid: the ranks that run at ``at_s``. gpus: by rank.
 
-        nodes: a flag for each. A node's ranks are the same object as at the last call, as long as they are the same."""
+        nodes: by node of the job, whether it counts. A node's ranks are the same object as at the last call, as long as
+        they are the same.
+        """
         return self._here.look(at_s, gpus, nodes, self.processes, self.steps)
 
     def never_meet(self) -> None:
-        """Some rank cannot come: no group is made, and no step begins."""
+        """Some rank cannot come to the meeting: drops what would follow it (groups, steps), so that no step begins."""
         self._telling.forget_from(self._joined_s)
         self.first_step_s += _NEVER_BEGUN_S
         self.steps.begin_s = self.steps.begin_s + _NEVER_BEGUN_S
@@ -177,7 +186,7 @@ class SimulatedAttempt:
         self.steps.recompute(self.processes)
 
     def set_clocks(self, wall_ns: Ints) -> None:
-        """By node of the job; the nodes' agents look at the same arrays."""
+        """Sets the wall clocks, which the nodes' agents share. wall_ns: by node of the job."""
         self._clocks.wall_ns[:] = wall_ns
 
     # --- the start ----------------------------------------------------------------------------------------------------
@@ -210,18 +219,18 @@ class SimulatedAttempt:
 
     # --- what happens to processes ------------------------------------------------------------------------------------
     def stand(self, kind: Stop, ranks: Ints, at_s: float) -> None:
-        """These ranks stand still for this reason; steps under way are computed again."""
+        """Lets ranks stand still for this reason from ``at_s`` on; steps under way are computed again."""
         self.steps.extend(at_s, self.processes)
         self.processes.stand(kind, ranks, at_s)
         self.steps.recompute(self.processes)
 
     def go_on(self, kind: Stop, ranks: Ints, at_s: float) -> None:
-        """These ranks no longer stand for this reason; steps under way are computed again."""
+        """Lets ranks that stand for this reason go on at ``at_s``; steps under way are computed again."""
         self.processes.go_on(kind, ranks, at_s)
         self.steps.recompute(self.processes)
 
     def stop(self, ranks: Ints, at_s: float) -> None:
-        """SIGSTOP."""
+        """SIGSTOP to those of the ranks that live; their agents tell a moment later."""
         ranks = ranks[self.processes.alive[ranks]]
         self.processes.stopped.since_s[ranks], self.processes.stopped.until_s[ranks] = at_s, np.inf
         self.stand(Stop.HOST, ranks, at_s)
@@ -229,19 +238,22 @@ class SimulatedAttempt:
             self._tell_later(EventName.RANK_STOPPED, rank, at_s + _STOP_SEEN_AFTER_S)
 
     def resume(self, ranks: Ints, at_s: float) -> None:
-        """SIGCONT after ``stop``: they go on, and their agents tell so."""
+        """SIGCONT to stopped ranks at ``at_s``: they go on, and their agents tell so."""
         self.processes.stopped.until_s[ranks] = at_s
         self.go_on(Stop.HOST, ranks, at_s)
         for rank in ranks.tolist():
             self._tell_later(EventName.RANK_CONTINUED, rank, at_s + 0.1)
 
     def wait_in_driver(self, ranks: Ints, at_s: float) -> None:
-        """Their hosts come back from no call of the driver any more."""
+        """From ``at_s`` on the ranks' hosts stand in a call of the driver that never returns."""
         self.processes.in_driver_since_s[ranks] = np.minimum(self.processes.in_driver_since_s[ranks], at_s)
         self.stand(Stop.HOST, ranks, at_s)
 
     def die(self, ranks: Ints, at_s: Floats, *, code: int = -1, signal: int = 0) -> None:
-        """Processes end; their launchers will notice."""
+        """Ends processes (at_s: by rank given); agents tell of it, and their launchers take down the rest later.
+
+        Ranks that ended before are left out. code: exit code, -1 none; signal: 0 none.
+        """
         self.steps.extend(float(at_s.min()), self.processes)
         ended = self.processes.end(ranks, at_s, code=code, signal=signal)
         if not ended.size:
@@ -271,7 +283,7 @@ class SimulatedAttempt:
             self._break_off_peers(at_s)
 
     def lose_node(self, node: int, at_s: float) -> None:
-        """Power or kernel: nothing of it says anything any more."""
+        """Power or kernel of a node (place in the job) is gone: its ranks are killed, and nothing tells of it."""
         self.nodes_down.add(node)
         ranks = np.flatnonzero(self.node_of_rank == node)
         self.die(ranks, np.full(ranks.size, at_s), signal=SIGKILL)
@@ -286,8 +298,11 @@ class SimulatedAttempt:
         *,
         is_victim: bool = False,
     ) -> Ints:
-        """An uncaught exception in the main thread, and the end of the process a little later. Returns who raises it:
-        whoever lives, has not met another one, and comes to it."""
+        """Ranks raise an exception that nobody catches, and end a little later; returns those that really raise.
+
+        at_s: by rank given; inf: never. Left out are ranks that have ended or have met another error. is_victim: it is
+        an error of communication.
+        """
         fresh = self.processes.alive[ranks] & ~self._doomed[ranks] & np.isfinite(at_s)
         ranks, at_s = ranks[fresh], at_s[fresh]
         if not ranks.size:
@@ -312,21 +327,21 @@ class SimulatedAttempt:
         return ranks
 
     def terminate(self, at_s: float) -> None:
-        """The launcher ends all that is left."""
+        """The launcher ends all ranks that live, by SIGTERM, within 0.2 s of ``at_s``."""
         ranks = np.flatnonzero(self.processes.alive)
         random = generator(self.spec.name, self.number, "takedown")
         if ranks.size:
             self.die(ranks, at_s + random.uniform(0.0, 0.2, ranks.size), signal=SIGTERM)
 
     def finish(self, at_s: float) -> None:
-        """The script has come to its end: its processes leave by themselves."""
+        """The script comes to its end at ``at_s``: ranks that live leave by themselves with exit code 0."""
         ranks = np.flatnonzero(self.processes.alive)
         random = generator(self.spec.name, self.number, "leaving")
         if ranks.size:
             self.die(ranks, at_s + random.uniform(0.1, 0.3, ranks.size), code=0)
 
     def kill_for_memory(self, rank: int, at_s: float) -> None:
-        """The kernel, when nothing is left."""
+        """At ``at_s`` the kernel kills the rank's process, if it lives, and says so."""
 
         def kill(at: float) -> None:
             if self.processes.alive[rank]:
@@ -389,5 +404,5 @@ class SimulatedAttempt:
         self.at(at_s, tell)
 
     def at(self, at_s: float, act: Callable[[float], None]) -> None:
-        """To be done then; act: is given the time."""
+        """Lets ``act`` be called when the attempt comes to ``at_s``; it is given that time."""
         self._dues.put(at_s, act)

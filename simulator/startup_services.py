@@ -36,7 +36,9 @@ _GIVE_UP: Mapping[str, tuple[float, float, str, str]] = {
 
 
 def ask_services(attempt: SimulatedAttempt, resources: Resources) -> None:
-    """To be called at a launch: what its ranks will ask once they have started."""
+    """To be called at a launch: lets its ranks ask for the services once they have started; they fail where one is
+    down.
+    """
     attempt.at(float(attempt.asks_s.min()), partial(_ask, attempt, resources))
 
 

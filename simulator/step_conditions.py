@@ -33,10 +33,10 @@ def conditions_of(
     save_s: float,
     rates: Mapping[str, Floats],
 ) -> Conditions:
-    """step: of the attempt. read_s, save_s: that a rank needs for its batch and its part of a checkpoint, on a sound
-    node.
+    """What the job's next step meets, by the resources as they are now. step: of the attempt.
 
-    rates: bytes per second that each rank's group gets, by dimension.
+    read_s, save_s: that a rank needs for its batch and its part of a checkpoint, on a sound node. rates: bytes per
+    second that each rank's group gets, by dimension.
     """
     name, recipe = job.spec.name, job.spec.recipe
     gpus, nodes = job.gpus, job.node_of_rank

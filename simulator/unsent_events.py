@@ -20,7 +20,7 @@ _Waiting = dict[int, list[tuple[float, Event]]]
 
 
 class UnsentEvents:
-    """identities, clocks: by node of the job."""
+    """Events that an attempt's agents have yet to send. identities, clocks: by node of the job."""
 
     def __init__(self, identities: Sequence[Identity], clocks: NodeClocks, node_of_rank: NDArray[np.int64]) -> None:
         self._identities, self._clocks, self._node_of_rank = identities, clocks, node_of_rank
@@ -29,33 +29,35 @@ class UnsentEvents:
         self._witness_s = np.full(len(identities), np.inf)
 
     def before(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
-        """Of a rank; sent before the blocks of its node."""
+        """Adds an event of a rank, at ``at_s``, to be sent before the blocks of its node's flush."""
         self._of_rank(self._before, name, rank, at_s, attributes)
 
     def behind(self, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:
-        """Of a rank; sent behind the blocks of its node."""
+        """Adds an event of a rank, at ``at_s``, to be sent behind the blocks of its node's flush; it makes a flush
+        urgent.
+        """
         self._of_rank(self._behind, name, rank, at_s, attributes)
 
     def of_node(self, name: EventName, node: int, at_s: float, attributes: dict[str, Any]) -> None:
-        """Of the node itself; sent behind its blocks. node: its place in the job."""
+        """Adds an event of the node itself, to be sent behind its blocks. node: its place in the job."""
         event = self._made(name, self._identities[node], node, at_s, attributes)
         self._behind.setdefault(node, []).append((at_s, event))
 
     def forget_from(self, at_s: float) -> None:
-        """What would have happened from then on does not."""
+        """Drops events to be sent behind blocks that would happen at ``at_s`` or later."""
         kept = {node: [each for each in told if each[0] < at_s] for node, told in self._behind.items()}
         self._behind = {node: told for node, told in kept.items() if told}
 
     def witness(self, node: int, at_s: float) -> None:
-        """Its agent tells then how all of its ranks stand."""
+        """Lets the node's agent flush at ``at_s``, and tell then how all of its ranks stand."""
         self._witness_s[node] = at_s
 
     def flushes(
         self, regular_s: NDArray[np.float64], from_s: float, until_s: float
     ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
-        """When each node's agent sends in this window (inf: not), and whether how its ranks stand goes with it at once.
+        """For each flush of this window: by node, when it is (inf: not), and whether progress goes with it at once.
 
-        By node. regular_s: of the flush that comes in any case.
+        regular_s: by node, of the flush that comes in any case.
         """
         urgent = np.maximum(self.first_s(regular_s.size) + TOLD_AFTER_S, from_s)
         urgent[urgent >= until_s] = np.inf
@@ -65,14 +67,16 @@ class UnsentEvents:
             yield moments, (moments == urgent) | (moments == witness)
 
     def first_s(self, nodes: int) -> NDArray[np.float64]:
-        """By node: when the first of what stands behind its blocks happened; inf: there is nothing."""
+        """By node, when the first event to be sent behind its blocks happened; inf: there is none. nodes: how many."""
         first = np.full(nodes, np.inf)
         for node, told in self._behind.items():
             first[node] = min(at_s for at_s, _ in told)
         return first
 
     def take(self, node: int, until_s: float, blocks: Sequence[Block]) -> list[Block | Event]:
-        """The payloads of a flush of this node."""
+        """The payloads of a flush of this node: events due before, the blocks, events due behind. They
+        are given once.
+        """
         return [*_due(self._before, node, until_s), *blocks, *_due(self._behind, node, until_s)]
 
     def _of_rank(self, waiting: _Waiting, name: EventName, rank: int, at_s: float, attributes: dict[str, Any]) -> None:

@@ -65,11 +65,13 @@ class World:
         window_s: float = FLUSH_S,
         gateway_s: float = 0.0,
     ) -> None:
-        """senses: whether nodes have collectors, or which of them; ranks are told of in any case.
+        """A cluster with jobs, at time 0. changes, truths: what goes wrong. senses: whether nodes have collectors, or
+        which of them; ranks are told of in any case.
 
-        window_s: so long is a window, and so often do agents flush, and their collectors look at most.
-        gateway_s: so long are messages held, to go on as one; 0: they come to the bus by themselves.
-        start_unix_ns: the time by which its clocks go, where its messages go to somebody who lives now."""
+        window_s: length of a window; agents flush, and collectors look, at most so often. gateway_s: for how long
+        messages are held, to go on as one; 0: they come to the bus by themselves. start_unix_ns: the Unix time of time
+        0, where its messages go to somebody who lives now.
+        """
         self.topology, self.seed, self._window_s = topology, seed, window_s
         self.resources = Resources(topology)
         self.heat = Heat(topology, self.resources)
@@ -140,7 +142,9 @@ class World:
         )
 
     def expect(self, changes: Sequence[ParameterChange], truths: Sequence[Truth], *, scenario: str) -> None:
-        """What will happen, besides what was known before. Raises ValueError for what should have happened by now."""
+        """Adds changes and truths to those known, and names the scenario. Raises ValueError for a
+        change in the past.
+        """
         if late := [change for change in changes if change.at_s <= self.now_s > 0]:
             raise ValueError(f"it is {self.now_s:g} s, too late for a change at {late[0].at_s:g} s")
         self.planned = (*self.planned, *changes)
@@ -150,7 +154,10 @@ class World:
 
     # --- time ---------------------------------------------------------------------------------------------------------
     def run(self, until_s: float) -> Iterator[tuple[float, list[SentMessage]]]:
-        """(end of a window, what arrives in it, in order), window by window."""
+        """Runs window by window: (end of the window, messages that arrive in it, in order).
+
+        Goes on from where it was; the last window may end after ``until_s``.
+        """
         while self.now_s < until_s:
             begin_s, end_s = self.now_s, self.now_s + self._window_s
             for change in self._schedule.take_until(end_s):
@@ -178,7 +185,7 @@ class World:
             yield end_s, self._gateway.through(self.pipe.through(sent, end_s), end_s)
 
     def settle(self) -> GroundTruth:
-        """The truth, complete up to now."""
+        """Ends the account of every job now, and returns the truth."""
         for job in self.jobs:
             job.settle(self.now_s)
         return self.ledger

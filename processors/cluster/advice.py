@@ -42,7 +42,7 @@ class Situation:
 
     @property
     def is_of_program(self) -> bool:
-        """No node is to be taken out for it."""
+        """Whether it is a fault of the program, so that no node is to be taken out for it."""
         return (
             self.scope == Scope.APPLICATION.value
             or self.domain == "application"
@@ -52,7 +52,7 @@ class Situation:
 
 
 def fits(row: AdviceRow, situation: Situation, history: Set[str]) -> bool:
-    """Whether a row of the table holds. history: words of ``advice_table.HISTORIES``."""
+    """Whether a row of the table holds in this situation. history: words of ``advice_table.HISTORIES`` that apply."""
     if row.action in EVICTING and situation.is_of_program:
         return False
     pairs = (
@@ -75,11 +75,10 @@ def fits(row: AdviceRow, situation: Situation, history: Set[str]) -> bool:
 
 
 def advise(incident: IncidentDocument, asked: str | None, earlier: Iterable[Failure] = ()) -> IncidentAdvice:
-    """``advice`` of an incident.
+    """What to do about an incident: an action, who does it, and the reason. asked: the action that its cause asks for.
 
-    incident: with its ``cause`` where there is one; asked: the action that the cause asks for. earlier: failures of the
-    run, as ``FailureRegister`` keeps them. The result has a ``retry`` where something is tried again: after ``of``
-    failures alike a person is told.
+    incident: with its ``cause`` where there is one. earlier: failures of the run, as ``FailureRegister`` keeps them.
+    The result has a ``retry`` where something is tried again: after ``of`` failures alike a person is told.
     """
     table = load_advice()
     before = precedents(failure_of(incident), earlier, table.storm_s)
@@ -88,7 +87,7 @@ def advise(incident: IncidentDocument, asked: str | None, earlier: Iterable[Fail
 
 
 def choose(situation: Situation, words: Mapping[str, Value]) -> IncidentAdvice:
-    """The first row of the table that holds. words: what texts may name."""
+    """The advice of the first row of the table that holds. words: what texts may name."""
     history = {"elsewhere"} if situation.before.elsewhere else set()
     if situation.before.recent >= load_advice().storm_failures:
         history.add("storm")
@@ -106,7 +105,9 @@ def choose(situation: Situation, words: Mapping[str, Value]) -> IncidentAdvice:
 
 
 def situation_of(incident: IncidentDocument, asked: str | None, before: Precedents) -> Situation:
-    """What the table is asked of an incident."""
+    """What the table is asked of an incident. asked: the action that its cause asks for; before: of the
+    run's attempts.
+    """
     cause, end = incident.cause, last_end(incident.evidence)
     return Situation(
         bucket=word_of(incident.bucket),
@@ -149,7 +150,7 @@ def _words(incident: IncidentDocument, before: Precedents, table: AdviceTable) -
 
 
 def short_device(device: str) -> str:
-    """A GPU's UUID up to its second dash, as people say it."""
+    """A GPU's UUID up to its second dash, as people say it; other devices as they are."""
     return "-".join(device.split("-")[:2]) if device.startswith("GPU-") else device
 
 

@@ -23,7 +23,7 @@ MOTIONS = ("moves", "in_io", "still")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Then:
-    """What follows when a row's retries are used up; a person's."""
+    """What is advised to a person once a row's retries are used up."""
 
     action: Action
     text: str
@@ -31,7 +31,10 @@ class Then:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceRow:
-    """A row. An empty set fits everything. retries None: of something that is no retry."""
+    """A row: what it fits, and what is advised then. An empty set fits everything, and so does None.
+
+    retries: how often it is tried before ``then`` is advised; None: it is no retry.
+    """
 
     action: Action
     by: str
@@ -53,7 +56,9 @@ class AdviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceTable:
-    """storm_failures: so many attempts that fail within storm_s seconds are a storm."""
+    """The rows, first that holds counts; and what a storm is: ``storm_failures`` failed attempts within ``storm_s``
+    seconds.
+    """
 
     rows: tuple[AdviceRow, ...]
     storm_failures: int
@@ -62,7 +67,7 @@ class AdviceTable:
 
 @cache
 def load_advice() -> AdviceTable:
-    """Raises KeyError or ValueError for a table that is wrong; a test reads it."""
+    """The table from ``advice.toml``. Raises KeyError or ValueError where the file is wrong; a test reads it."""
     content = read_toml(__package__, FILE)
     thens = {
         name: Then(action=Action(entry["action"]), text=_checked(entry["text"]))
@@ -135,7 +140,7 @@ def _checked(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def rows_for(bucket: str, kind: str) -> tuple[AdviceRow, ...]:
-    """Those that may fit what has this bucket and this kind, in their order."""
+    """Rows that may fit an incident of this bucket and kind, in the table's order; other keys are not looked at."""
     return tuple(
         rule
         for rule in load_advice().rows

@@ -40,7 +40,8 @@ def by_elimination(
     conditions: Iterable[ConditionReport],
     watched: Mapping[str, Sequence[str]],
 ) -> ConditionReport | None:
-    """The cause, in the shape of a condition, or None where something else may be it.
+    """The program as cause of a hang, in the shape of a condition; None where something else may be it, or is not
+    looked at.
 
     suspects: of the incident, with the place of their stack. watched: by node, the names of the collectors that see.
     """
@@ -72,7 +73,7 @@ def by_elimination(
 
 
 def evidence_of(cause: ConditionReport) -> EvidenceRow:
-    """What shows it."""
+    """The row of evidence that shows a cause found by ``by_elimination``."""
     return EvidenceRow(
         signal=f"{cause.source}.{cause.name}",
         source=cause.entity,

@@ -53,7 +53,7 @@ _SEVERITY_ORDER = [Severity.INFO.value, Severity.TICKET.value, Severity.PAGE.val
 
 @dataclass(slots=True, kw_only=True)
 class Contribution:
-    """One finding as last heard."""
+    """A finding of an incident as last heard. consequence: it only follows from the cause."""
 
     key: str
     cleared: bool
@@ -64,7 +64,7 @@ class Contribution:
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """One incident."""
+    """One incident: the findings that belong to it, and what is known beside them. Mutable; a row of state."""
 
     id: str
     cluster: str
@@ -109,22 +109,22 @@ class Case:
 
     @property
     def told(self) -> IncidentDocument:
-        """The last published revision; what says nothing before the first."""
+        """The last published revision; an empty document before the first."""
         return self.document if self.document is not None else _NOT_TOLD
 
     def recognise(self, key: str) -> None:
-        """The finding that opened it is heard again."""
+        """Gives an adopted case the key of its finding, which is heard again."""
         self.contributions[0].key = key
         self.adopted = False
 
     @property
     def line(self) -> str:
-        """What its attempts count as one of: the run, or the job where no run is known."""
+        """The name by which its attempts count as one: the run's, or the job's where no run is known."""
         return self.run or self.job
 
     @property
     def is_gone(self) -> bool:
-        """Another incident of its own job has taken it over."""
+        """Whether another incident of its own job has taken it over."""
         return self.merged_into is not None and not self.has_joined
 
     @property
@@ -134,7 +134,7 @@ class Case:
 
     @property
     def primary(self) -> ToldFinding:
-        """The finding that names the cause, as it was told."""
+        """The finding that names the cause best, as it was told."""
         if len(self.contributions) == 1:
             return self.contributions[0].body
         causes = [c.body for c in self.causes]
@@ -142,7 +142,7 @@ class Case:
 
     @property
     def primary_key(self) -> str:
-        """The key of the finding that names the cause."""
+        """The key of the finding that names the cause best."""
         causes = self.causes
         return causes[leading([c.body for c in causes])].key
 
@@ -163,21 +163,23 @@ class Case:
 
     @property
     def costs(self) -> dict[str, int]:
-        """GPU-nanoseconds by ``cost_key``: its own, and of those that it leads."""
+        """GPU-nanoseconds by ``cost_key``: its own, and those of incidents that it leads."""
         own = {cost_key(self.job, self.attempt): self.gpu_ns} if self.gpu_ns else {}
         return {key: own.get(key, 0) + self.shared_ns.get(key, 0) for key in {**own, **self.shared_ns}}
 
     @property
     def over_at(self) -> float | None:
-        """The same for all jobs that share its cause."""
+        """Unix seconds at which it ended for all jobs that share its cause; None while it is open."""
         return self.resolved_at if self.joint is None else self.joint.resolved
 
     def find(self, key: str) -> Contribution | None:
-        """The finding of this key as last heard; None where it belongs to another incident."""
+        """The finding of this key as last heard; None where it does not belong to this incident."""
         return next((c for c in self.contributions if c.key == key), None)
 
     def add(self, contribution: Contribution) -> None:
-        """Another finding joins. Of too many the second goes: the one that opened the incident stays."""
+        """Adds a finding. Of more than MAX_CONTRIBUTIONS the second is dropped: the one that opened the
+        incident stays.
+        """
         self.contributions.append(contribution)
         if len(self.contributions) > MAX_CONTRIBUTIONS:
             del self.contributions[1]  # the one that opened the incident stays
@@ -187,15 +189,14 @@ _NOT_TOLD = IncidentDocument()
 
 
 def compose(case: Case, earlier: Iterable[Failure] = ()) -> IncidentDocument:
-    """The document that the case amounts to now, but for revision and change.
-
-    earlier: what attempts of its run have failed of (``FailureRegister``).
+    """The document that the case amounts to now, without revision and change. earlier: failures of its
+    run's attempts.
     """
     return overlay(case, compose_alone(case, earlier))
 
 
 def compose_alone(case: Case, earlier: Iterable[Failure] = ()) -> IncidentDocument:
-    """What its own job says of it, whatever it shares with other jobs."""
+    """The document by what its own job says, whatever it shares with other jobs. earlier: as in ``compose``."""
     causes = [c.body for c in case.causes]
     first = leading(causes)
     primary = causes[first]
@@ -259,7 +260,9 @@ _NOBODY = Victims()
 
 
 def change_of(case: Case, incident: IncidentDocument) -> Change | None:
-    """What publishing ``incident`` would be, None when it says nothing new."""
+    """What publishing ``incident`` would be (opened, updated, merged, resolved, reopened); None when it says nothing
+    new.
+    """
     before = case.document
     if before is None:
         return Change.OPENED
@@ -275,7 +278,7 @@ def change_of(case: Case, incident: IncidentDocument) -> Change | None:
 
 
 def has_grown(case: Case) -> bool:
-    """Whether what it has cost is news: more than twice what was told, and once it is over anything to speak of."""
+    """Whether its cost is news: more than twice what was told, or, once it is over, off by more than OVER_SHARE."""
     cost = case.told.cost
     told = (cost.gpu_seconds if cost is not None else None) or 0.0
     now = (sum(case.costs.values()) if case.joint is not None else case.gpu_ns) / 1e9
@@ -307,7 +310,7 @@ class Material:
 
 
 def material(incident: IncidentDocument) -> Material:
-    """Of a revision, published or not."""
+    """What of a revision, published or not, makes it worth publishing."""
     confidence, cause, advice, label = incident.confidence, incident.cause, incident.advice, incident.label
     return Material(
         words=tuple(map(word_of, (incident.severity, incident.bucket, incident.kind, incident.scope))),
@@ -347,7 +350,9 @@ def _severity(findings: Sequence[ToldFinding]) -> str:
 
 
 def default_severity(kind: Kind) -> str:
-    """For findings that leave it to us."""
+    """The severity for a finding that states none: info for planned stops, ticket for slowness and
+    silence, else page.
+    """
     if kind is Kind.PLANNED_STOP:
         return Severity.INFO.value
     if kind in (Kind.RANK_SLOW, Kind.SLOW_TOGETHER, Kind.INPUT_SILENT, Kind.AGENT_SILENT):
@@ -356,7 +361,7 @@ def default_severity(kind: Kind) -> str:
 
 
 def is_blocking_incident(case: Case) -> bool:
-    """Does it stand between the job and its next step?"""
+    """Whether it stands between the job and its next step: all but planned stops and telemetry."""
     return case.primary.bucket not in (Bucket.PLANNED, Bucket.TELEMETRY)
 
 

@@ -42,7 +42,9 @@ class CaseBook:
         return [case for case in found if case is not None]
 
     def get(self, incident: str) -> Case | None:
-        """The case of an incident, None where it is forgotten. The same object for as long as its row is the same."""
+        """The case of an incident; None where it is not known or forgotten. The same object for as long as its row is
+        the same.
+        """
         packed = self._cases.get(incident)
         if packed is None:
             return None
@@ -52,17 +54,20 @@ class CaseBook:
         return held[1]
 
     def knows(self, job: str) -> bool:
-        """Whether the job ever had an incident that is still kept."""
+        """Whether any incident of the job is still kept."""
         return self._jobs.get(job) is not None
 
     def documents(self, job: str) -> list[IncidentDocument]:
-        """Last revisions of a job's incidents."""
+        """The last revisions of the job's incidents, of those that were published."""
         rows = [(incident, self._cases.get(incident)) for incident in self._ids(job)]
         return list(published_documents((incident, row) for incident, row in rows if row is not None))
 
     def save(self, job: str, cases: list[Case], touched: Collection[str], stamp_ns: int) -> list[Case]:
-        """cases: all of the job, in order; the oldest that are over are dropped where they are too many. touched: ids
-        of those that have changed. Gives those that were written."""
+        """Writes the job's list of incidents and those that changed; returns the cases written.
+
+        cases: all of the job, in order; the oldest that are over are dropped from it, and deleted, where they are too
+        many. touched: ids of those that have changed. stamp_ns: from which a job whose incidents are over is kept.
+        """
         over = [case for case in cases if _is_over(case)]
         for case in over[: max(0, len(cases) - MAX_CASES_PER_JOB)]:
             cases.remove(case)
@@ -80,7 +85,10 @@ class CaseBook:
         return written
 
     def forgotten_by(self, now_ns: int) -> Iterator[tuple[str, list[Case]]]:
-        """Jobs whose time is over, with their cases; each is deleted once it was given. Sets the timer for others."""
+        """Jobs whose incidents have been over for KEPT_NS, with their cases; each is deleted once it was given.
+
+        Sets the timer for the others.
+        """
         left = []
         for job, row in list(self._ended.rows()):
             due_ns = int(row) + KEPT_NS

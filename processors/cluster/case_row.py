@@ -50,7 +50,7 @@ _PLAIN = frozenset(Case.__slots__) - {
 
 
 def pack_case(case: Case) -> bytes:
-    """Its row. What findings have said stands in it as it came."""
+    """The case as a row of state, for ``unpack_case``. What findings have said stands in it as it came."""
     fields = {name: json.dumps(getattr(case, name), separators=_SEPARATORS) for name in _PLAIN}
     fields["contributions"] = f"[{','.join(map(_pack_contribution, case.contributions))}]"
     written = {
@@ -77,7 +77,7 @@ def _pack_contribution(contribution: Contribution) -> str:
 
 
 def unpack_case(row: bytes) -> Case:
-    """The inverse, of rows of earlier releases too."""
+    """The case from a row that ``pack_case`` of this release or an earlier one made."""
     fields = json.loads(row)
     plain = {name: value for name, value in fields.items() if name in _PLAIN}
     document, joint, label = fields.get("document"), fields.get("joint"), fields.get("label")

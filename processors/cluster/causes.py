@@ -91,7 +91,7 @@ def _relate_to_blocking(primary: ToldFinding, new: ToldFinding, kind: Kind) -> R
 
 
 def leading(findings: Sequence[ToldFinding]) -> int:
-    """Index of the one that names the cause best, among findings of the same cause in order of arrival.
+    """Index of the finding that names the cause best, of one or more of the same cause in order of arrival.
 
     A blocking kind before a slow one; then a kind that was seen directly, if it was there before we concluded the
     waiting; then one that names somebody; then the earliest onset; then the first to arrive.
@@ -115,7 +115,7 @@ def leading(findings: Sequence[ToldFinding]) -> int:
 
 
 def suspect_ranks(suspects: Iterable[SuspectEntry]) -> frozenset[int]:
-    """A suspected node stands for its ranks. Raises ValueError for what are no ranges."""
+    """All ranks that are suspected; a node stands for its ranks. Raises ValueError for what are no ranges."""
     ranks: set[int] = set()
     for suspect in suspects:
         if suspect.rank is not None:

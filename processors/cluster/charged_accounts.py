@@ -45,7 +45,9 @@ class Account:
 
     @classmethod
     def unpack(cls, row: bytes | None) -> Account:
-        """Of a row of the table, else one without anything. Raises ValueError for an interval that is none."""
+        """The account from a row of the table; an empty one for None. Raises ValueError for an interval
+        that is none.
+        """
         if not row:
             return cls()
         fields = json.loads(row)
@@ -53,13 +55,16 @@ class Account:
         return cls(**fields, kept=kept)
 
     def pack(self) -> bytes:
-        """Its row."""
+        """The account as a row of the table, for ``unpack``."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         fields["kept"] = {key: as_body(interval) for key, interval in self.kept.items()}
         return json.dumps(fields, separators=(",", ":")).encode()
 
     def take(self, finding: Finding) -> set[str]:
-        """An interval, new or again. The causes whose charge it changes. Raises ValueError for what is none."""
+        """Adds the interval of a finding, or replaces it where it came before; returns the causes whose charge changes.
+
+        One that may not change any more is passed over. Raises ValueError for what is no interval.
+        """
         who = finding.identity
         interval = of_body(finding.body["interval"], run=who.run, job=who.job, attempt=who.attempt)
         world, before = str(interval.world), self.kept.get(finding.key)
@@ -110,7 +115,10 @@ class Accounts:
         self._accounts, self._sums = accounts, sums
 
     def take(self, finding: Finding) -> tuple[Account, set[str]]:
-        """The job's account with this interval in it, and the causes whose charge has changed. Raises ValueError."""
+        """Writes the job's account with this interval in it; returns it and the causes whose charge has changed.
+
+        Raises ValueError for what is no interval.
+        """
         account = self.of(finding.identity.job)
         changed = account.take(finding)
         self._accounts.put(finding.identity.job, account.pack())
@@ -121,15 +129,15 @@ class Accounts:
         return Account.unpack(self._accounts.get(job))
 
     def unheard_since(self, time_ns: int) -> list[str]:
-        """Jobs whose newest interval ended before."""
+        """Jobs whose newest interval ended before ``time_ns`` (Unix)."""
         return [job for job, row in self._accounts.rows() if Account.unpack(row).end_ns < time_ns]
 
     def are_there(self) -> bool:
-        """Whether any job has an account: else nothing is left to be folded."""
+        """Whether any job has an account."""
         return next(self._accounts.rows(), None) is not None
 
     def fold_job(self, job: str, documents: Iterable[IncidentDocument]) -> None:
-        """A job's account becomes sums. documents: its incidents."""
+        """Adds a job's account to the sums and deletes it. documents: last revisions of its incidents."""
         row = self._accounts.get(job)
         for name, gpu_ns in sums_of(Account.unpack(row), documents).items():
             self._sums.put(name, b"%d" % (int(self._sums.get(name) or 0) + gpu_ns))
@@ -137,7 +145,9 @@ class Accounts:
             self._accounts.delete(job)
 
     def totals(self, documents: Mapping[str, Iterable[IncidentDocument]]) -> dict[str, int]:
-        """GPU-nanoseconds by DIMENSION/NAME of all jobs that there were. documents: incidents by job."""
+        """GPU-nanoseconds by DIMENSION/NAME of all jobs there have been. documents: last revisions of incidents, by
+        job.
+        """
         totals = {name: int(row) for name, row in self._sums.rows()}
         # A job that leads a joint incident may have told nothing of its own seconds.
         accounts = {**dict.fromkeys(documents), **dict(self._accounts.rows())}
@@ -148,9 +158,10 @@ class Accounts:
 
 
 def sums_of(account: Account, documents: Iterable[IncidentDocument]) -> dict[str, int]:
-    """By bucket; by kind, node and tenant what incidents have cost. documents: the job's incidents.
+    """GPU-nanoseconds by DIMENSION/NAME: by bucket, and what incidents have cost by kind, node and tenant.
 
-    What several jobs have lost to one cause is counted where its leader is, with the leader's kind, node and tenant.
+    documents: last revisions of the job's incidents. What several jobs have lost to one cause is counted where its
+    leader is, with the leader's kind, node and tenant.
     """
     sums = {f"{BUCKET}/{name}": gpu_ns for name, gpu_ns in account.gpu_ns.items()}
     for document in documents:
@@ -166,7 +177,7 @@ def sums_of(account: Account, documents: Iterable[IncidentDocument]) -> dict[str
 
 
 def told_accounts(rows: Iterable[tuple[str, bytes]], since_ns: int) -> Iterator[tuple[str, Account]]:
-    """Job and account of those of which something was heard since then, from rows of the table ``accounts``."""
+    """Job and account of jobs heard of since ``since_ns`` (Unix), from rows of the table ``accounts``."""
     for job, row in rows:
         account = Account.unpack(row)
         if account.end_ns >= since_ns:

@@ -44,7 +44,7 @@ class ConditionRegister:
         self._watched = watched
 
     def take_watch(self, finding: Finding) -> None:
-        """What is seen of a node: the names of the collectors that look."""
+        """Keeps which collectors look at a node, as the finding tells; forgets the node where none does."""
         watch = finding.body["watch"]
         if watch["sees"]:
             self._watched.put(str(watch["entity"]), json.dumps(watch["sees"]).encode())
@@ -52,12 +52,15 @@ class ConditionRegister:
             self._watched.delete(str(watch["entity"]))
 
     def watched(self, case: Case) -> dict[str, list[str]]:
-        """By node of a suspect, what is seen of it."""
+        """By node of the case's suspects, the names of collectors that look at it; [] where none does."""
         nodes = {suspect.node for suspect in case.primary.suspects if suspect.node}
         return {node: json.loads(self._watched.get(node) or b"[]") for node in sorted(nodes)}
 
     def take(self, finding: Finding, now_ns: int) -> ConditionReport:
-        """Keep it, forget what is long over, and give the condition back."""
+        """Keeps the condition that a finding tells, drops those of its entity that are long over, and returns it.
+
+        now_ns: Unix.
+        """
         condition = read_condition(finding.body["condition"])
         entity = condition.entity
         known = dict(self._of(entity))
@@ -79,7 +82,10 @@ class ConditionRegister:
         return condition
 
     def about(self, case: Case) -> list[ConditionReport]:
-        """Of the suspects' nodes, and of entities that concern the job; those nearest to the onset, oldest first."""
+        """Conditions that may concern the case, at most MAX_PER_CASE, oldest first.
+
+        Of the suspects' nodes, and of entities that concern the job; those nearest to the onset are kept.
+        """
         onset = case.primary.onset_s
         entities = {suspect.node for suspect in case.primary.suspects if suspect.node}
         entities |= set(json.loads(self._jobs.get(case.job) or b"[]"))
@@ -90,18 +96,18 @@ class ConditionRegister:
         return sorted(found[:MAX_PER_CASE], key=_order)
 
     def note_suspects(self, case: Case) -> None:
-        """From now on conditions of the suspects' nodes are asked whether they explain the case."""
+        """Notes the case's job at the nodes of its suspects, for ``suspected_at``."""
         for node in {suspect.node for suspect in case.primary.suspects if suspect.node}:
             jobs: list[str] = json.loads(self._suspected.get(node) or b"[]")
             if case.job not in jobs:
                 self._suspected.put(node, json.dumps([*jobs, case.job][-MAX_JOBS_PER_NODE:]).encode())
 
     def suspected_at(self, node: str) -> set[str]:
-        """Jobs with an incident that suspects somebody there."""
+        """Jobs with an incident that suspects somebody on this node."""
         return set(json.loads(self._suspected.get(node) or b"[]"))
 
     def forget(self, job: str) -> None:
-        """Its incidents are forgotten."""
+        """Drops the job from the register, as its incidents are forgotten; conditions stay."""
         self._jobs.delete(job)
         for node, row in list(self._suspected.rows()):
             jobs = json.loads(row)
@@ -172,6 +178,6 @@ def _order(condition: ConditionReport) -> tuple[float, str, str]:
 
 
 def register_of(ctx: Context, held: HeldConditions) -> ConditionRegister:
-    """held: working copies, which outlive the record that is taken."""
+    """The register over the context's tables. held: working copies, which outlive the record that is taken."""
     entities, jobs, suspected, watched = map(ctx.state.table, (_CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED))
     return ConditionRegister(entities, jobs, suspected, watched, held)

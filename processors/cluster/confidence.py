@@ -22,24 +22,24 @@ LEAST, MOST = 0.01, 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """offset: of kinds that are not among ``offsets``."""
+    """Maps the strength of evidence to a probability, by kind of incident. offset: of kinds not among ``offsets``."""
 
     slope: float = 1.0
     offset: float = 0.0
     offsets: Mapping[str, float]
 
     def probability(self, strength: float, kind: str) -> float:
-        """That what is told is right. strength: of the evidence, 0 to 1."""
+        """The probability that what is told is right. strength: of the evidence, 0 to 1; kind: of the incident."""
         return _within(_logistic(self.slope * _logit(strength) + self.offsets.get(kind, self.offset)))
 
     def strength(self, probability: float, kind: str) -> float:
-        """What ``probability`` was made of."""
+        """The inverse of ``probability``: the strength of evidence that ``probability`` was made of."""
         return _within(_logistic((_logit(probability) - self.offsets.get(kind, self.offset)) / self.slope))
 
 
 @cache
 def load_reliability() -> Reliability:
-    """Raises ValueError where the file is not what it should be."""
+    """The map in ``confidence.toml``. Raises KeyError, TypeError or ValueError where the file is wrong."""
     table = read_toml(__package__, FILE)
     known = {"slope", "offset", "offsets"}
     if set(table) != known or float(table["slope"]) <= 0.0:

@@ -70,7 +70,10 @@ class Docket:
         self._desk = Desk(memory)
 
     def take(self, finding: Finding) -> None:
-        """Carry out what a finding says; what says nothing of incidents, nodes or jobs is passed over."""
+        """Carries out what a finding says of incidents, nodes or jobs: opens, revises, merges, publishes, saves.
+
+        A finding that says nothing of these is passed over.
+        """
         if "condition" in finding.body:
             self._take_condition(finding)
             return
@@ -177,7 +180,9 @@ class Docket:
         return found
 
     def tell_cost(self, incident: str) -> None:
-        """By now all intervals of the same moment are in."""
+        """Publishes an incident anew if its cost is news, once all intervals of the same moment are in. Nothing for an
+        unknown one.
+        """
         known = self._book.get(incident)
         if known is None:
             return
@@ -230,7 +235,9 @@ class Docket:
             self._save(trouble.job, cases)
 
     def look(self) -> None:
-        """Look at the incidents of all jobs together."""
+        """Looks at the incidents of all jobs together, and carries out what the desk decides; sets the timer for the
+        next look.
+        """
         decisions, let_go = self._desk.look(self._now_s), list[str]()
         for incident in decisions.incidents:
             trouble = self._memory.troubles.get(incident)
@@ -277,7 +284,10 @@ class Docket:
         self._set_shared_timer()
 
     def settle(self, incident: str) -> None:
-        """By now a fault of the suspects' nodes would have been told: what is seen of them says what silence means."""
+        """To be called once faults of the suspects' nodes would have been told: publishes what is seen of these nodes.
+
+        Nothing for an incident that is over or not known.
+        """
         known = self._book.get(incident)
         if known is None:
             return

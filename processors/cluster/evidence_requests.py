@@ -34,10 +34,10 @@ MOST_ASKED_FOR_FILES = 2
 
 
 def wanted_evidence(case: Case, finding: Finding, *, asks_for_files: bool) -> list[Event]:
-    """Requests that were not made before; they are noted in the case. finding: what has changed it.
+    """Requests for evidence that were not made before; they are noted in the case. finding: what has changed it.
 
-    The stack of each suspect that can still tell where it is, and files of the first ones. Where a hang has no suspect,
-    the first of those who wait in it are witnesses.
+    The stack of each suspect that can still tell where it is, and (asks_for_files) files of the first ones; where a
+    hang has no suspect, files of the first of those who wait in it.
     """
     return [
         request

@@ -53,12 +53,17 @@ class Explanation:
 
     @property
     def action(self) -> str | None:
-        """What the cause asks for; for what is not one node's nothing that would be done to one."""
+        """The action that the cause asks for; None without a cause, or where many nodes share it: nothing is done to
+        one of them.
+        """
         return None if self.cause is None or self.is_of_many else self.cause.action
 
 
 def explain(primary: ToldFinding, job: str, conditions: Iterable[ConditionReport]) -> Explanation:
-    """``conditions``: those of the suspects' nodes, and those that concern the job."""
+    """Which condition explains the incident, what it proves, and which only look so. primary: the finding of the cause.
+
+    conditions: those of the suspects' nodes, and those that concern the job.
+    """
     kind, onset, ends = primary.kind, primary.onset_s, _ends(primary)
     suspects = [s for s in primary.suspects if s.node or s.rank is not None]
     if kind in SPEED_KINDS:
@@ -270,7 +275,10 @@ def _gpus(conditions: Iterable[ConditionReport], job: str) -> dict[int, str]:
 
 
 def apply(incident: IncidentDocument, explanation: Explanation, job: str) -> IncidentDocument:
-    """With what the conditions add. Who is suspected changes only where nobody was."""
+    """The incident with what the conditions add. Who is suspected changes only where nobody was.
+
+    A planned cause makes it a planned stop without suspects.
+    """
     incident = replace(incident, ruled_out=(*incident.ruled_out, *explanation.ruled_out))
     cause = explanation.cause
     if cause is None:

@@ -54,8 +54,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precedents:
-    """alike: earlier attempts of the run that failed alike. elsewhere: one of them at the same step and rank, on other
-    nodes. recent: attempts of the run that failed within ``within_s`` of ``precedents``, this one included."""
+    """How earlier attempts of a run failed. alike: how many failed alike. elsewhere: one of them at the same step and
+    rank, on other nodes.
+
+    recent: attempts of the run that failed within ``within_s`` of ``precedents``, this one included.
+    """
 
     alike: int = 0
     elsewhere: bool = False
@@ -63,7 +66,7 @@ class Precedents:
 
 
 def failure_of(incident: IncidentDocument) -> Failure | None:
-    """What an incident is here; None for what ends no attempt, or has gone into another incident."""
+    """An incident as a failure of its attempt; None for what ends no attempt, or has gone into another incident."""
     if incident.bucket in _NO_FAILURE or incident.merged_into:
         return None
     fact = last_end(incident.evidence)
@@ -84,14 +87,14 @@ def failure_of(incident: IncidentDocument) -> Failure | None:
 
 
 def last_end(evidence: Iterable[EvidenceRow]) -> EvidenceFact | None:
-    """How the suspect ended; None: unknown. Who only counts others that ended alike is asked last."""
+    """How the suspect ended, by the evidence; None: unknown. Facts that only repeat others' ends are asked last."""
     ends = (fact_of_evidence(row) for row in evidence if row.signal in _ENDS)
     known = [fact for fact in ends if fact is not None and error_of(fact)]
     return min(known, key=lambda fact: fact.is_repeat, default=None)
 
 
 def error_of(fact: EvidenceFact | None) -> str:
-    """What it raised, or the signal that ended it, without what differs each time; "": neither."""
+    """The error raised, or the signal or code it ended with, without what differs each time; "": none of these."""
     if fact is None:
         return ""
     match fact.how:
@@ -113,7 +116,11 @@ def error_of(fact: EvidenceFact | None) -> str:
 
 
 def precedents(failure: Failure | None, earlier: Iterable[Failure], within_s: float) -> Precedents:
-    """earlier: failures of the run; those of the same attempt, or of a later onset, do not count."""
+    """How the run's earlier attempts failed, compared with this failure; none for None.
+
+    earlier: failures of the run; those of the same attempt, or of a later onset, do not count. within_s: for
+    ``recent``.
+    """
     if failure is None:
         return Precedents()
     others = [each for each in earlier if each.attempt != failure.attempt and each.onset < failure.onset]
@@ -126,7 +133,7 @@ def precedents(failure: Failure | None, earlier: Iterable[Failure], within_s: fl
 
 
 def are_alike(one: Failure, other: Failure) -> bool:
-    """Whether two attempts failed of the same, as far as that is known."""
+    """Whether two attempts failed of the same kind, error, condition and place, as far as these are known."""
     if one.kind != other.kind or one.failed_of != other.failed_of:
         return False
     if one.condition and other.condition and one.condition != other.condition:
@@ -155,13 +162,13 @@ def _place_of(suspects: Sequence[SuspectEntry]) -> str:
 
 
 class FailureRegister:
-    """Over a table with a row per run."""
+    """What attempts have failed of, over a table with a row per run."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def of(self, run: str) -> list[Failure]:
-        """The run's failures, the oldest first."""
+        """Failures noted of the run, the oldest first; [] for an unknown run."""
         return [
             Failure(
                 incident=row["incident"],
@@ -179,7 +186,10 @@ class FailureRegister:
         ]
 
     def note(self, run: str, incident: IncidentDocument) -> None:
-        """An incident as it is published; what was noted of it before is replaced."""
+        """Notes the failure of an incident as it is published, in place of what was noted of it before.
+
+        An incident that is no failure (any more) is dropped.
+        """
         known = self.of(run)
         failures = [each for each in known if each.incident != incident.id]
         if (failure := failure_of(incident)) is not None:
@@ -189,7 +199,7 @@ class FailureRegister:
             self._put(run, failures[-MAX_FAILURES:])
 
     def forget(self, run: str, job: str) -> None:
-        """The job's incidents are forgotten."""
+        """Drops what the job's attempts failed of, as its incidents are forgotten."""
         self._put(run, [each for each in self.of(run) if each.attempt[0] != job])
 
     def _put(self, run: str, failures: Sequence[Failure]) -> None:

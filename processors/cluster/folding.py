@@ -13,12 +13,15 @@ _ACCOUNTS, _SUMS, _FOLDING = "accounts", "account_sums", "folding"
 
 
 def accounts_of(ctx: Context) -> Accounts:
-    """The accounts of the cluster that the context is of."""
+    """The accounts of all jobs, in the context's tables."""
     return Accounts(ctx.state.table(_ACCOUNTS), ctx.state.table(_SUMS))
 
 
 def begin_folding(ctx: Context, stamp_ns: int) -> None:
-    """To be called when there is an account."""
+    """Sets the daily timer that folds old accounts of jobs into sums; does nothing if it is set.
+
+    stamp_ns: Unix; the first time is a day later. To be called whenever an account is taken.
+    """
     folding = ctx.state.table(_FOLDING)
     if folding.get(_NEXT) is None:
         folding.put(_NEXT, b"")
@@ -26,7 +29,11 @@ def begin_folding(ctx: Context, stamp_ns: int) -> None:
 
 
 def fold(ctx: Context, book: CaseBook) -> None:
-    """Of jobs without incidents; those with some are folded when these are forgotten."""
+    """At the daily timer: folds accounts of jobs unheard of for long into sums, and sets the timer again while any
+    remain.
+
+    Only jobs without incidents; those with some are folded when these are forgotten.
+    """
     accounts = accounts_of(ctx)
     for job in accounts.unheard_since(ctx.now - KEPT_NS):
         if not book.knows(job):

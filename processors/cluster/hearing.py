@@ -11,7 +11,10 @@ from .causes import Relation, relate, suspect_ranks
 
 
 def holds(case: Case, finding: Finding, told: ToldFinding, touched: set[str]) -> bool:
-    """Whether the finding belongs to the case already. touched: ids of cases that have changed, here as below."""
+    """Whether the finding belongs to the case already. An adopted case is given the finding's key.
+
+    touched: ids of cases that have changed; the case's id is added then, here as below.
+    """
     if not _is_of_attempt(case, finding, told) or case.is_gone:
         return False
     if case.adopted and case.id == incident_id(case.job, case.attempt, told.kind, finding.key):
@@ -30,7 +33,10 @@ def _is_of_attempt(case: Case, finding: Finding, told: ToldFinding) -> bool:
 
 
 def hear(case: Case, finding: Finding, told: ToldFinding, touched: set[str]) -> None:
-    """A finding that belongs to the case already has something new to say, or has ended."""
+    """Puts what a finding says now in place of what it said before; ``holds`` must have been True for it.
+
+    A finding that lasts again takes back that the case has ended.
+    """
     known = case.find(finding.key)
     assert known is not None
     touched.add(case.id)
@@ -43,7 +49,9 @@ def hear(case: Case, finding: Finding, told: ToldFinding, touched: set[str]) -> 
 
 
 def place(finding: Finding, told: ToldFinding, cases: list[Case], touched: set[str]) -> Case:
-    """A finding not heard before joins the incident that explains it, or opens one."""
+    """Adds a finding not heard before to the first case that it goes with, or to a new one in ``cases``; returns the
+    case.
+    """
     contribution = Contribution(
         key=finding.key, cleared=False, consequence=False, time=finding.time_ns / 1e9, body=told
     )
@@ -78,7 +86,10 @@ def place(finding: Finding, told: ToldFinding, cases: list[Case], touched: set[s
 
 
 def merge(changed: Case, cases: list[Case], touched: set[str]) -> None:
-    """Two incidents that turn out to be one: the later goes into the earlier."""
+    """Joins ``changed`` with the first other open incident of its attempt that has the same cause, if there is one.
+
+    The later in ``cases`` goes into the earlier; both ids are added to ``touched``.
+    """
     for other in cases:
         if other is changed or other.attempt != changed.attempt or other.merged_into or changed.merged_into:
             continue
@@ -95,7 +106,7 @@ def merge(changed: Case, cases: list[Case], touched: set[str]) -> None:
 
 
 def follow_the_job(finding: Finding, told: ToldFinding, cases: list[Case], touched: set[str]) -> None:
-    """What a finding says of the job holds for all incidents of the job."""
+    """Notes in the job's cases whether the job runs; a planned stop ends those that block it."""
     now = told.job.now
     planned = told.kind is Kind.PLANNED_STOP and not finding.cleared
     for case in cases:

@@ -41,11 +41,14 @@ class Shared(Protocol):
 
     @property
     def costs(self) -> dict[str, int]:
-        """GPU-nanoseconds by ``cost_key``."""
+        """GPU-nanoseconds by ``cost_key``, of all jobs that share the cause."""
 
 
 def overlay(case: Shared, incident: IncidentDocument) -> IncidentDocument:
-    """incident: as its own job says it."""
+    """The incident with what lies over it: clock doubts, a shared cause, a plan, a hold, a label, who is charged.
+
+    incident: as its own job says it. Last, its confidence becomes a probability.
+    """
     if case.clock_note is not None:
         incident = replace(incident, evidence=(*incident.evidence, case.clock_note))
         if incident.confidence is not None:
@@ -73,12 +76,12 @@ def overlay(case: Shared, incident: IncidentDocument) -> IncidentDocument:
 
 
 def cost_key(job: str, attempt: str) -> str:
-    """Of an attempt, among the costs of a joint incident."""
+    """The key of an attempt among the costs of a joint incident."""
     return f"{job}\t{attempt}"
 
 
 def cost_of(gpu_ns: int) -> IncidentCost | None:
-    """What a document says of it; None while nothing is known."""
+    """The cost that a document tells; None for 0, as nothing is known."""
     return IncidentCost(gpu_seconds=gpu_ns / 1e9) if gpu_ns else None
 
 
@@ -118,7 +121,7 @@ def _bounded(rows: Sequence[_Row], most: int) -> tuple[_Row, ...]:
 
 
 def joint_of_document(incident: IncidentDocument) -> JointCause:
-    """What a published joint incident said for all its jobs, until that is looked at anew."""
+    """The joint cause that a published joint incident told, without members, until that is looked at anew."""
     told, cause = incident.confidence, incident.cause
     return JointCause(
         kind=incident.kind,

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 def merge_evidence(findings: Sequence[ToldFinding], earlier: Iterable[EvidenceRow]) -> tuple[EvidenceRow, ...]:
-    """Evidence of the leading finding first in right, the others' added, oldest first.
+    """Rows of all findings, oldest first, at most MAX_EVIDENCE; those of the leading finding are kept before others.
 
     findings: leading one first. earlier: what older revisions said; a (signal, source) that a finding still speaks of
     is replaced, because its words carry ages that grow.
@@ -37,12 +37,15 @@ def merge_evidence(findings: Sequence[ToldFinding], earlier: Iterable[EvidenceRo
 
 
 def by_time(row: EvidenceRow) -> tuple[float, str, str]:
-    """The order of rows of evidence."""
+    """Sort key of rows of evidence: time, then signal and source."""
     return row.time_s or 0.0, row.signal, row.source
 
 
 def merge_suspects(findings: Sequence[ToldFinding]) -> tuple[SuspectEntry, ...]:
-    """The leading finding's suspects; fields it does not know are taken from others on the same suspect."""
+    """The leading finding's suspects; fields it does not know are taken from others on the same suspect.
+
+    findings: not empty, leading one first.
+    """
     merged: list[SuspectEntry] = []
     for suspect in findings[0].suspects:
         known = suspect
@@ -57,7 +60,10 @@ def merge_suspects(findings: Sequence[ToldFinding]) -> tuple[SuspectEntry, ...]:
 def merge_ruled_out(
     findings: Sequence[ToldFinding], consequences: Sequence[ToldFinding], earlier: Iterable[RuledOutEntry]
 ) -> tuple[RuledOutEntry, ...]:
-    """Who looks guilty and is not: each named once, the suspects never."""
+    """Who looks guilty and is not, in order of ranks, at most MAX_RULED_OUT: each named once, the suspects never.
+
+    findings: leading one first; consequences: findings that follow from it; earlier: rows of older revisions.
+    """
     guilty = suspect_ranks(findings[0].suspects)
     chosen: dict[str, RuledOutEntry] = {}
     told = [row for finding in [*findings, *consequences] for row in finding.ruled_out]

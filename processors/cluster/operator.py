@@ -24,14 +24,15 @@ UNKNOWN_CLUSTER = "unknown"
 
 
 class ClusterOperator:
-    """Incident life cycle for one cluster."""
+    """Opens, updates, merges and resolves incidents of each cluster. One instance serves all clusters."""
 
     name = "cluster"
 
     def __init__(self, disabled: Collection[Kind] = (), *, asks_for_files: bool = False) -> None:
-        """disabled: kinds of which no incident is opened; may be changed at any time. Open ones go on to their end.
+        """disabled: kinds of which no incident is opened; the attribute may be set at any time. Open ones go on to
+        their end.
 
-        asks_for_files: where agents answer with files: log tails, last minutes and dumps of suspects, too.
+        asks_for_files: agents are also asked for files: log tails, last minutes and dumps of suspects.
         """
         self.disabled = frozenset(disabled)
         self._asks_for_files = asks_for_files
@@ -50,7 +51,10 @@ class ClusterOperator:
         return None
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
-        """Findings, and after a loss of state incidents as they were published. Looks that are due come first."""
+        """Takes findings, and after a loss of state incidents as they were published. Looks that are due come first.
+
+        Emits revisions of incidents and requests for evidence.
+        """
         for record in records:
             self._look_until(record.stamp_ns, ctx)
             docket = self._docket(ctx, record.stamp_ns)
@@ -60,7 +64,9 @@ class ClusterOperator:
                 docket.adopt(record.payload)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """A hang of which no fault was told is looked at again; incidents of jobs that are over are forgotten."""
+        """Does what the timer is for: a look at all jobs, at a hang without a fault, costs, folding accounts,
+        forgetting jobs.
+        """
         if timer.name == SHARED:
             self._look_until(ctx.now, ctx)
         elif timer.name.startswith(SETTLED):

@@ -65,7 +65,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRule:
-    """For events of this name and these words (empty: any), from this severity on."""
+    """A rule for events of one source, with these words, codes and domains (empty: any), from this severity on."""
 
     source: EventName
     words: frozenset[str]
@@ -119,7 +119,7 @@ class EndingPattern:
     in_thread: bool
 
     def fits(self, fact: EvidenceFact) -> bool:
-        """Whether a rank ended in this way; of several endings one is enough."""
+        """Whether a rank ended in this way; where ``fact`` lists several endings, one that fits is enough."""
         if fact.how in self.hows or any(map(self.fits, fact.endings)):
             return True
         if not fact.file and fact.phase in self.phases:
@@ -139,11 +139,13 @@ class Rules:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Names of all metrics that this operator reads."""
+        """Names of all metrics that the entity operator reads."""
         return frozenset(self.metrics) | frozenset(self.limits) | frozenset(load_load_rules()) | {WATCHING}
 
     def of_event(self, source: EventName, word: str, code: str, domain: str, severity: str) -> EventRule | None:
-        """The first that fits; None where an event is nothing to remember."""
+        """The first rule that fits an event; None where the event is nothing to remember. severity: a word of
+        SEVERITIES.
+        """
         rank = SEVERITIES.index(severity) if severity in SEVERITIES else 0
         for rule in self.events:
             if (

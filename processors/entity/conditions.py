@@ -63,22 +63,25 @@ class Condition:
 
     @property
     def key(self) -> str:
-        """Of single processes there is one each: the second that the kernel kills is not the first."""
+        """The key within its entity: name and device, and the pid where it is of a process.
+
+        So each process has its own: the second that the kernel kills is not the first.
+        """
         return f"{self.name}/{self.device}/{self.pid}" if self.of_process else f"{self.name}/{self.device}"
 
     @property
     def is_state(self) -> bool:
-        """It lasts until something says that it is over; else its signals are moments."""
+        """Whether it lasts until something says that it is over; else its signals are moments."""
         return bool(self.ends) or not self.lasts_s
 
     @property
     def gpu(self) -> str:
-        """The GPU's id where it is one; a link of it is ID/NUMBER."""
+        """The GPU's id, also of a link of it (ID/NUMBER); "" where the device is no GPU."""
         return self.device.partition("/")[0] if self.device_kind == "gpu" else ""
 
     @property
     def is_tolerated(self) -> bool:
-        """Over so soon, and so seldom, that it is no cause."""
+        """Whether it was over so soon, and comes so seldom, that it is no cause."""
         if self.planned or self.until is None or self.until - self.since > self.tolerated_s:
             return False
         recent = [time for time in self.openings if time > self.since - 300.0]
@@ -91,7 +94,9 @@ _APART = frozenset({"series", "packed_names"})
 
 @dataclass(slots=True, kw_only=True)
 class EntityState:
-    """ranks: by pid. began: by pid, Unix seconds. aliases: a device's bus -> its id."""
+    """All that is known of one entity. ranks: by pid. began: by pid, Unix seconds. aliases: a device's
+    bus -> its id.
+    """
 
     conditions: dict[str, Condition] = field(default_factory=dict)
     ranks: dict[str, AffectedRank] = field(default_factory=dict)
@@ -114,7 +119,9 @@ class EntityState:
     packed_names: tuple[int, bytes] = field(default=(0, b"[]"), compare=False)
 
     def pack(self) -> bytes:
-        """A line of JSON, one with the names of the series, and their numbers, which as text cost more than that."""
+        """The entity's row: a line of JSON, one with the names of the series, and their numbers, which as text cost
+        more.
+        """
         content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _APART}
         content["conditions"] = [{f.name: getattr(c, f.name) for f in fields(c)} for c in self.conditions.values()]
         content["ranks"] = {pid: _written_rank(rank) for pid, rank in self.ranks.items()}
@@ -125,7 +132,7 @@ class EntityState:
 
     @classmethod
     def unpack(cls, row: bytes) -> EntityState:
-        """The inverse, of rows of earlier releases too."""
+        """The entity from a row that ``pack`` of this release or an earlier one made."""
         head, *apart = row.split(b"\n", 2)
         content = json.loads(head)
         if apart:  # before schema 8 the series stood with the rest
@@ -149,14 +156,18 @@ class EntityState:
         return self.aliases.get(canonical_pci(name) or name, name)
 
     def add(self, condition: Condition) -> None:
-        """Remember a condition in place of one of the same key; of too many one that is over goes first."""
+        """Keeps a condition in place of one of the same key; beyond MAX_CONDITIONS one that is over is
+        dropped first.
+        """
         self.conditions[condition.key] = condition
         if len(self.conditions) > MAX_CONDITIONS:
             order = sorted(self.conditions.values(), key=lambda c: (c.until is None, c.last))
             del self.conditions[order[0].key]
 
     def ranks_on(self, condition: Condition) -> list[AffectedRank]:
-        """Whom it concerns: the process it names, else users of the device, else everybody of the entity."""
+        """Ranks that a condition concerns: the process or job it names, else users of the GPU, else all
+        of the entity.
+        """
         if condition.of_job or condition.device_kind == "job":
             return [rank for rank in self.ranks.values() if rank.job == condition.of_job]
         if condition.pid and str(condition.pid) in self.ranks:
@@ -191,7 +202,7 @@ def _encode(content: object) -> bytes:
 
 
 def canonical_pci(text: str) -> str:
-    """``0000:5d:00`` of 00000000:5D:00.0, 5d:00.0 and the like; "" of what is none."""
+    """The bus address as ``0000:5d:00``, of 00000000:5D:00.0, 5d:00.0 and the like; "" of what is none."""
     words = text.strip().lower().removeprefix("pci:").split(".")[0].split(":")
     if len(words) == 2:
         words = ["0", *words]

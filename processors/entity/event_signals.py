@@ -35,7 +35,10 @@ _DRIVER_WORDS = {
 
 
 def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition]:
-    """Conditions that the event has opened, repeated or ended."""
+    """Changes the entity by an event; returns conditions that it has opened, repeated or ended, to be told.
+
+    Events of ranks and devices are remembered, too.
+    """
     name, found = event.name, event.attributes
     if name is EventName.RANK_STARTED:
         _remember_rank(state, event)
@@ -212,7 +215,11 @@ def _remember_device(state: EntityState, event: Event) -> list[Condition]:
 
 
 def name_device(state: EntityState, device: str, pci_bus: str) -> list[Condition]:
-    """A device is also known by its PCI bus."""
+    """Notes that the device is also known by its PCI bus; returns conditions to be told that had the bus as their
+    device.
+
+    Of each there are two: the old name, ended and without effect, and the new one. [] where nothing is new.
+    """
     bus = canonical_pci(pci_bus)
     if not bus or state.aliases.get(bus) == device:
         return []

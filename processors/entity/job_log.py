@@ -20,7 +20,7 @@ _STALE_DATA = "user_buffer_stale_data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """word: what the rules know it by. facts: with the pid that it concerns, or ``of_job``."""
+    """What a line signals. word: what the rules know it by. facts: with the pid that it concerns, or ``of_job``."""
 
     word: str
     device: str
@@ -28,7 +28,10 @@ class Signal:
 
 
 def signals_of(state: EntityState, event: Event) -> Iterator[Signal]:
-    """Of a line of a rank's log; none of one that only follows from another."""
+    """What a line of a rank's log signals: a process or a whole job that it concerns.
+
+    None for a line that only follows from another, is of another node, or is from before the agent's start.
+    """
     found = event.attributes
     if found.get("role") != CausalRole.INITIATING.value or found.get("before_start"):
         return
@@ -64,6 +67,6 @@ def _pid_of(state: EntityState, job: str, rank: int | None) -> int:
 
 
 def only_job(state: EntityState) -> str:
-    """Of a line without a rank, where all ranks of the node are of one job."""
+    """The job of all ranks of the node; "" where there are several, or none."""
     jobs = {who.job for who in state.ranks.values()}
     return jobs.pop() if len(jobs) == 1 else ""

@@ -45,13 +45,13 @@ class LoadRule:
     floor: float
 
     def class_of(self, point: Point) -> str:
-        """Operations are counted by class; "": this point is of none."""
+        """The class of operations that a point counts; "": none."""
         return self.classes.get(str(point.attributes.get(self.attribute, "")), self.classes.get("*", ""))
 
 
 @cache
 def load_load_rules() -> Mapping[str, LoadRule]:
-    """By metric. Raises KeyError or ValueError for a file that is wrong; a test reads it."""
+    """Rules of ``loads.toml`` by metric. Raises KeyError or ValueError where the file is wrong; a test reads it."""
     content = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
     rules = [
         LoadRule(
@@ -86,7 +86,7 @@ _Burst = tuple[float | None, float | None, float]
 
 
 def take_loads(state: EntityState, samples: Samples) -> list[LoadNews]:
-    """What is to be told of these samples."""
+    """Follows the entity's loads by these samples; returns bursts that began or ended, and usual rates that are due."""
     told = []
     for (service, operation, floor), (rate, before_s, time_s) in _rates(state, samples).items():
         row = state.loads.get(f"{service}\t{operation}")

@@ -24,7 +24,10 @@ _LATE_S = 1.0
 
 
 def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Condition]:
-    """Conditions that the points have opened, repeated or ended. asked: of these samples."""
+    """Changes the entity by these samples; returns conditions that their points have opened, repeated or ended.
+
+    asked: which rules ask which of these points (``find_asked``).
+    """
     changed: list[Condition] = []
     points = samples.points
     for whole, place in asked.wholes:
@@ -51,7 +54,10 @@ def _time_of(told: tuple[Series, Point]) -> int:
 
 
 def medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
-    """By device. Sorted once: of the others it is known who stands in the middle, whichever is left out."""
+    """By device, the median of all other devices' values; {} for fewer than MIN_PEERS devices.
+
+    Sorted once: of the others it is known who stands in the middle, whichever is left out.
+    """
     if len(values) < MIN_PEERS:
         return {}
     order = sorted(values, key=values.__getitem__)
@@ -104,7 +110,7 @@ def _holds(
 
 
 def share_of(state: EntityState, series: Series, point: Point) -> float | None:
-    """None where the whole is not known, or is nothing."""
+    """The point's value by that of the whole it is a share of; None where the whole is not known, or not above 0."""
     whole = state.limits.get(series.whole, 0.0)
     return point.value / whole if whole > 0 else None
 

@@ -70,7 +70,7 @@ class EntityOperator:
         return None
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
-        """Events and samples of one entity; what they change is told at once."""
+        """Takes events and samples of one entity; emits what they change as findings, and saves the entity."""
         state = self._load(ctx)
         for record in records:
             payload = record.payload
@@ -88,7 +88,9 @@ class EntityOperator:
         self._save(state, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """Conditions told by events end when nothing more was heard of them; so does the watch over the node."""
+        """Ends conditions of which nothing was heard for long, and drops old ones; or tells that a node is no longer
+        watched.
+        """
         state = self._load(ctx)
         now_s = ctx.now / 1e9
         if timer.name == _UNWATCHED:

@@ -33,7 +33,9 @@ FILE = "conditions.toml"
 
 @cache
 def load_rules() -> Rules:
-    """Raises KeyError or ValueError for a file that is wrong; a test reads it."""
+    """The rules from ``conditions.toml`` and the limits of nodes. Raises KeyError or ValueError where a
+    file is wrong.
+    """
     content: dict[str, Any] = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
     groups = {name: frozenset(map(Kind, kinds)) for name, kinds in content["kinds"].items()}
     ends_with = {name: _ending(entry) for name, entry in content["ends_with"].items()}

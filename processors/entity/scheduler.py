@@ -26,7 +26,9 @@ _GRAVE_STATES = frozenset({"down", "fail", "not_ready", "not_responding"})
 
 
 def signal_of(event: Event) -> Signal | None:
-    """None of what is no condition: the number of an attempt, a job that runs."""
+    """What a scheduler's event signals, as a condition of a job or node; None where it is none (a job
+    that runs, ...).
+    """
     found, job = event.attributes, str(event.attributes.get("job") or "")
     what = str(found["what"])
     if what == "node_state":
@@ -82,7 +84,7 @@ def _of_node_state(event: Event) -> Signal:
 
 
 def follow_plan(state: EntityState, condition: Condition) -> Condition:
-    """What now stands: the plan that was known, or this one in its place."""
+    """Adds a planned condition, or counts it at the one that is known of the same plan; returns the one that stands."""
     job = condition.of_job  # of the process that it was seen at; else it is guessed, until that is known
     if condition.device_kind == "job" and not job:
         condition.of_job = _job_of(state, condition)
@@ -99,7 +101,10 @@ def follow_plan(state: EntityState, condition: Condition) -> Condition:
 
 
 def call_off(state: EntityState, key: str, time_s: float) -> list[Condition]:
-    """It is over. What was not due yet will not come, and explains nothing any more."""
+    """Ends the condition of this key at ``time_s`` (Unix); returns it in a list, [] where none lasts.
+
+    What was not due yet will not come, and explains nothing any more.
+    """
     known = state.conditions.get(key)
     if known is None or known.until is not None:
         return []
@@ -110,7 +115,10 @@ def call_off(state: EntityState, key: str, time_s: float) -> list[Condition]:
 
 
 def hear_again(state: EntityState, job: str) -> list[Condition]:
-    """A rank of the job has started: plans that concern it, and had concerned none of the job, to be told again."""
+    """To be called when a rank of the job has started: plans that concern it, and had concerned none of the job.
+
+    They count as not told, to be told again.
+    """
     again = []
     for condition in state.conditions.values():
         if not condition.planned or condition.until is not None:

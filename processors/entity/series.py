@@ -27,14 +27,17 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """wholes: keys of what others are compared with, and the places of their points. rules: in the order of points."""
+    """What rules ask of samples. wholes: keys of what others are compared with, and the places of their points.
+
+    rules: each with its series, in the order of points.
+    """
 
     wholes: tuple[tuple[str, int], ...]
     rules: tuple[tuple[MetricRule, tuple[Series, ...]], ...]
 
 
 class AskedOf:
-    """By the order of the samples, as long as somebody knows it."""
+    """Called with samples: ``find_asked`` of their points, remembered as long as samples with the same series come."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -50,7 +53,9 @@ class AskedOf:
 
 
 def find_asked(points: Sequence[Point], rules: Rules) -> Asked:
-    """Which rules ask which points, by their places; the same for all samples with these series in this order."""
+    """Which rules ask which of the points, by their places; the same for all samples with these series
+    in this order.
+    """
     wholes: list[tuple[str, int]] = []
     by_rule: dict[int, tuple[MetricRule, list[Series]]] = {}
     for place, point in enumerate(points):

@@ -9,7 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalFacts:
-    """word, code: the kernel's or driver's. age_s: how long it lasts already; less than 0: it lies ahead.
+    """What an event says. word, code: the kernel's or driver's. age_s: how long it lasts already; below 0: it lies
+    ahead.
 
     gpu, link, mount: None where the event is about none. words: all that it says, for one that has no text.
     """
@@ -38,14 +39,14 @@ class SignalFacts:
 
     @property
     def device_name(self) -> str:
-        """A link of a GPU is ID/NUMBER; "" of the node itself."""
+        """The GPU, its link as ID/NUMBER, another device, or the mount; "" of the node itself."""
         if self.gpu is not None and self.link is not None:
             return f"{self.gpu}/{self.link}"
         return self.gpu or self.device or self.mount or ""
 
     @property
     def shown(self) -> str:
-        """The text that it came with, else what it says in words."""
+        """Words for people: the text that it came with, else its attributes, or how long a look at the mount is out."""
         if self.text or self.mount is None:
             return self.text or self.words
         return f"{self.operation} on {self.mount} has not returned for {self.age_s:.0f} s"

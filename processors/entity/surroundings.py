@@ -22,7 +22,10 @@ EVENTS = frozenset({EventName.NODE_TOPOLOGY, EventName.CHANGE, EventName.SCHEDUL
 
 
 def findings_of(event: Event, kind: str, now_ns: int) -> Iterator[Finding]:
-    """kind: of the entity, as "node". Of events that say nothing of this kind, none."""
+    """A finding for an event on a node's places, a change, or a plan for it; none for other events.
+
+    kind: of the entity, as "node". now_ns: Unix.
+    """
     entity, found = event.identity.node, event.attributes
     if event.name is EventName.NODE_TOPOLOGY:
         told = {str(k): v for k, v in list(found.items())[:_MAX_LABELS] if v not in (None, "")}
@@ -39,7 +42,9 @@ def findings_of(event: Event, kind: str, now_ns: int) -> Iterator[Finding]:
 
 
 def load_finding(load: LoadNews, identity: Identity, kind: str, now_ns: int) -> Finding:
-    """kind: of the entity whose load it is."""
+    """The finding that tells an entity's load; cleared where the burst is over. kind: of the entity, as "node". now_ns:
+    Unix.
+    """
     entity = identity.node
     told = {
         "entity": entity,

@@ -15,7 +15,9 @@ MAX_COLLECTORS = 64
 
 
 def take_watching(state: EntityState, samples: Samples, now_s: float) -> None:
-    """Remember what the node's agent says of its collectors. ``now_s``: by the bus, as all of this."""
+    """Remembers which collectors the node's agent says see their source. now_s: Unix seconds by the
+    bus, as all here.
+    """
     for point in samples.points:
         if point.name != WATCHING:
             continue
@@ -28,7 +30,10 @@ def take_watching(state: EntityState, samples: Samples, now_s: float) -> None:
 
 
 def news_of_watching(state: EntityState, now_s: float) -> dict[str, list[str]] | None:
-    """What is seen and what is not (``sees``, ``blind``), where that has changed or was told long ago; else None."""
+    """Names of collectors that see and that do not (``sees``, ``blind``); None unless that has changed or is due again.
+
+    What is returned counts as told. None of them sees once the agent is silent for STALE_S.
+    """
     if not state.watching:
         return None
     is_stale = now_s >= state.watched_at + STALE_S
@@ -41,7 +46,9 @@ def news_of_watching(state: EntityState, now_s: float) -> dict[str, list[str]] |
 
 
 def next_look_s(state: EntityState) -> float | None:
-    """When the silence of the node's agent would be news (seconds of the bus); None where it is known already."""
+    """When the silence of the node's agent would be news (Unix seconds of the bus); None where nothing
+    was seen last.
+    """
     if not state.watch_told.get("sees"):
         return None
     return state.watched_at + STALE_S

@@ -80,24 +80,32 @@ _IGNORED = frozenset(
 
 
 class JobOperator:
-    """One instance serves all jobs; working copies are checked against the rows at every call."""
+    """Finds what is wrong inside jobs, from their blocks and events. One instance serves all jobs.
+
+    Working copies are checked against the rows at every call.
+    """
 
     name = "job"
 
     def __init__(self, *, listens: bool = False) -> None:
-        """listens: whether silent nodes and the job's end are told from the records alone, as nobody tells of them."""
+        """listens: tell silent nodes and the job's end from the records alone, as over Kafka, where nobody tells of
+        them.
+        """
         self._listens = listens
         self._jobs: dict[str, Worlds] = {}
 
     def key_of(self, record: Record) -> str | None:
-        """The job of a block or event; None of what is no business of jobs."""
+        """The job of a block or event; None where it names none, or is of a kind that jobs ignore."""
         payload = record.payload
         if isinstance(payload, Block) or (isinstance(payload, Event) and payload.name not in _IGNORED):
             return payload.identity.job or None
         return None
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
-        """Blocks and events of one job in their order; what is due between two of them is looked at in between."""
+        """Takes in blocks and events of one job in their order, and judges at records and at stamps due between them.
+
+        Saves the job's state at the end.
+        """
         worlds = self._load(ctx)
         if not worlds.heard_ns:
             ctx.set_timer(_FORGET, ctx.now + KEPT_NS)
@@ -119,7 +127,7 @@ class JobOperator:
         self._save(worlds, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """Look where nobody sends any more; forget a job that has not been heard of for long."""
+        """Judges what is due where no record came; or forgets a job not heard of for KEPT_NS."""
         worlds = self._load(ctx)
         if timer.name == _FORGET:
             self._forget(worlds, ctx)

@@ -33,7 +33,7 @@ class Worlds:
 
     @classmethod
     def load(cls, ctx: Context) -> Worlds:
-        """From the rows of the context's job; a world of its own where there are none."""
+        """The worlds in the rows of the context's job; one empty world where there are none."""
         worlds = cls(ctx.key)
         row = ctx.state.table(_NAMES).get("names")
         worlds._names = json.loads(row) if row else {}
@@ -44,12 +44,14 @@ class Worlds:
         return worlds
 
     def are_current(self, ctx: Context) -> bool:
-        """Whether this working copy is what the rows say (it is not after the runner rolled back): each call saves the
-        first state, so its rows tell for all of them."""
+        """Whether this working copy is what the context's rows say; it is not after the runner rolled back.
+
+        Each call saves the first state, so its rows tell for all worlds.
+        """
         return is_current(self.states[0], ctx.state.table(_table(0)))
 
     def save(self, ctx: Context) -> None:
-        """Write what has changed of each world."""
+        """Writes what has changed of each world to the context's tables."""
         for number, state in enumerate(self.states):
             save_job(state, ctx.state.table(_table(number)))
         if self._names_changed:
@@ -57,7 +59,7 @@ class Worlds:
             self._names_changed = False
 
     def delete(self, ctx: Context) -> None:
-        """All rows of the job."""
+        """Deletes all rows of the job."""
         for name in (_NAMES, *(_table(number) for number in range(len(self.states)))):
             table = ctx.state.table(name)
             for row, _ in list(table.rows()):
@@ -65,20 +67,25 @@ class Worlds:
 
     @property
     def due_ns(self) -> int:
-        """When the next decision is due, 0 never."""
+        """When the next decision of any world is due, a bus stamp in Unix ns; 0 never."""
         states = self.states
         if len(states) == 1:  # asked of every record
             return states[0].next_due_ns()
         return min((due_ns for state in states if (due_ns := state.next_due_ns())), default=0)
 
     def look_until(self, stamp_ns: int, look: Callable[[JobState], None]) -> None:
-        """Takes every decision that is due by then, in the order in which they are due."""
+        """Calls ``look`` with each world that is due up to ``stamp_ns``, in the order in which they are due.
+
+        ``look`` has to move the world's due time on.
+        """
         while 0 < self.due_ns <= stamp_ns:
             due_ns = self.due_ns
             look(next(state for state in self.states if state.next_due_ns() == due_ns))
 
     def of(self, payload: Block | Event) -> Sequence[JobState]:
-        """Whom a record concerns: one world, or all of them."""
+        """The worlds that a record concerns: one, or all where it names no launch. A new name gets a world, free or
+        new.
+        """
         launch, name = payload.identity.attempt, payload.identity.world
         if not launch:
             return self.states

@@ -37,7 +37,9 @@ class _Gauge:
 
 
 class IncidentTelemetry:
-    """``revision`` for each one, ``take`` what is to be published now."""
+    """Incidents as telemetry for people. Call ``revision`` for each one, then publish what the ``take_`` methods
+    return.
+    """
 
     def __init__(
         self, *, gauges_period_s: float = 10.0, linger_s: float = 300.0, max_gauges: int = 1024, request_bytes: int
@@ -56,7 +58,11 @@ class IncidentTelemetry:
         self.gauges_dropped = 0
 
     def revision(self, incident: IncidentDocument, bad_step: SpanPlace | None, time_ns: int) -> None:
-        """A revision that is published now. time_ns: Unix time."""
+        """Queues a published revision as a log event, and as a span once it is over; sets its gauge, and makes gauges
+        due.
+
+        bad_step: the span it refers to. time_ns: Unix.
+        """
         document = write_incident(incident)
         self._events.add(incident_resource(document), [incident_event(document, bad_step)])
         if is_over(document):
@@ -65,7 +71,7 @@ class IncidentTelemetry:
         self._next_ns = 0  # people are told at once
 
     def remember(self, incident: IncidentDocument, time_ns: int) -> None:
-        """Keep the gauge of a revision that was told before, by an earlier life."""
+        """Sets the gauge of a revision without telling the revision. time_ns: Unix."""
         open_now = incident.state == IncidentState.OPEN
         attributes = _attributes(incident)
         before = self._gauge_of.get(incident.id)
@@ -82,20 +88,20 @@ class IncidentTelemetry:
         self._keep_within_bounds()
 
     def forget(self) -> None:
-        """No gauge is told from now on: another instance tells them."""
+        """Drops all gauges: another instance tells them from now on."""
         self._gauges.clear()
         self._gauge_of.clear()
 
     def take_events(self) -> list[bytes]:
-        """Requests for the topic of logs."""
+        """Removes and returns serialized requests for the topic of logs."""
         return self._events.take()
 
     def take_spans(self) -> list[bytes]:
-        """Requests for the topic of spans."""
+        """Removes and returns serialized requests for the topic of spans."""
         return self._spans.take()
 
     def take_metrics(self, time_ns: int) -> list[bytes]:
-        """Requests for the topic of metrics, when they are due. time_ns: Unix time."""
+        """Serialized requests with all gauges for the topic of metrics; [] until they are due again. time_ns: Unix."""
         if time_ns < self._next_ns:
             return []
         self._next_ns = time_ns + self._period_ns

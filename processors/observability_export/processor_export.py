@@ -64,7 +64,8 @@ class Telling:
 
 
 class ProcessorExporter:
-    """instance: what tells this service from others of its cluster, the same after a restart; node: its host.
+    """All that the processors tell people. instance: what tells this service from others of its cluster, the same after
+    a restart; node: its host.
 
     Raises nothing: what goes wrong here is counted in ``failures`` and logged once.
     """
@@ -98,7 +99,11 @@ class ProcessorExporter:
         self.failures = 0
 
     def lead(self, incidents: Iterable[IncidentDocument], time_ns: int) -> None:
-        """This instance publishes from now on. incidents: last revisions of those that there are."""
+        """This instance publishes from now on: sets the gauges of these incidents, last revisions of each, in place of
+        all.
+
+        time_ns: Unix.
+        """
 
         def remember() -> None:
             self.incidents.forget()
@@ -108,15 +113,18 @@ class ProcessorExporter:
         self._guarded(remember)
 
     def follow(self) -> None:
-        """Another instance publishes: it tells of the incidents, this one of itself alone."""
+        """Another instance publishes: drops the gauges of incidents; this one only tells of itself."""
         self.incidents.forget()
 
     def see(self, payload: Payload, stamp_ns: int) -> None:
-        """A record of the blocks topic, with its arrival stamp."""
+        """Keeps a record of the blocks topic, from which spans may be made. stamp_ns: its arrival."""
         self._guarded(lambda: self.traces.see(payload, stamp_ns))
 
     def incident(self, incident: IncidentDocument, stamp_ns: int, time_ns: int) -> None:
-        """A revision that is published now. stamp_ns: the pipeline's time, time_ns: Unix time."""
+        """Queues a revision that is published now, with spans of the steps around it.
+
+        stamp_ns: the pipeline's time, time_ns: Unix time.
+        """
 
         def tell() -> None:
             bad_step = self.traces.incident(incident, stamp_ns)
@@ -130,8 +138,10 @@ class ProcessorExporter:
         counts: Callable[[], PipelineCounts],
         accounts: Callable[[], Iterable[tuple[str, Account]]] = tuple,
     ) -> list[Telling]:
-        """What is to be published now. Cheap where nothing is due; ``counts`` and ``accounts`` (of jobs that run, by
-        job) are asked only for a report."""
+        """Removes and returns what is to be published now. time_ns: Unix. Cheap where nothing is due.
+
+        counts, accounts (of jobs that run, by job): called only for a report.
+        """
         telling: list[Telling] = []
 
         def gather() -> None:
@@ -184,7 +194,7 @@ class ProcessorExporter:
 
 
 def pipeline_metrics(counts: PipelineCounts, *, start_ns: int, time_ns: int) -> list[bytes]:
-    """Entries for ``RequestBuilder``, one per number that is known."""
+    """A serialized metric for ``RequestBuilder`` for each count that is known. start_ns, time_ns: Unix."""
     entries = []
     no_attributes = number_attributes({})
     for field, name in METRIC_OF.items():
@@ -197,7 +207,7 @@ def pipeline_metrics(counts: PipelineCounts, *, start_ns: int, time_ns: int) -> 
 
 
 def goodput_metrics(accounts: Iterable[tuple[str, Account]], *, time_ns: int) -> list[bytes]:
-    """Entries for ``RequestBuilder``: seconds of each job by bucket."""
+    """Serialized metrics for ``RequestBuilder``: seconds and GPU-seconds of each job by bucket. time_ns: Unix."""
     points: dict[str, list[bytes]] = {}
     for job, account in accounts:
         for name, sums in ((names.METRIC_GOODPUT_TIME, account.ns), (names.METRIC_GOODPUT_GPU_TIME, account.gpu_ns)):

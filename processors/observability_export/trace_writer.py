@@ -115,7 +115,9 @@ class _Window:
 
 
 class TraceWriter:
-    """``see`` each record, ``incident`` each revision, ``take`` what is to be published."""
+    """Spans of steps around incidents. Call ``see`` for each record, ``incident`` for each revision, publish what
+    ``take`` returns.
+    """
 
     def __init__(self, settings: TraceWriterSettings | None = None) -> None:
         self._settings = settings or TraceWriterSettings()
@@ -130,7 +132,7 @@ class TraceWriter:
         self.dropped = 0
 
     def see(self, payload: Payload, now_ns: int) -> None:
-        """A record of the blocks topic. now_ns: its arrival stamp."""
+        """Keeps a block of calls or steps, or what an event tells of ranks and groups. now_ns: its arrival stamp."""
         if isinstance(payload, Block):
             if payload.name in _KEPT_BLOCKS and len(payload.rows):
                 self._see_block(payload, now_ns)
@@ -138,7 +140,10 @@ class TraceWriter:
             self._see_event(payload)
 
     def incident(self, incident: IncidentDocument, now_ns: int) -> SpanPlace | None:
-        """Write what is kept of the steps around it. Returns the suspect's span of the first bad step, if known."""
+        """Queues spans of the steps around an incident, as far as their blocks are kept, and of those that come next.
+
+        The suspect's span of the first bad step; None where that is not known.
+        """
         job_id = incident.job.id or ""
         job = self._jobs.get(job_id)
         if job is None:
@@ -157,7 +162,7 @@ class TraceWriter:
         return SpanPlace(trace_id=trace_id, span_id=step_span_id(trace_id, suspects[0]))
 
     def take(self) -> list[bytes]:
-        """Requests for the topic of spans."""
+        """Removes and returns serialized requests for the topic of spans."""
         return self._builder.take()
 
     # --- what is kept -------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ WITHIN_S = 20.0
 
 
 def anomalies(site: FaultSite, struck: Sequence[str]) -> list[Planned]:
-    """ANOMALIES of different kinds on different nodes, around ``site.at_s``. struck: names of nodes that faults are on.
+    """ANOMALIES harmless faults of different kinds on different nodes, within WITHIN_S of ``site.at_s``, by chance.
 
-    Raises ValueError where all nodes but one are struck.
+    struck: names of nodes that faults are on, which are spared. Raises ValueError where too few nodes are left.
     """
     topology, random = site.topology, site.random
     used = {node for job in site.jobs for node in (*job.nodes, *_later_nodes(job))}
@@ -47,10 +47,11 @@ def _later_nodes(job: JobSpec) -> Sequence[int]:
 
 
 def blinded(truth: Truth, nodes: Sequence[str]) -> tuple[Truth, tuple[ParameterChange, ...]]:
-    """The truth of a run in which collectors of its nodes do not watch, and what makes it so. nodes: all names.
+    """The truth of a run in which the collectors that tell the fault do not watch, and changes that switch them off.
 
-    Of a link the place shows by no other sign than its collectors': only the one that tells ``condition`` is missing,
-    and only where another one tells of the link.
+    Unchanged, with (), where none tells it. nodes: all names, in the order of their numbers. Of a link the place shows
+    by no other sign than its collectors': only the one that tells ``condition`` is missing, and only where another one
+    tells of the link.
     """
     missing = truth.told_by
     if truth.scope == "link":

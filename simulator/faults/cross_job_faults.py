@@ -7,7 +7,9 @@ from .fault import FaultKind, FaultSite, Planned
 
 
 def lemon_node(site: FaultSite, kind: FaultKind) -> Planned:
-    """A node's memory and one of its GPUs are weak: each job that has it may fail, in other words each time."""
+    """A random node's memory and one of its GPUs are weak from ``at_s`` on: each job that has it may
+    fail, differently.
+    """
     per_node = site.topology.shape.gpus_per_node
     node = int(site.random.integers(0, site.topology.nodes))
     gpu = node * per_node + int(site.random.integers(0, per_node))
@@ -27,7 +29,9 @@ def lemon_node(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def bad_rollout(site: FaultSite, kind: FaultKind) -> Planned:
-    """A new driver goes out to half of the nodes, each between two of its jobs; kernels fail under it now and then."""
+    """A new driver goes out to a random half of the nodes, each between two of its jobs; kernels fail under it now and
+    then.
+    """
     per_node = site.topology.shape.gpus_per_node
     nodes = sorted(site.random.permutation(site.topology.nodes)[: site.topology.nodes // 2].tolist())
     changes: list[ParameterChange] = []
@@ -51,7 +55,7 @@ def bad_rollout(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def corrupts_jobs(site: FaultSite, kind: FaultKind) -> Planned:
-    """A GPU computes wrongly now and then: what goes bad are the numbers of whichever job has it."""
+    """A random GPU of the cluster computes wrongly now and then: the numbers of whichever job has it go bad."""
     gpu = int(site.random.integers(0, site.topology.gpus))
     change = ParameterChange(at_s=site.at_s, family="gpu", name="wrong_results", value=0.5, places=(gpu,))
     node = site.topology.node_of_gpu(gpu)

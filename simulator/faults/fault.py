@@ -15,7 +15,7 @@ from ..resources import ParameterChange
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FaultSite:
-    """at_s: when the fault begins. job: the one that it strikes (the first), where it strikes one.
+    """What a fault may know when it is planned. at_s: when it begins. job: the one that it strikes (the first).
 
     node: of the cluster, where it has to be there; -1: the kind of fault chooses.
     """
@@ -28,38 +28,45 @@ class FaultSite:
 
     @property
     def job(self) -> JobSpec:
-        """The one that the fault strikes."""
+        """The job that the fault strikes: the first."""
         return self.jobs[0]
 
     def any_rank(self) -> int:
-        """Of the job; not the first, which is special to many programs."""
+        """A random rank of the job; never rank 0, which is special to many programs. Raises ValueError for a job of one
+        rank.
+        """
         return int(self.random.integers(1, self.job.mesh.world_size))
 
     def any_rank_of_the_first_stage(self) -> int:
-        """The same, of those whose exchange comes last, so that all wait for it: later stages have time to spare."""
+        """A random rank of pipeline stage 0 but its first. Raises ValueError for a stage of one rank.
+
+        Its exchange comes last, so that all wait for it: later stages have time to spare.
+        """
         stage = self.job.mesh.stage(0)
         return int(self.random.integers(stage.start + 1, stage.stop))
 
     def any_node(self) -> int:
-        """Place of a node in the job."""
+        """Place of a random node in the job, from 0."""
         return int(self.random.integers(0, len(self.job.nodes)))
 
     def gpu(self, rank: int) -> int:
-        """Of a rank of the job, the GPU's number in the cluster."""
+        """The cluster-wide number of the GPU that the job's ``rank`` runs on."""
         return int(self.job.gpus(self.topology)[rank])
 
     def ranks_on(self, place: int) -> tuple[int, ...]:
-        """By place of a node in the job."""
+        """Ranks on the job's node at ``place``, ascending."""
         per_node = self.job.ranks_per_node
         return tuple(range(place * per_node, (place + 1) * per_node))
 
     def truth(self, fault: FaultKind, scope: str, kinds: tuple[str, ...], **more: object) -> Truth:
-        """What is known of the fault; ``more`` are further fields of ``Truth``."""
+        """What is known of the fault, at ``at_s``; ``more`` are further fields of ``Truth``."""
         base = Truth(fault=fault.name, number=fault.number, scope=scope, at_s=self.at_s, job=self.job.name, kinds=kinds)
         return replace(base, **more)  # type: ignore[arg-type]
 
     def of_rank(self, fault: FaultKind, scope: str, kinds: tuple[str, ...], rank: int, **more: object) -> Truth:
-        """At one rank, with its node and GPU."""
+        """The truth of a fault at one rank, with its node, and its GPU where ``scope`` is "gpu"; ``more`` as in
+        ``truth``.
+        """
         gpu = self.gpu(rank)
         return self.truth(
             fault,
@@ -80,7 +87,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """number: of the catalogue of faults. plan: what changes where, and the truth about it."""
+    """A kind of fault. number: of the catalogue of faults. plan: what changes where, and the truth about it."""
 
     name: str
     number: str
@@ -88,5 +95,7 @@ class FaultKind:
     make: Callable[[FaultSite, FaultKind], Planned]
 
     def plan(self, site: FaultSite) -> Planned:
-        """Raises ValueError where the place has nothing that this fault could strike."""
+        """The fault's changes and truth at this site. Raises ValueError where the site has nothing that it could
+        strike.
+        """
         return self.make(site, self)

@@ -9,21 +9,24 @@ _SLOW = ("rank_slow",)
 
 
 def slow(site: FaultSite, kind: FaultKind) -> Planned:
-    """Its kernels take a quarter longer, and nothing says why."""
+    """From ``at_s`` on a random rank's GPU (never rank 0's) computes at 0.8 of its speed, and nothing says why."""
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="speed", value=0.8, places=(site.gpu(rank),))
     return Planned(changes=(change,), truth=site.of_rank(kind, "rank", _SLOW, rank))
 
 
 def slow_by_a_tenth(site: FaultSite, kind: FaultKind) -> Planned:
-    """Its kernels take a fifth longer. Some rank is always a little slower than most, so steps take a tenth longer."""
+    """From ``at_s`` on kernels of a random rank's GPU (never rank 0's) take a fifth longer.
+
+    Some rank is always a little slower than most, so steps take a tenth longer.
+    """
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="speed", value=1.0 / 1.2, places=(site.gpu(rank),))
     return Planned(changes=(change,), truth=site.of_rank(kind, "rank", _SLOW, rank))
 
 
 def hot(site: FaultSite, kind: FaultKind) -> Planned:
-    """Its heatsink carries away too little."""
+    """From ``at_s`` on the heatsink of a random rank's GPU (never rank 0's) carries away too little."""
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="cooling", value=0.35, places=(site.gpu(rank),))
     truth = site.of_rank(kind, "gpu", _SLOW, rank, condition="gpu_throttled", told_by=("gpu",))
@@ -31,7 +34,9 @@ def hot(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def locked(site: FaultSite, kind: FaultKind) -> Planned:
-    """A diagnostic has left its clocks locked low."""
+    """From ``at_s`` on the clocks of a random rank's GPU (never rank 0's) are locked low, as a
+    diagnostic leaves them.
+    """
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="clock_limit", value=0.75, places=(site.gpu(rank),))
     truth = site.of_rank(kind, "gpu", _SLOW, rank, condition="gpu_clock_locked", told_by=("gpu",))
@@ -39,7 +44,7 @@ def locked(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def off_the_bus(site: FaultSite, kind: FaultKind) -> Planned:
-    """A GPU is no longer on the PCI bus: the driver and the kernel tell, and its rank raises or dies."""
+    """A random rank's GPU (never rank 0's) leaves the PCI bus: driver and kernel tell, and the rank raises or dies."""
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="on_bus", value=0.0, places=(site.gpu(rank),))
     truth = site.of_rank(kind, "gpu", ("rank_raised", "rank_died"), rank, told_by=("gpu", "kernel_log"))
@@ -47,7 +52,9 @@ def off_the_bus(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def memory_error(site: FaultSite, kind: FaultKind) -> Planned:
-    """Its memory has lost what was written."""
+    """The memory of a random rank's GPU (never rank 0's) has lost what was written: driver and kernel tell, the rank
+    fails.
+    """
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="memory", value=0.0, places=(site.gpu(rank),))
     truth = site.of_rank(kind, "gpu", ("rank_raised", "rank_died"), rank, told_by=("gpu", "kernel_log"))
@@ -55,7 +62,9 @@ def memory_error(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def endless_kernel(site: FaultSite, kind: FaultKind) -> Planned:
-    """A kernel of it does not come to an end; its host goes on launching."""
+    """From ``at_s`` on a kernel on a random rank's GPU (never rank 0's) does not end; the process goes on launching
+    others.
+    """
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="kernels", value=0.0, places=(site.gpu(rank),))
     truth = site.of_rank(kind, "rank", ("rank_not_entered",), rank)
@@ -63,7 +72,9 @@ def endless_kernel(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def nvlink_down(site: FaultSite, kind: FaultKind) -> Planned:
-    """The link between two GPUs of a node makes errors, and 2 s later carries nothing any more."""
+    """The link from a random rank's GPU to the next one of its node makes errors, and 2 s later carries nothing any
+    more.
+    """
     rank = site.any_rank()
     local = rank % site.job.ranks_per_node
     other = rank - local + (local + 1) % site.job.ranks_per_node
@@ -86,7 +97,9 @@ def nvlink_down(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def firmware_hangs(site: FaultSite, kind: FaultKind) -> Planned:
-    """Its own processor does not answer the driver any more: who asks for it waits in the kernel."""
+    """A random rank's GPU's own processor does not answer the driver any more: whoever asks for it
+    waits in the kernel.
+    """
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="firmware", value=0.0, places=(site.gpu(rank),))
     told_by = ("kernel_log", "gpu")
@@ -95,7 +108,9 @@ def firmware_hangs(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def few_lanes(site: FaultSite, kind: FaultKind) -> Planned:
-    """Its PCIe link has been trained with two lanes of sixteen: batches and what it sends come late."""
+    """The PCIe link of a random rank's GPU has been trained with two lanes of sixteen: batches and its traffic come
+    late.
+    """
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="lanes", value=0.125, places=(site.gpu(rank),))
     kinds = ("rank_slow", "slow_together")
@@ -104,21 +119,26 @@ def few_lanes(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def wrong_results(site: FaultSite, kind: FaultKind) -> Planned:
-    """In three of ten steps one of its results has a wrong exponent, and nothing notices."""
+    """In three of ten steps one result of a random rank's GPU (never rank 0's) has a wrong exponent, and nothing
+    notices.
+    """
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="wrong_results", value=0.3, places=(site.gpu(rank),))
     return Planned(changes=(change,), truth=site.of_rank(kind, "gpu", ("numeric_first_rank",), rank))
 
 
 def flipped_bit(site: FaultSite, kind: FaultKind) -> Planned:
-    """One bit of a weight in its memory is another one, unnoticed by its error correction."""
+    """One bit of a weight in the memory of a random rank's GPU is flipped, unnoticed by its error correction."""
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="flipped", value=1.0, places=(site.gpu(rank),))
     return Planned(changes=(change,), truth=site.of_rank(kind, "gpu", ("numeric_first_rank",), rank))
 
 
 def stage_stalls(site: FaultSite, kind: FaultKind) -> Planned:
-    """A kernel of one rank of a middle pipeline stage does not end: earlier and later stages wait for it."""
+    """A kernel of a random rank of a middle pipeline stage does not end: earlier and later stages wait for it.
+
+    Raises ValueError for fewer than three stages.
+    """
     mesh = site.job.mesh
     stage = mesh.stage(int(site.random.integers(1, mesh.pipeline - 1)))
     rank = int(site.random.integers(stage.start, stage.stop))

@@ -40,7 +40,7 @@ def idle_port_flaps(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def idle_clock_locked(site: FaultSite, kind: FaultKind) -> Planned:
-    """The clocks of a GPU that nobody uses were left locked low."""
+    """From ``at_s`` on the clocks of a GPU that nobody uses are locked low."""
     gpu = _device(site, _of_idle_node(site), 1)
     return _nothing(
         site, kind, ParameterChange(at_s=site.at_s, family="gpu", name="clock_limit", value=0.75, places=(gpu,))
@@ -55,13 +55,13 @@ def tenant_fault(site: FaultSite, kind: FaultKind) -> Planned:
 
 # --- on any node ------------------------------------------------------------------------------------------------------
 def port_blinks(site: FaultSite, kind: FaultKind) -> Planned:
-    """The link of a port in use is trained anew: what is under way is sent again, 0.6 s later."""
+    """The link of a port in use is down for 0.6 s, as it is trained anew: what is under way is sent again."""
     port = _device(site, _of_any_node(site), 3)
     return _nothing(site, kind, *_for_a_while(site, "port", "up", port, 0.6))
 
 
 def errors_corrected(site: FaultSite, kind: FaultKind) -> Planned:
-    """The memory of a GPU in use corrects an error, and means to replace the row when it is next reset."""
+    """The memory of a GPU in use has corrected an error, and will replace the row when it is next reset."""
     gpu = _device(site, _of_any_node(site), 4)
     return _nothing(
         site, kind, ParameterChange(at_s=site.at_s, family="gpu", name="corrected", value=1.0, places=(gpu,))
@@ -69,7 +69,7 @@ def errors_corrected(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def host_errors_corrected(site: FaultSite, kind: FaultKind) -> Planned:
-    """The memory of a host corrects an error."""
+    """The memory of a random host has corrected an error."""
     node = _of_any_node(site)
     return _nothing(
         site, kind, ParameterChange(at_s=site.at_s, family="host", name="corrected", value=1.0, places=(node,))
@@ -77,17 +77,17 @@ def host_errors_corrected(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def home_mount_late(site: FaultSite, kind: FaultKind) -> Planned:
-    """The home directories, which no job reads, do not answer on one node for 25 s."""
+    """The home directories, which no job reads, do not answer on a random node for 25 s."""
     return _nothing(site, kind, *_for_a_while(site, "host", "home_mount", _of_any_node(site), 25.0))
 
 
 def agent_restarts(site: FaultSite, kind: FaultKind) -> Planned:
-    """One node's agent is updated: it is away for 4 s, and reads what the rings hold when it comes back."""
+    """The agent of a random node is updated: it is away for 4 s, and reads what the rings hold when it comes back."""
     return _nothing(site, kind, *_for_a_while(site, "agent", "wanted", _of_any_node(site), 4.0))
 
 
 def messages_repeat(site: FaultSite, kind: FaultKind) -> Planned:
-    """A third of all messages arrive twice, and all of one node half a second late."""
+    """From ``at_s`` on a third of all messages arrive twice, and all of a random node half a second late."""
     late = _of_any_node(site)
     changes = (
         ParameterChange(at_s=site.at_s, family="agent", name="repeats", value=0.33),

@@ -17,23 +17,25 @@ def _of_host(
 
 
 def never_joins(site: FaultSite, kind: FaultKind) -> Planned:
-    """What starts on one node does not find the others: its name service, its image or its routes are wrong."""
+    """What starts on a random node from ``at_s`` on does not find the others: name service, image or
+    routes are wrong.
+    """
     return _of_host(site, kind, "joins", 0.0, ("rank_never_joined",))
 
 
 def shared_memory_full(site: FaultSite, kind: FaultKind) -> Planned:
-    """Somebody has filled the node's /dev/shm: workers of loaders get no more of it."""
+    """The /dev/shm of a random node is full from ``at_s`` on: workers of loaders get no more of it."""
     more = {"condition": "shared_memory_full", "told_by": ("host",)}
     return _of_host(site, kind, "shared_memory", 1.0, ("rank_raised",), **more)
 
 
 def writes_slowly(site: FaultSite, kind: FaultKind) -> Planned:
-    """The node's way to the shared file system is slow: its part of each checkpoint comes late."""
+    """A random node writes to the shared file system at a tenth of its pace: its part of each checkpoint comes late."""
     return _of_host(site, kind, "writes", 0.1, ("rank_slow", "rank_not_entered"))
 
 
 def cores_taken(site: FaultSite, kind: FaultKind) -> Planned:
-    """Somebody else's processes take most of the node's cores: hosts launch too late."""
+    """Somebody else's processes take four fifths of a random node's cores: its hosts launch too late."""
     return _of_host(site, kind, "cpu", 0.2, ("rank_slow",))
 
 

@@ -7,14 +7,14 @@ from .fault import FaultKind, FaultSite, Planned
 
 
 def agent_dies(site: FaultSite, kind: FaultKind) -> Planned:
-    """Its node's ranks train on, unseen."""
+    """The agent of a random node of the job dies at ``at_s``; the node's ranks train on, unseen."""
     node = site.job.nodes[site.any_node()]
     change = ParameterChange(at_s=site.at_s, family="agent", name="up", value=0.0, places=(node,))
     return Planned(changes=(change,), truth=site.truth(kind, "node", ("agent_silent", "telemetry_fault")))
 
 
 def messages_lost(site: FaultSite, kind: FaultKind) -> Planned:
-    """For 30 s nothing of any node arrives."""
+    """For 30 s from ``at_s`` on nothing of any node arrives."""
     until_s = site.at_s + 30.0
     changes = tuple(
         ParameterChange(at_s=at_s, family="agent", name="loss", value=loss)
@@ -25,7 +25,7 @@ def messages_lost(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def clock_turned_back(site: FaultSite, kind: FaultKind) -> Planned:
-    """Somebody sets a node's wall clock back by some seconds."""
+    """The wall clock of a random node of the job is set back by 3 to 9 s."""
     node = site.job.nodes[site.any_node()]
     back_s = -float(site.random.uniform(3.0, 9.0))
     change = ParameterChange(at_s=site.at_s, family="agent", name="clock_s", value=back_s, places=(node,))
@@ -34,13 +34,13 @@ def clock_turned_back(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def ranks_relabelled(site: FaultSite, kind: FaultKind) -> Planned:
-    """After the next restart its ranks are on other nodes: what is known of a rank is not known of its node."""
+    """After the job's next restart its ranks are on other nodes: what is known of a rank is not known of its node."""
     change = ParameterChange(at_s=site.at_s, family="program", name="moves", value=1.0, job=site.job.name)
     return Planned(changes=(change,), truth=site.truth(kind, "job", (), job=""))
 
 
 def kernel_lines_lost(site: FaultSite, kind: FaultKind) -> Planned:
-    """Kernels write more than their logs hold: seven of ten lines are overwritten before anybody has read them."""
+    """From the beginning seven of ten kernel lines of all nodes are overwritten before anybody has read them."""
     change = ParameterChange(at_s=0.0, family="agent", name="lines_lost", value=0.7)
     return Planned(changes=(change,), truth=site.truth(kind, "cluster", (), job=""))
 

@@ -16,7 +16,7 @@ def _of_process(site: FaultSite, rank: int, name: str, value: float) -> tuple[Pa
 
 
 def killed(site: FaultSite, kind: FaultKind) -> Planned:
-    """A rank gets SIGKILL; nobody tells why."""
+    """A random rank (never rank 0) gets SIGKILL; nobody tells why."""
     rank = site.any_rank()
     return Planned(
         changes=_of_process(site, rank, "alive", 0.0), truth=site.of_rank(kind, "rank", ("rank_died",), rank)
@@ -24,7 +24,7 @@ def killed(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def raises(site: FaultSite, kind: FaultKind) -> Planned:
-    """The code of a rank raises, and nothing catches it."""
+    """The code of a random rank (never rank 0) raises, and nothing catches it."""
     rank = site.any_rank()
     return Planned(
         changes=_of_process(site, rank, "raises", 1.0), truth=site.of_rank(kind, "rank", ("rank_raised",), rank)
@@ -32,7 +32,7 @@ def raises(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def stopped(site: FaultSite, kind: FaultKind) -> Planned:
-    """A rank gets SIGSTOP and is never continued."""
+    """A random rank (never rank 0) gets SIGSTOP and is never continued."""
     rank = site.any_rank()
     return Planned(
         changes=_of_process(site, rank, "runs", 0.0), truth=site.of_rank(kind, "rank", ("rank_stopped",), rank)
@@ -40,7 +40,7 @@ def stopped(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def paused(site: FaultSite, kind: FaultKind) -> Planned:
-    """SIGSTOP, and SIGCONT some seconds later."""
+    """A random rank (never rank 0) gets SIGSTOP, and SIGCONT PAUSE_S later."""
     rank, until_s = site.any_rank(), site.at_s + PAUSE_S
     stop, go_on = (
         ParameterChange(at_s=at_s, family="process", name="runs", value=value, places=(rank,), job=site.job.name)
@@ -51,7 +51,7 @@ def paused(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def never_enters(site: FaultSite, kind: FaultKind) -> Planned:
-    """Its data source does not give the next batch."""
+    """The data source of a random rank (never rank 0) does not give the next batch."""
     rank = site.any_rank()
     return Planned(
         changes=_of_process(site, rank, "input", 0.0), truth=site.of_rank(kind, "rank", ("rank_not_entered",), rank)
@@ -59,7 +59,7 @@ def never_enters(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def other_branch(site: FaultSite, kind: FaultKind) -> Planned:
-    """Its code calls a collective with another size than the others'."""
+    """The code of a random rank (never rank 0) calls a collective with another size than the others'."""
     rank = site.any_rank()
     return Planned(
         changes=_of_process(site, rank, "other_branch", 1.0), truth=site.of_rank(kind, "application", ("desync",), rank)
@@ -67,7 +67,7 @@ def other_branch(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def memory_grows(site: FaultSite, kind: FaultKind) -> Planned:
-    """Until its node's memory is gone, 20 s later."""
+    """The memory of a random rank's process grows until its node's is gone, 20 s later: the kernel kills a process."""
     rank = site.any_rank()
     free_bytes = 2.0e12 - 6e10 * site.job.ranks_per_node
     changes = _of_process(site, rank, "grows_bytes_per_s", free_bytes / 20.0)
@@ -76,7 +76,7 @@ def memory_grows(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def node_lost(site: FaultSite, kind: FaultKind) -> Planned:
-    """A node is gone at once, with its ranks and its agent."""
+    """A random node of the job is gone at once, with its ranks and its agent."""
     place = site.any_node()
     node = site.job.nodes[place]
     change = ParameterChange(at_s=site.at_s, family="host", name="up", value=0.0, places=(node,))
@@ -85,7 +85,7 @@ def node_lost(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def loaders_starve(site: FaultSite, kind: FaultKind) -> Planned:
-    """Something takes the disk and cores that the node's loaders need."""
+    """Something takes the disk and cores that loaders of a random node need: they run at 0.15 of their pace."""
     place = site.any_node()
     node = site.job.nodes[place]
     change = ParameterChange(at_s=site.at_s, family="host", name="input", value=0.15, places=(node,))
@@ -94,7 +94,9 @@ def loaders_starve(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def loader_slows(site: FaultSite, kind: FaultKind) -> Planned:
-    """One rank's shard is dear to decode; disk and cores are as they were."""
+    """The shard of a random rank is dear to decode: its loader runs at 0.15 of its pace; disk and cores are as they
+    were.
+    """
     rank = site.any_rank()
     return Planned(
         changes=_of_process(site, rank, "loader", 0.15), truth=site.of_rank(kind, "rank", ("rank_slow",), rank)
@@ -102,7 +104,7 @@ def loader_slows(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def bad_batch(site: FaultSite, kind: FaultKind) -> Planned:
-    """One rank's batch of a certain step makes its code raise: again, wherever the job is restarted."""
+    """A random rank's batch of a certain step makes its code raise: again, wherever the job is restarted."""
     rank = site.any_rank()
     truth = site.truth(kind, "application", ("application_repeats",), ranks=(rank,))
     return Planned(changes=_of_process(site, rank, "bad_batch", 1.0), truth=truth)

@@ -22,17 +22,20 @@ def _no_room(site: FaultSite, kind: FaultKind, name: str) -> Planned:
 
 
 def filesystem_full(site: FaultSite, kind: FaultKind) -> Planned:
-    """The next checkpoint finds no space."""
+    """The shared file system is full from ``at_s`` on: each job's next checkpoint finds no space."""
     return _no_room(site, kind, "room_bytes")
 
 
 def quota_used_up(site: FaultSite, kind: FaultKind) -> Planned:
-    """The next checkpoint finds the job's quota used up."""
+    """The jobs' common quota is used up from ``at_s`` on: their next checkpoints fail."""
     return _no_room(site, kind, "quota_bytes")
 
 
 def service_away(site: FaultSite, kind: FaultKind) -> Planned:
-    """Whoever starts in the next minute and a half cannot; who runs needs it no more."""
+    """A random service is away for 90 s: jobs that start meanwhile cannot; those that run do not need it.
+
+    Raises IndexError where no job starts in that time.
+    """
     which = int(site.random.integers(0, len(SERVICES)))
     until_s = site.at_s + 90.0
     changes = tuple(

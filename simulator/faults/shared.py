@@ -8,7 +8,7 @@ from .fault import FaultKind, FaultSite, Planned
 
 
 def half_rate(site: FaultSite, kind: FaultKind) -> Planned:
-    """One port negotiates half of its lanes."""
+    """The network port of a random rank of the first stage runs at half its rate."""
     rank = site.any_rank_of_the_first_stage()
     change = ParameterChange(at_s=site.at_s, family="port", name="rate", value=0.5, places=(site.gpu(rank),))
     truth = site.of_rank(
@@ -18,7 +18,7 @@ def half_rate(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def link_down(site: FaultSite, kind: FaultKind) -> Planned:
-    """The network port of one rank loses its link."""
+    """The network port of a random rank (never rank 0) loses its link for good."""
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="port", name="up", value=0.0, places=(site.gpu(rank),))
     told_by = ("network", "kernel_log")
@@ -27,7 +27,7 @@ def link_down(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def black_hole(site: FaultSite, kind: FaultKind) -> Planned:
-    """One port loses what is larger than a packet: its link is up, and a ping passes."""
+    """The port of a random rank loses what is larger than a packet: its link is up, and a ping passes."""
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="port", name="carries", value=0.0, places=(site.gpu(rank),))
     truth = site.of_rank(
@@ -37,7 +37,7 @@ def black_hole(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def mount_dead(site: FaultSite, kind: FaultKind) -> Planned:
-    """The shared file system does not answer on one node any more."""
+    """The shared file system does not answer on a random node of the job any more."""
     place = site.any_node()
     node = site.job.nodes[place]
     change = ParameterChange(at_s=site.at_s, family="host", name="mount", value=0.0, places=(node,))
@@ -68,25 +68,25 @@ def metadata_storm(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def uniform(site: FaultSite, kind: FaultKind) -> Planned:
-    """A change makes the work of every rank a fifth longer."""
+    """From ``at_s`` on the work of every rank of the job takes a fifth longer, by a change of its program."""
     change = ParameterChange(at_s=site.at_s, family="program", name="work", value=1.2, job=site.job.name)
     return Planned(changes=(change,), truth=site.truth(kind, "job", ("slow_together",)))
 
 
 def preempted(site: FaultSite, kind: FaultKind) -> Planned:
-    """The scheduler takes the job's nodes away."""
+    """The scheduler takes the job's nodes away at ``at_s``."""
     change = ParameterChange(at_s=site.at_s, family="program", name="granted", value=0.0, job=site.job.name)
     return Planned(changes=(change,), truth=site.truth(kind, "job", ("planned_stop",)))
 
 
 def leaf_congested(site: FaultSite, kind: FaultKind) -> Planned:
-    """Nearly all uplinks of a leaf switch are gone; what stays under it is not slowed."""
+    """The first leaf switch keeps 2 % of its uplinks' capacity; traffic that stays under it is not slowed."""
     change = ParameterChange(at_s=site.at_s, family="leaf", name="capacity", value=0.02, places=(0,))
     return Planned(changes=(change,), truth=_under_the_first_leaf(site, kind))
 
 
 def leaf_lost(site: FaultSite, kind: FaultKind) -> Planned:
-    """A leaf switch is gone with all ports under it."""
+    """The first leaf switch is gone with all ports under it."""
     change = ParameterChange(at_s=site.at_s, family="leaf", name="up", value=0.0, places=(0,))
     return Planned(changes=(change,), truth=_under_the_first_leaf(site, kind))
 
@@ -100,7 +100,9 @@ def _under_the_first_leaf(site: FaultSite, kind: FaultKind) -> Truth:
 
 
 def power_capped(site: FaultSite, kind: FaultKind) -> Planned:
-    """The first supply gives its racks a third less than they draw."""
+    """The first power supply gives its racks a third less than they draw. Raises IndexError where no
+    job is under it.
+    """
     change = ParameterChange(at_s=site.at_s, family="supply", name="power", value=0.65, places=(0,))
     supply_of = site.topology.supply_of_node
     hit = tuple(job.name for job in site.jobs if any(supply_of[node] == 0 for node in job.nodes))
@@ -110,7 +112,7 @@ def power_capped(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def fabric_stalls(site: FaultSite, kind: FaultKind) -> Planned:
-    """Its manager restarts: for 25 s nothing is forwarded anywhere, then all goes on."""
+    """The fabric's manager restarts: for 25 s nothing is forwarded anywhere, then all goes on."""
     until_s = site.at_s + 25.0
     changes = tuple(
         ParameterChange(at_s=at_s, family="leaf", name="up", value=up)
@@ -123,7 +125,10 @@ def fabric_stalls(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def one_spine(site: FaultSite, kind: FaultKind) -> Planned:
-    """The scheduler lets the second job begin: what it exchanges takes the spine that the first one's takes, too."""
+    """The second job begins at ``at_s``, and its exchange takes the same spine as the first one's.
+
+    Raises ValueError for a single job, KeyError without static routes.
+    """
     first, second = site.jobs[:2]
     changes = tuple(
         ParameterChange(at_s=at_s, family="program", name="granted", value=granted, job=second.name)
@@ -135,7 +140,9 @@ def one_spine(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def requeued_again(site: FaultSite, kind: FaultKind) -> Planned:
-    """The first job goes before all others, and fails at one step at each start: whoever has its nodes then must go."""
+    """The first job fails at one step at each start; as it goes before all others, it pushes out whoever has its nodes
+    then.
+    """
     first = site.jobs[0]
     change = ParameterChange(
         at_s=site.at_s, family="process", name="bad_batch", value=1.0, places=(site.any_rank(),), job=first.name

@@ -17,9 +17,11 @@ from ..mesh import Mesh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """tensor: at most so many ranks of a node share a layer; 1: data parallel only. pipeline: stages, where they fit.
+    """How nodes, placement and meshes differ. tensor: at most so many ranks of a node share a layer; 1: data parallel
+    only.
 
-    gpus_per_node: at most. is_scattered: a job's nodes do not follow each other. spines: 0 as the layout has it.
+    pipeline: stages, where they fit. gpus_per_node: at most. is_scattered: a job's nodes do not follow each other.
+    spines: 0 as the layout has it.
     """
 
     name: str
@@ -58,7 +60,10 @@ SEEN_SEED, HELD_OUT_SEED = 50_000, 100_000
 
 
 def ground_of(scenario: str, seed: int) -> Ground:
-    """Which ground a run stands on: of seeds that follow each other, each ground is met by one of four."""
+    """Which ground a run stands on: TUNING, SEEN or HELD_OUT by the range of its seed.
+
+    Of seeds that follow each other, each ground is met by one of four.
+    """
     if seed < SEEN_SEED:
         return TUNING
     grounds = SEEN if seed < HELD_OUT_SEED else HELD_OUT
@@ -69,7 +74,9 @@ def ground_of(scenario: str, seed: int) -> Ground:
 def moved(
     topology: Topology, jobs: Sequence[JobSpec], ground: Ground, seed: int
 ) -> tuple[Topology, tuple[JobSpec, ...]]:
-    """The same cluster and jobs on another ground. ``TUNING`` changes nothing."""
+    """The same cluster and jobs on another ground; as they are for ``TUNING``. What does not fit the layout is left as
+    it is.
+    """
     if ground == TUNING:
         return topology, tuple(jobs)
     shape, jobs = topology.shape, tuple(jobs)

@@ -24,7 +24,9 @@ _TEAMS = ("team-a", "team-b", "team-c", "team-d", "team-e", "team-f")
 
 
 def histories_of(ranks: int, recipe: Recipe) -> tuple[Topology, tuple[JobSpec, ...]]:
-    """Raises ValueError for what is no multiple of 32 ranks."""
+    """A cluster, and jobs in ROUNDS rounds on changing nodes of it. Raises ValueError for what is no multiple of 32
+    ranks.
+    """
     nodes = ranks // 8
     if ranks % 32:
         raise ValueError(f"{ranks} ranks do not make jobs of {_NODES_PER_JOB} nodes side by side")

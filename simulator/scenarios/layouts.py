@@ -23,7 +23,7 @@ class ScenarioLayout:
 
 
 def one_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """On all nodes but one, which is spare."""
+    """One job on all nodes but one, which is spare."""
     mesh = mesh_for(ranks)
     per_node = min(8, ranks)
     nodes = ranks // per_node
@@ -40,24 +40,24 @@ def one_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
 
 
 def four_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """Four equal ones side by side. Raises ValueError for fewer than 4 nodes."""
+    """Four equal jobs side by side. Raises ValueError for fewer than 4 nodes."""
     return _side_by_side(ranks, recipe, 4)
 
 
 def saving_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """As ``four_jobs``, with checkpoints every half minute, not all at the same time."""
+    """As ``four_jobs``, with a checkpoint after every 12 steps, not all at the same time."""
     return _one_after_the_other(four_jobs(ranks, replace(recipe, saves_every=12)), 6.0)
 
 
 def reading_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """Four that read half of what the file servers can give; the last one saves now and then."""
+    """As ``four_jobs``; they read half of what the file servers can give, and the last one saves now and then."""
     layout = four_jobs(ranks, replace(recipe, input_bytes=400_000_000))
     *readers, last = layout.jobs
     return replace(layout, jobs=(*readers, replace(last, recipe=replace(last.recipe, saves_every=15))))
 
 
 def starting_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """Four: the first two run, the others are launched while a service is away."""
+    """As ``four_jobs``; the first two run, the others are launched while a service is away (from SERVICE_AT_S on)."""
     layout = four_jobs(ranks, recipe)
     starts_s = (0.0, 10.0, SERVICE_AT_S + 10.0, SERVICE_AT_S + 25.0)
     return replace(
@@ -70,14 +70,17 @@ def _one_after_the_other(layout: ScenarioLayout, apart_s: float) -> ScenarioLayo
 
 
 def histories(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """Jobs of some nodes each, one after the other on all nodes."""
+    """Jobs of some nodes each, one after the other on all nodes, as ``histories_of`` makes them."""
     topology, jobs = histories_of(ranks, recipe)
     return ScenarioLayout(topology=topology, jobs=jobs)
 
 
 def jobs_over_spines(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """Four that exchange much, each under two leaf switches of its own: the first two send over one spine, the others
-    over another. Raises ValueError where the ranks do not make them."""
+    """Three jobs that exchange much, each under two leaf switches of its own: two send over one spine, one over
+    another.
+
+    Raises ValueError for what is no multiple of 64 ranks.
+    """
     nodes = ranks // 8
     if ranks % 64:
         raise ValueError(f"{ranks} ranks do not make 4 jobs under two leaf switches each")
@@ -94,8 +97,9 @@ def jobs_over_spines(ranks: int, recipe: Recipe) -> ScenarioLayout:
 
 
 def preempting_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """One on half of the nodes that goes before all others, two that may have these while it does not run, and one that
-    nobody disturbs. Raises ValueError for what is not a multiple of 32 ranks."""
+    """One job on half of the nodes that goes before all others, two that may have these while it does not run, and one
+    that nobody disturbs. Raises ValueError for what is not a multiple of 32 ranks.
+    """
     nodes = ranks // 8
     if ranks % 32:
         raise ValueError(f"{ranks} ranks do not make jobs on a half and two quarters of the nodes")
@@ -113,20 +117,20 @@ def preempting_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
 
 
 def moving_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """As ``one_job``; every launch has other nodes for its ranks."""
+    """As ``one_job``; every launch of the job has other nodes for its ranks."""
     layout = one_job(ranks, recipe)
     job = replace(layout.jobs[0], launcher=Launcher(moves=True))
     return ScenarioLayout(topology=layout.topology, jobs=(job,))
 
 
 def late_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """As ``one_job``; it starts after 10 s."""
+    """As ``one_job``; the job starts after 10 s."""
     layout = one_job(ranks, recipe)
     return ScenarioLayout(topology=layout.topology, jobs=(replace(layout.jobs[0], start_s=10.0),))
 
 
 def pipelined_job(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """As ``one_job``, in four stages. Raises ValueError for fewer than 4 nodes."""
+    """As ``one_job``, in four pipeline stages. Raises ValueError for fewer than 4 nodes."""
     return _with_mesh(one_job(ranks, recipe), mesh_for(ranks, pipeline=4))
 
 
@@ -140,17 +144,24 @@ def _with_mesh(layout: ScenarioLayout, mesh: Mesh) -> ScenarioLayout:
 
 
 def two_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """Two equal ones side by side. Raises ValueError for fewer than 2 nodes."""
+    """Two equal jobs side by side. Raises ValueError for fewer than 2 nodes."""
     return _side_by_side(ranks, recipe, 2)
 
 
 def crossing_jobs(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """Four jobs; two of them share each leaf switch with another one, and the fourth has one for itself."""
+    """Four jobs; three of them share each leaf switch that they use with another one, and the fourth has one for
+    itself.
+
+    Raises ValueError for what is no multiple of 64 ranks.
+    """
     return _crossing(ranks, recipe, leaves=4, racks=2, racks_per_supply=1)
 
 
 def jobs_over_racks(ranks: int, recipe: Recipe) -> ScenarioLayout:
-    """The same jobs; a quarter of the nodes hangs on each power supply, in two racks, all under one leaf switch."""
+    """As ``crossing_jobs``, all under one leaf switch; a quarter of the nodes hangs on each power supply, in two racks.
+
+    Raises ValueError for what is no multiple of 64 ranks.
+    """
     return _crossing(ranks, recipe, leaves=1, racks=8, racks_per_supply=2)
 
 

@@ -59,11 +59,11 @@ class Setting:
 
     @property
     def undisturbed_s(self) -> float:
-        """When the first change comes."""
+        """When the first change comes, in seconds of the simulation; inf without any."""
         return min((change.at_s for change in self.changes), default=math.inf)
 
     def world(self, seed: int, scenario: str, *, start_unix_ns: int = START_UNIX_NS) -> World:
-        """Before anything has happened."""
+        """A new world of this setting, before anything has happened."""
         world = World(self.topology, self.jobs, seed=seed, start_unix_ns=start_unix_ns)
         world.expect(self.changes, self.truths, scenario=scenario)
         return world
@@ -71,7 +71,8 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """faults: each plans one fault; at_s: when. after_s: how long the run goes on after the last one.
+    """A layout and what goes wrong there. faults: each plans one fault; at_s: when. after_s: how long the run goes on
+    after the last one.
 
     apart: each fault strikes a job of its own, in the order of the jobs.
     """
@@ -87,7 +88,7 @@ class Scenario:
 
     @property
     def minutes(self) -> float:
-        """Of simulated time."""
+        """How long a run lasts in simulated minutes, where the faults begin as usual."""
         return (self.at_s + self.after_s) / 60.0
 
     def build(
@@ -102,7 +103,9 @@ class Scenario:
         blind_share: float = 0.0,
         ground: Ground = TUNING,
     ) -> World:
-        """As ``lay_out``, and a world of it. Raises ValueError for ranks that cannot be laid out."""
+        """A world of what ``lay_out`` gives for these arguments. Raises ValueError for ranks that
+        cannot be laid out.
+        """
         setting = self.lay_out(
             ranks, seed, recipe=recipe, at_s=at_s, company=company, blind_share=blind_share, ground=ground
         )
@@ -119,10 +122,12 @@ class Scenario:
         blind_share: float = 0.0,
         ground: Ground = TUNING,
     ) -> Setting:
-        """at_s: when the fault begins, where not as usual. Raises ValueError for ranks that cannot be laid out.
+        """The cluster, jobs, changes and truths of a run. at_s: when faults begin, None as usual; up to 4 s are added
+        by chance.
 
-        company: beside faults stand harmless anomalies of other nodes. blind_share: of the runs of a scenario, those in
-        which the collectors do not watch that would tell of the fault.
+        Raises ValueError for ranks that cannot be laid out. company: beside faults stand harmless anomalies of other
+        nodes. blind_share: of the runs of a scenario, those in which the collectors do not watch that would tell of the
+        fault.
         """
         layout = self.layout(ranks, recipe or self.recipe)
         topology, jobs = moved(layout.topology, layout.jobs, ground, seed)
@@ -153,7 +158,9 @@ class Scenario:
 
 
 def is_blind(scenario: str, seed: int, share: float) -> bool:
-    """Whether nobody watches what would tell of the faults: in this share of runs of seeds in a row."""
+    """Whether nobody watches what would tell of the faults in this run: so in ``share`` of the runs with seeds in a
+    row.
+    """
     return (zlib.crc32(scenario.encode()) / 2**32 + seed * _GOLDEN) % 1.0 < share
 
 

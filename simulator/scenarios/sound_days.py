@@ -37,9 +37,10 @@ _FLAP_S = (0.3, 1.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundDayMode:
-    """step_s: length of a step. steps_only: agents send one row per rank and step. flush_s: and so often.
+    """How a day without faults is run. step_s: length of a step. steps_only: agents send one row per rank and step.
 
-    around_s: each kind of happening comes about once in such a time. gateway_s: see ``World``.
+    flush_s: time between two flushes. around_s: each kind of happening comes about once in such a time. gateway_s: see
+    ``World``.
     """
 
     name: str
@@ -64,7 +65,11 @@ MODES = (REFERENCE, REDUCED)
 
 
 def sound_world(mode: SoundDayMode, ranks: int, seed: int, seconds: float) -> World:
-    """One job on all nodes but two, which are spare. Its mesh and placement follow from the seed."""
+    """A world of ``seconds`` without a fault, with all that looks like one: one job on all nodes but two, which are
+    spare.
+
+    Its mesh and placement follow from the seed.
+    """
     nodes = ranks // 8
     recipe = Recipe(
         step_s=mode.step_s,

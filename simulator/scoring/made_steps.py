@@ -12,7 +12,10 @@ _STEPS = ("productive", "rework")
 
 
 def usual_step_s(truth: Mapping[str, Any], fault: Mapping[str, Any]) -> float:
-    """Median length of a step of the struck jobs before the fault; nan where they made none."""
+    """Median length in seconds of a step of the struck jobs before the fault; nan where they made none.
+
+    truth: as ``truth.json`` has it; fault: one of its faults.
+    """
     jobs, at_ns = _jobs_of(fault), float(fault["at_s"]) * 1e9
     lengths = [
         (span["end_ns"] - span["begin_ns"]) / 1e9
@@ -23,9 +26,10 @@ def usual_step_s(truth: Mapping[str, Any], fault: Mapping[str, Any]) -> float:
 
 
 def steps_made(truth: Mapping[str, Any], fault: Mapping[str, Any], from_s: float, until_s: float) -> float:
-    """How many steps the struck job has made in this time, parts of them included.
+    """How many steps the struck job has made from ``from_s`` to ``until_s``, parts of them included.
 
-    Of several jobs the first that made any. After its last step, as many as it would have made; nan: it never made one.
+    Of several jobs the first by name that made any. After its last step, as many as it would have made; nan: it never
+    made one.
     """
     usual_s = usual_step_s(truth, fault)
     for job in sorted(_jobs_of(fault) or truth["jobs"]):

@@ -11,15 +11,20 @@ FELT = 0.1
 
 
 def onset_s(truth: Mapping[str, Any], fault: Mapping[str, Any]) -> float:
-    """Begin of the first step that a rank slower than the others made a tenth longer than it would have been with the
-    same draws; where there is none, and for faults that slow no single rank, when the fault's parameter changed."""
+    """When the fault is felt, in seconds of the simulation: the begin of the first step that it made a tenth longer.
+
+    Where there is none, and for faults that slow no single rank, when the fault's parameter changed.
+    """
     felt_s = _felt_s(truth, fault)
     return float(fault["at_s"]) if felt_s is None else felt_s
 
 
 def is_felt(truth: Mapping[str, Any], fault: Mapping[str, Any]) -> bool:
-    """False of a fault that slows single ranks and made no step a tenth longer: of a thousand ranks one always has bad
-    luck, and waits for that one hide who is slower by little. For other faults the ledger cannot tell: True."""
+    """Whether the fault made any step a tenth longer; True for faults that slow no single rank, as the ledger cannot
+    tell.
+
+    Of a thousand ranks one always has bad luck, and waits for that one hide who is slower by little.
+    """
     return "rank_slow" not in fault["kinds"] or _felt_s(truth, fault) is not None
 
 

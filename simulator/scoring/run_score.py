@@ -51,7 +51,8 @@ class FaultScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScore:
-    """pages_too_many: those beyond one for each fault. wrong_nodes: blamed, and innocent.
+    """How right a detector was in one run. pages_too_many: those beyond one for each fault. wrong_nodes: blamed, and
+    innocent.
 
     told: of each incident its confidence, and whether it was right; told_kinds: its kind.
     """
@@ -74,7 +75,7 @@ class RunScore:
 
 
 def group_of(number: str) -> str:
-    """The class of a fault by its number in the catalogue."""
+    """The class of a fault by its number: "crash", "hang", "slow", "numeric", "inter-job", "observer" or "other"."""
     if number[:1] == "J":
         return "inter-job"
     if number[:1] == "O":
@@ -85,9 +86,10 @@ def group_of(number: str) -> str:
 
 
 def score_run(truth: Mapping[str, Any], revisions: Iterable[Document], *, out_of_time: bool = False) -> RunScore:
-    """truth: as ``Ledger.as_json`` has it. out_of_time: the detector did not end; nothing that it said counts.
+    """The scores of one run. truth: as ``GroundTruth.as_json`` has it; revisions: all documents the detector published.
 
-    Raises BadIncident for documents that cannot be read.
+    out_of_time: the detector did not end; nothing that it said counts. Raises BadIncident for documents that cannot be
+    read.
     """
     stories = [] if out_of_time else read_stories(revisions, truth["start_unix_ns"] / 1e9)
     asked = sorted((f for f in truth["faults"] if f["kinds"]), key=lambda f: float(f["at_s"]))
@@ -119,10 +121,11 @@ def score_run(truth: Mapping[str, Any], revisions: Iterable[Document], *, out_of
 
 
 def is_right(fault: Mapping[str, Any], story: Story, *, among: int = 1) -> bool:
-    """The kind is right, and so is the place: one of the first ``among`` suspects; of one, all that are as likely.
+    """Whether the story's kind is one of the fault's, and its place right: the likeliest suspects, all that are as
+    likely.
 
-    Where a job's doing is the truth, that job must be the culprit. Where nobody is at fault, nobody may be suspected;
-    of a fault of the whole cluster, the cluster may.
+    among: where above 1, one of the first ``among`` suspects is enough. Where a job's doing is the truth, that job must
+    be the culprit. Where nobody is at fault, nobody may be suspected; of a fault of the whole cluster, the cluster may.
     """
     if story.kind not in fault["kinds"]:
         return False
@@ -138,7 +141,7 @@ def is_right(fault: Mapping[str, Any], story: Story, *, among: int = 1) -> bool:
 
 
 def is_place(fault: Mapping[str, Any], suspect: Suspect) -> bool:
-    """Whether the suspect is what the truth names: as narrow as its scope is."""
+    """Whether the suspect is what the truth names, as narrow as the fault's scope: its rank, GPU, node or device."""
     scope = fault["scope"]
     if scope in ("rank", "application"):
         return suspect.rank in fault["ranks"]
@@ -150,7 +153,10 @@ def is_place(fault: Mapping[str, Any], suspect: Suspect) -> bool:
 
 
 def concerns(fault: Mapping[str, Any], story: Story) -> bool:
-    """It is told after the onset, of one of the fault's jobs. Only what observes is answered by telemetry incidents."""
+    """Whether the story may answer the fault: told after its onset, of one of its jobs (or of none).
+
+    Telemetry incidents answer faults of the observer, and nothing else does.
+    """
     if story.detected_s < float(fault["at_s"]) - EARLY_S:
         return False
     if story.is_telemetry != (group_of(fault["number"]) == "observer"):

@@ -27,7 +27,7 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of 95 %, by Wilson's formula; (0, 1) without cases."""
+        """Wilson's 95 % interval of the share; (0, 1) without cases."""
         if not self.n:
             return 0.0, 1.0
         z2, share = _Z * _Z, self.k / self.n
@@ -37,12 +37,12 @@ class Share:
 
 
 def share_of(cases: Sequence[bool]) -> Share:
-    """Of the cases that are True."""
+    """How many of the cases are True."""
     return Share(k=sum(cases), n=len(cases))
 
 
 def poisson_upper(count: int, *, confidence: float = 0.95) -> float:
-    """The one-sided upper bound of a mean of which ``count`` were seen: 3.0 of none."""
+    """The one-sided upper bound of a Poisson mean of which ``count`` were seen: 3.0 for none at 95 %."""
     low, high = 0.0, 10.0 + 4.0 * count
     for _ in range(100):
         middle = (low + high) / 2
@@ -60,7 +60,10 @@ def _poisson_at_most(count: int, mean: float) -> float:
 
 
 def calibration_error(told: Sequence[Told]) -> float:
-    """Expected calibration error over ten bins of equal width: mean distance of what was told and what held."""
+    """Expected calibration error over ten bins of equal width; nan without cases.
+
+    told: (probability told, whether it held).
+    """
     if not told:
         return math.nan
     bins: list[list[Told]] = [[] for _ in range(_BINS)]
@@ -71,17 +74,17 @@ def calibration_error(told: Sequence[Told]) -> float:
 
 
 def brier(told: Sequence[Told]) -> float:
-    """Mean squared distance of what was told and what held."""
+    """Brier score: the mean squared distance of probability told and outcome; nan without cases."""
     return math.fsum((p - right) ** 2 for p, right in told) / len(told) if told else math.nan
 
 
 def brier_of_constant(told: Sequence[Told]) -> float:
-    """Of somebody who always tells the share that was right: the best constant."""
+    """The Brier score of always telling the share that was right, the best constant; nan without cases."""
     share = share_of([right for _, right in told]).value
     return brier([(share, right) for _, right in told])
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The smallest of them that at least the share ``q`` does not exceed; ``inf`` is a value. nan of none."""
+    """The smallest value that at least the share ``q`` of them does not exceed; ``inf`` is a value. nan for none."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else math.nan

@@ -32,9 +32,10 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """detected_s: of its first revision, in seconds after the run's begin. paged: whether it ever paged somebody.
+    """What a detector told of one incident. detected_s: of its first revision, in seconds after the run's begin.
 
-    All else is what its last revision says. suspects: the likeliest first. blamed: nodes that any revision blamed.
+    paged: whether it ever paged somebody. All else is what its last revision says. suspects: the likeliest first.
+    blamed: nodes that any revision blamed.
     """
 
     id: str
@@ -59,7 +60,11 @@ class Story:
 
 
 def read_stories(revisions: Iterable[Document], start_unix_s: float) -> list[Story]:
-    """In order of detection; merged ones apart from those that they merged into. Raises BadIncident."""
+    """One story per incident, in order of detection; merged incidents are stories of their own.
+
+    revisions: documents in the order they were published; start_unix_s: of the run's begin. Raises BadIncident for a
+    document that cannot be read.
+    """
     by_id: dict[str, list[Document]] = {}
     for number, document in enumerate(revisions, start=1):
         if not isinstance(document, Mapping) or not document.get("id"):
@@ -73,7 +78,7 @@ def read_stories(revisions: Iterable[Document], start_unix_s: float) -> list[Sto
 
 
 def leading(stories: Sequence[Story]) -> list[Story]:
-    """Those that stand for themselves in the end, in order; a merged one is told by the one that took it over."""
+    """Stories that stand for themselves in the end, in order; a merged one is replaced by the one that took it over."""
     by_id = {story.id: story for story in stories}
     found: dict[str, None] = {}
     for story in stories:

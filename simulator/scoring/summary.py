@@ -27,7 +27,8 @@ MOST_OF_BASELINE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreLine:
-    """asked "": for the reader only, never SHORT. share: k of n, with its interval where that says something.
+    """A line of results. asked "": for the reader only, never SHORT. share: k of n, with its interval where that says
+    something.
 
     is_run: False, nothing was measured; then it is neither ok nor SHORT.
     """
@@ -41,7 +42,7 @@ class ScoreLine:
 
     @property
     def verdict(self) -> str:
-        """ "ok", "SHORT" or "not run"; "" for what is only told."""
+        """One of "ok", "SHORT" (below what is asked) and "not run"; "" for what nothing is asked of."""
         if not self.is_run:
             return "not run"
         if not self.ok:
@@ -50,12 +51,15 @@ class ScoreLine:
 
 
 def not_run(name: str, asked: str, why: str = "") -> ScoreLine:
-    """What is asked and was not measured."""
+    """A line for what is asked and was not measured; neither ok nor SHORT. why: shown in place of the share."""
     return ScoreLine(name=name, asked=asked, measured="-", share=why, ok=False, is_run=False)
 
 
 def summarize(runs: Sequence[RunScore], baseline: Sequence[RunScore] = ()) -> list[ScoreLine]:
-    """baseline: what the simple detector made of the same runs."""
+    """Lines of all runs together: for each class of faults, then overall, then of the simple detector.
+
+    baseline: what the simple detector made of the same runs.
+    """
     lines = []
     for group in GROUPS:
         faults = [fault for run in runs for fault in run.faults if fault.group == group]
@@ -187,7 +191,9 @@ def _sound(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
 
 
 def calibration_lines(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
-    """How well what is told of likeliness holds: judged from ``ENOUGH_TOLD`` incidents on, printed before."""
+    """Lines on how well told probabilities hold: judged from ``ENOUGH_TOLD`` incidents on, only printed before; none
+    for none.
+    """
     told = [each for run in runs for each in run.told]
     if not told:
         return

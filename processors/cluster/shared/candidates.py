@@ -32,7 +32,7 @@ MAX_PER_RULE = 64
 
 
 def all_candidates(scene: Scene) -> list[Candidate]:
-    """Of all rules that look at several jobs at one time."""
+    """Candidates of all rules that look at several jobs at one time; [] where no rule has enough jobs."""
     if not scene.is_shared():
         return []
     found = [*_places(scene), *_throttled(scene), *_full(scene), *_starting(scene), *_actors(scene), *_pairs(scene)]
@@ -40,13 +40,13 @@ def all_candidates(scene: Scene) -> list[Candidate]:
 
 
 def hit_by(rule: Rule, trouble: Trouble) -> float:
-    """How much more likely a job is hit by such a cause than by chance."""
+    """Log-likelihood ratio of a job being hit by such a cause against being hit by chance."""
     unknown = rule.unknown_phase if rule.phases and not trouble.phase and not trouble.own else 0.0
     return math.log(rule.p1 / CHANCE) - unknown
 
 
 def together(rule: Rule, troubles: Iterable[Trouble]) -> list[Trouble]:
-    """Of those that fit the rule the first of each job, within the latest window in which the most jobs are hit."""
+    """Of troubles that fit the rule the first of each job, within the latest window in which the most jobs are hit."""
     fitting = sorted(troubles, key=lambda t: (t.onset, t.id))
     best: dict[str, Trouble] = {}
     for index, first in enumerate(fitting):
@@ -61,7 +61,11 @@ def together(rule: Rule, troubles: Iterable[Trouble]) -> list[Trouble]:
 
 
 def again(scene: Scene, rule: Rule, hit: Sequence[Trouble]) -> list[Trouble]:
-    """What jobs that were hit met once more, in the same words: a restart that fails of the same is no other cause."""
+    """Troubles of later attempts of jobs in ``hit``, in the same words: a restart that fails of the same is no other
+    cause.
+
+    rule: which they must fit.
+    """
     if not scene.restarted:
         return []
     first = {t.job: t for t in hit if t.job in scene.restarted}

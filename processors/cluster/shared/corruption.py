@@ -19,7 +19,10 @@ CORRUPTED_JOBS, CORRUPTION_P1 = 3, 0.7
 
 
 def corruption(memory: Memory, troubles: Sequence[Trouble], _: Collection[str], now: float) -> Iterator[Verdict]:
-    """Every job that ever held a node goes wrong in its numbers later: its GPU computes what it should not."""
+    """At most one verdict: a node whose GPU computes wrongly, as jobs that ever held it go bad in their numbers later.
+
+    troubles: open now; the memory's older ones count, too. now: Unix seconds.
+    """
     members = [t for t in troubles if t.kind in NUMERIC_KINDS]
     if not members:
         return

@@ -58,7 +58,9 @@ class Decisions:
 
     @property
     def incidents(self) -> list[str]:
-        """Leaders first, so that what merges into them finds them told."""
+        """Ids of all incidents that a decision concerns, leaders first, so that what merges into them
+        finds them told.
+        """
         return list(
             dict.fromkeys(
                 [*self.joint, *self.over, *self.into, *self.charged, *self.plans, *self.notes, *self.released]
@@ -74,7 +76,11 @@ class Desk:
 
     # --- what it hears ----------------------------------------------------------------------------------------------
     def take(self, finding: Finding, now: float) -> None:
-        """Placement, topology, change, load or plan. Raises KeyError, ValueError, TypeError for a body that is none."""
+        """Keeps a placement, topology, change, load or plan, and asks for a look where it may matter. now: Unix
+        seconds.
+
+        Raises KeyError, ValueError, TypeError or AttributeError for a body that is none.
+        """
         memory, body = self.memory, finding.body
         if "placement" in body:
             report = read_placement(body["placement"])
@@ -108,17 +114,17 @@ class Desk:
             self._look_soon(now)
 
     def doubt(self, doubt: Doubt) -> None:
-        """What cannot be so is counted each time, and told the first time."""
+        """Counts what cannot be so; the first time it is added to ``doubts``, to be told."""
         if self.memory.note_doubt(doubt):
             self.doubts.append(doubt)
 
     def take_condition(self, condition: ConditionReport, now: float) -> None:
-        """A condition of an entity that several jobs may use."""
+        """Keeps a condition of an entity that several jobs may use, and asks for a look while troubles are open."""
         if self.memory.take_sign(condition, now) and self.memory.open:
             self._look_soon(now)
 
     def take_label(self, incident: str, label: IncidentLabel, now: float) -> None:
-        """A person's word on an incident: it takes a blame back, or sets it."""
+        """Keeps a person's word on an incident, counts blame anew by it, and asks for a look. now: Unix seconds."""
         memory = self.memory
         memory.put_label(incident, label)
         trouble = memory.troubles.get(incident)
@@ -128,7 +134,11 @@ class Desk:
         self._look_soon(now)
 
     def note(self, trouble: Trouble, now: float, *, is_new: bool) -> Wait:
-        """An incident of one job has changed. Until when it is held back from now on, and why."""
+        """Keeps an incident of one job that has changed, and asks for a look where it may be shared.
+
+        Until when (Unix seconds) it is held back from now on, and why; ``NOTHING``: it need not wait. is_new: just
+        opened.
+        """
         memory = self.memory
         begins_to_blame = trouble.blames
         before = memory.troubles.get(trouble.id)
@@ -178,7 +188,9 @@ class Desk:
 
     # --- when it looks ----------------------------------------------------------------------------------------------
     def look(self, now: float) -> Decisions:
-        """Decide over all jobs, as things stand now (Unix seconds of the bus)."""
+        """Decides over all jobs, as things stand ``now`` (Unix seconds of the bus), and sets when the
+        next look is due.
+        """
         memory = self.memory
         memory.set_due(0)
         decisions = Decisions()

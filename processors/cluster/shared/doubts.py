@@ -23,7 +23,10 @@ MAX_WORDS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """what: one of the words above. entity: the job or node that it is about. words: a sentence."""
+    """Something that was told and cannot be so. what: one of the words above. entity: the job or node that it is about.
+
+    words: a sentence.
+    """
 
     what: str
     entity: str
@@ -31,12 +34,12 @@ class Doubt:
 
     @property
     def key(self) -> str:
-        """By which it is known that it was told before."""
+        """The key by which it is known that it was told before."""
         return f"{self.what}\t{self.entity}"
 
 
 def unreadable(finding: Finding, error: Exception) -> Doubt:
-    """Of a finding that the desk has stumbled over."""
+    """The doubt about a finding that raised ``error`` when it was read."""
     said = f"{type(error).__name__}: {error}"[:MAX_WORDS]
     return Doubt(
         what=UNREADABLE, entity=finding.key[:MAX_WORDS], words=f"{finding.key[:MAX_WORDS]} is passed over: {said}"
@@ -44,14 +47,14 @@ def unreadable(finding: Finding, error: Exception) -> Doubt:
 
 
 def refused_labels(node: str, refused: Sequence[str]) -> Iterator[Doubt]:
-    """What the entity operator could not take as the name of a place."""
+    """A doubt about labels of ``node`` that could not be taken as names of places; none for none."""
     if refused:
         words = f"of node {node} the places {', '.join(refused[:MOST_NAMED])} are no names; they are passed over"
         yield Doubt(what=NO_NAME, entity=node, words=words)
 
 
 def unknown_nodes(job: str, nodes: Iterable[str], placed: Container[str]) -> Iterator[Doubt]:
-    """Nodes of a job that stand nowhere, while others are known to: as one, for the job. placed: those others."""
+    """One doubt for a job on nodes of which no place is known, while places of others are (placed); none otherwise."""
     unknown = sorted(node for node in nodes if node not in placed)
     if unknown and placed:
         named = ", ".join(unknown[:MOST_NAMED]) + (" and others" if len(unknown) > MOST_NAMED else "")
@@ -60,7 +63,9 @@ def unknown_nodes(job: str, nodes: Iterable[str], placed: Container[str]) -> Ite
 
 
 def doubt_findings(doubts: Iterable[Doubt], cluster: str, now_ns: int) -> Iterator[Finding]:
-    """Each opened, and over at once: it is a word, and nothing that lasts."""
+    """For each doubt a telemetry finding, opened and cleared at once: it is a word, and nothing that lasts. now_ns:
+    Unix.
+    """
     for doubt in doubts:
         body = {
             "bucket": Bucket.TELEMETRY.value,

@@ -12,18 +12,18 @@ _CRASHES = frozenset({"rank_died", "rank_raised"})
 
 
 def rules_that_fit(trouble: Trouble) -> frozenset[str]:
-    """Names of those under which the trouble may be a shared cause's work."""
+    """Names of rules of shared causes that the trouble may be the work of."""
     return frozenset(rule.name for rule in load_shared_rules().values() if rule.explains and fits(rule, trouble))
 
 
 def sharing(memory: Memory) -> Callable[[Trouble], bool]:
-    """Whether a trouble may be the work of what several jobs share at all, as things stand now."""
+    """A function that says whether a trouble may be the work of what several jobs share, as things stand now."""
     idle = frozenset() if memory.is_anything_throttled() else frozenset(rule.name for rule in rules_of("throttle"))
     return lambda trouble: not memory.fitting(trouble, rules_that_fit) <= idle
 
 
 def fits(rule: Rule, trouble: Trouble) -> bool:
-    """Whether it may be the work of such a cause at all."""
+    """Whether the trouble may be the work of the rule's cause: by kind, own condition, phase and error."""
     if trouble.kind not in rule.explains:
         return False
     own = trouble.own
@@ -43,21 +43,21 @@ def fits(rule: Rule, trouble: Trouble) -> bool:
 
 
 def speaks_of(rule: Rule, trouble: Trouble) -> bool:
-    """Whether its error or its own condition names what the rule is about."""
+    """Whether the trouble's error or its own condition names what the rule is about."""
     return speaks_of_its_errors(rule, trouble) or trouble.own.get("condition") in rule.symptoms
 
 
 def speaks_of_its_errors(rule: Rule, trouble: Trouble) -> bool:
-    """errors: what other programs say; how it ended is a field."""
+    """Whether the trouble's error, or how it ended, is one that the rule names."""
     said = rule.errors is not None and rule.errors.search(trouble.said) is not None
     return said or not rule.ends.isdisjoint(trouble.hows)
 
 
 def are_enough(rule: Rule, troubles: Collection[Trouble]) -> bool:
-    """Jobs that were hit, or nodes that one of them has lost together."""
+    """Whether the troubles are of enough jobs for the rule, or one of them has lost enough nodes at once."""
     return len({t.job for t in troubles}) >= rule.min_jobs or any(is_lone(rule, t) for t in troubles)
 
 
 def is_lone(rule: Rule, trouble: Trouble) -> bool:
-    """Whether it has lost so many nodes together that one job is evidence enough."""
+    """Whether the trouble's job has lost so many nodes together that this one job is evidence enough for the rule."""
     return 0 < rule.min_nodes <= trouble.lost_nodes

@@ -53,7 +53,7 @@ class Verdict:
 
 # --- the same place again -------------------------------------------------------------------------------------------
 def same_place_again(memory: Memory, troubles: Iterable[Trouble]) -> Iterator[Verdict]:
-    """The same rank at the same step with the same error on another node each time: it comes with the program."""
+    """Verdicts on the program: the same rank at the same step with the same error, on another node each time."""
     rule, done = the_rule("again"), set[str]()
     for trouble in troubles:
         if trouble.id in done or not trouble.nodes or not trouble.ranks or trouble.own:
@@ -97,7 +97,9 @@ def same_place_again(memory: Memory, troubles: Iterable[Trouble]) -> Iterator[Ve
 
 
 def repeats_of(memory: Memory, trouble: Trouble) -> list[Trouble]:
-    """What failed in the same way at the same step, in other attempts."""
+    """Troubles of other attempts that failed in the same way at the same step; [] where its cause or place is otherwise
+    known.
+    """
     if not trouble.nodes or not trouble.ranks or trouble.own:
         return []
     return [other for other in _at_the_step(memory, trouble) if _is_alike(memory, trouble, other)]
@@ -124,7 +126,9 @@ def _is_alike(memory: Memory, one: Trouble, other: Trouble) -> bool:
 
 # --- a lemon --------------------------------------------------------------------------------------------------------
 def blame_of(trouble: Trouble, *, is_shared: bool) -> dict[str, float]:
-    """How much each node is to blame for a single incident; nothing where the cause is not of a node."""
+    """How much each node is to blame for a single incident, 0 to 1; {} where the cause is not of a
+    node, or is shared.
+    """
     if is_shared or trouble.is_telemetry or trouble.is_planned or not trouble.nodes:
         return {}
     own = trouble.own
@@ -137,7 +141,10 @@ def blame_of(trouble: Trouble, *, is_shared: bool) -> dict[str, float]:
 
 
 def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], now: float) -> Iterator[Verdict]:
-    """nodes: those of which there is news."""
+    """Verdicts on nodes that fail more often than the fleet, under several jobs. nodes: those of which there is news.
+
+    now: Unix seconds.
+    """
     rule = the_rule("lemon")
     fleet: tuple[float, float] | None = None
     for node in sorted(nodes):
@@ -207,7 +214,9 @@ def _fleet(memory: Memory, now: float) -> tuple[float, float]:
 
 # --- preemption -----------------------------------------------------------------------------------------------------
 def preemptions(memory: Memory, stops: Sequence[Trouble], now: float) -> Iterator[Verdict]:
-    """One job is started again and again, and pushes others out each time: what they lose is its."""
+    """Verdicts on jobs that start again and again and push others out each time. stops: planned stops; now: Unix
+    seconds.
+    """
     if len({t.job for t in stops}) < 2:
         return
     rule = the_rule("preemption")

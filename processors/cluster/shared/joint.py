@@ -62,7 +62,7 @@ class JointCause:
 
 
 def verdict_of(choice: Choice) -> Verdict:
-    """The verdict that a chosen candidate amounts to, its rivals named."""
+    """The verdict that a chosen candidate amounts to, with its rivals."""
     best = choice.candidate
     return Verdict(
         rule=best.rule,
@@ -79,7 +79,7 @@ def verdict_of(choice: Choice) -> Verdict:
 
 
 def joint_cause(verdict: Verdict, members: Sequence[Trouble], memory: Memory) -> JointCause:
-    """members: in order of their onset; all that belong to it, also those that are over."""
+    """What is said for all jobs of a verdict. members: not empty, in order of onset; also those that are over."""
     rule = verdict.rule
     kind = rule.kind if verdict.decides else Kind.SHARED_CAUSE
     scope = rule.scope if verdict.decides else Scope.CLUSTER

@@ -75,7 +75,7 @@ class NodeVersion:
     old: str
 
     def row(self) -> list[str | float]:
-        """As it stands in the node's row."""
+        """The entry that stands for it in the node's row."""
         return [self.new, self.time_s, self.is_baseline, self.old]
 
 
@@ -126,7 +126,7 @@ class Landscape:
         self._changes.sort()
 
     def take_places(self, places: NodePlaces) -> None:
-        """Where a node stands, as it is told now."""
+        """Keeps the places of a node, in place of those told before; a new node beyond MAX_NODES is passed over."""
         node, labels = places.node, places.labels
         before = self.labels.get(node)
         if before == labels or (before is None and len(self.labels) >= MAX_NODES):
@@ -138,7 +138,9 @@ class Landscape:
         self.generation += 1
 
     def take_change(self, change: NodeChange) -> bool:
-        """Whether it is a change, and not what was there at the first look."""
+        """Keeps a version. Whether it is a change, and not what was there at the first look; False beyond MAX_NODES,
+        too.
+        """
         node = change.node
         if node not in self.versions and len(self.versions) >= MAX_NODES:
             return False
@@ -156,7 +158,9 @@ class Landscape:
         return not change.is_baseline
 
     def take_load(self, load: ToldLoad) -> None:
-        """What a node asks of a service, or that a burst of it has begun or ended."""
+        """Keeps what a node asks of a service, or that a burst of it has begun or ended; at most MAX_SPELLS bursts of
+        each.
+        """
         key, node = f"{load.service}\t{load.operation}", load.node
         nodes = self.loads.setdefault(key, {})
         if node not in nodes and len(nodes) >= MAX_NODES:
@@ -171,7 +175,7 @@ class Landscape:
         self.tables["loads"].put(key, json.dumps(rows).encode())
 
     def values_of(self, node: str) -> Iterator[Value]:
-        """Every value that the node has."""
+        """Every (attribute, value) that the node has: itself, its places, and what all nodes have in common."""
         yield "node", node
         labels = self.labels.get(node, {})
         for attribute in _SPATIAL:
@@ -184,7 +188,7 @@ class Landscape:
                 yield attribute, labels[attribute]
 
     def counts(self, attempt: Attempt) -> Mapping[Value, int]:
-        """How many of its nodes have each value."""
+        """How many of the attempt's nodes have each value, without the nodes themselves; kept in the attempt."""
         if attempt.counted != self.generation:
             found: Counter[Value] = Counter()
             for node in attempt.nodes:
@@ -193,13 +197,18 @@ class Landscape:
         return attempt.counts
 
     def number_of_values(self, attribute: str, nodes: int) -> int:
-        """How many an attribute has in the fleet, at least 1: one of so many is blamed. nodes: how many are known."""
+        """How many values an attribute has in the fleet, at least 1. nodes: how many are known, for
+        attribute "node".
+        """
         if attribute == "node":
             return max(nodes, 1)
         return max(len(self.values.get(attribute, ())), 1)
 
     def changes(self, since: float) -> Iterator[tuple[str, str, str, float, str]]:
-        """(node, what, new, time, old) of what was changed since then; steps of a clock are none."""
+        """(node, what, new, time, old) of what was changed since ``since`` (Unix seconds), the latest taken first.
+
+        Steps of clocks, and what was there at the first look, are left out.
+        """
         for _, node, key in reversed(self._changes):
             version = self.versions.get(node, {}).get(key)
             if version is not None and not version.is_baseline and version.time_s >= since:

@@ -34,7 +34,9 @@ _PUSHED_OUT = frozenset({Kind.PLANNED_STOP.value})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenCauses:
-    """planned: by trouble, the plan that explains it. may_be_shared: any rule has several jobs that fit it."""
+    """What a look has found. planned: by trouble, the plan that explains it. may_be_shared: any rule has several jobs
+    that fit it.
+    """
 
     verdicts: list[Verdict]
     planned: dict[str, Plan]
@@ -42,8 +44,11 @@ class SeenCauses:
 
 
 def pool_of(memory: Memory, now: float) -> list[Trouble]:
-    """What has changed, what has begun lately, what is joined; and what may be of one cause with any of them, by
-    the time at which it began."""
+    """Troubles to be looked at together, in order of onset. now: Unix seconds.
+
+    What has changed, has begun lately, is held or joined; and what may be of one cause with any of them, by the time at
+    which it began.
+    """
     oldest, horizon = now - LOOKED_AT_S, now - HORIZON_S
 
     def is_near(trouble: Trouble) -> bool:
@@ -69,7 +74,10 @@ def pool_of(memory: Memory, now: float) -> list[Trouble]:
 
 
 def look_over(memory: Memory, pool: Sequence[Trouble], now: float) -> SeenCauses:
-    """In order: who looks, what was planned, the program, what is shared now, what shows over time."""
+    """Which causes are seen in the pool. Each takes its troubles away from those that follow:
+
+    who looks, what was planned, the program, what is shared now, what shows over time.
+    """
     may_be_shared = False
     verdicts = list(blind_spots([t for t in pool if t.is_telemetry]))
     if any(t.kind in _PUSHED_OUT for t in pool):

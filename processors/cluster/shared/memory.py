@@ -50,7 +50,7 @@ class Sign:
     text: str
 
     def lasted_at(self, onset: float, window_s: float) -> bool:
-        """It stood at the onset, or came within the window around it."""
+        """Whether it stood at ``onset``, or came or went within ``window_s`` around it."""
         return self.since <= onset + window_s and (self.until is None or self.until >= onset - window_s)
 
 
@@ -102,31 +102,33 @@ class Memory:
 
     @classmethod
     def current(cls, known: Memory | None, ctx: Context) -> Memory:
-        """``known`` if it is what the rows say, else a new one."""
+        """``known`` if it is what the context's rows say, else a new copy of them."""
         version = int(ctx.state.table(_MISC).get("version") or 0)
         if known is not None and known.version == version:
             return known
         return cls(ctx)
 
     def changed(self) -> None:
-        """To be called after each change: another copy of these rows is no longer current."""
+        """Counts the version up; to be called after each change, so that other copies of these rows are no longer
+        current.
+        """
         self.version += 1
         self._misc.put("version", b"%d" % self.version)
 
     def set_due(self, due_ns: int) -> None:
-        """When the next look is taken (the bus's nanoseconds); 0: none is asked for."""
+        """Keeps when the next look is to be taken (the bus's ns); 0: none is asked for. Sets no timer."""
         self.due_ns = due_ns
         self._misc.put("due", b"%d" % due_ns)
         self.changed()
 
     def note_problem(self, what: str) -> None:
-        """Of what was told and cannot be: counted, and kept."""
+        """Counts a problem: something that was told and cannot be."""
         self.problems[what] = self.problems.get(what, 0) + 1
         self._misc.put("problems", json.dumps(self.problems).encode())
         self.changed()
 
     def note_doubt(self, doubt: Doubt) -> bool:
-        """Counts it. Whether it is the first of its kind and entity."""
+        """Counts a doubt; whether it is the first of its kind and entity, of the last MAX_DOUBTED."""
         self.note_problem(doubt.what)
         if doubt.key in self._doubted:
             return False
@@ -137,7 +139,10 @@ class Memory:
         return True
 
     def expect_places(self, attempt: str, by: float | None) -> None:
-        """The places of its nodes; None: no longer."""
+        """Notes by when (Unix seconds) the places of the attempt's nodes must have been told; None: it waits no longer.
+
+        A time that is set stays.
+        """
         if by is not None and len(self.unplaced) < MAX_DOUBTED:
             self.unplaced.setdefault(attempt, by)
         elif by is None:
@@ -147,7 +152,7 @@ class Memory:
 
     # --- troubles ---------------------------------------------------------------------------------------------------
     def put(self, trouble: Trouble) -> None:
-        """Keep a trouble, new or changed; too many and those of long ago go."""
+        """Keeps a trouble, new or changed; drops one that is too old, and those that are too many."""
         self._troubles.put_later(trouble.id, trouble.pack)  # it is put again before the next commit, nearly always
         if trouble.is_planned:
             self.stopped_at = max(self.stopped_at, trouble.opened)
@@ -160,32 +165,36 @@ class Memory:
         self.changed()
 
     def fitting(self, trouble: Trouble, find: Callable[[Trouble], frozenset[str]]) -> frozenset[str]:
-        """Names of the rules that it fits, found once for each of its states."""
+        """Names of the rules that the trouble fits; ``find`` gives them, and is called once for each state of a
+        trouble.
+        """
         known = self._fitting.get(trouble.id)
         if known is None or known[0] is not trouble:
             known = self._fitting[trouble.id] = trouble, find(trouble)
         return known[1]
 
     def note_opening(self, at: float, job: str) -> None:
-        """A page-worthy incident was opened. at: Unix seconds of the bus; a minute of them is kept."""
+        """Notes that a page-worthy incident of the job was opened. at: Unix seconds of the bus; a minute of them is
+        kept.
+        """
         self.openings.append((at, job))
         while self.openings and self.openings[0][0] < at - 60.0:
             self.openings.popleft()
         self._misc.put("openings", json.dumps(list(self.openings)).encode())
 
     def of_run(self, trouble: Trouble) -> list[Trouble]:
-        """All troubles of the same run, in order of opening."""
+        """All troubles of the trouble's run (of its job, where it has none), itself among them, in order of opening."""
         return [self.troubles[id_] for id_ in self.by_run.get(trouble.run or trouble.job, ())]
 
     def recent(self, since: float) -> Iterator[Trouble]:
-        """Those with an onset since then, and open ones."""
+        """Troubles with an onset from ``since`` (Unix seconds) on in order of onset, then open ones from before."""
         yield from self.began_within(since, math.inf)
         for trouble in self.open.values():
             if trouble.onset < since:
                 yield trouble
 
     def began_within(self, first: float, last: float) -> Iterator[Trouble]:
-        """In order of their onset, both ends included."""
+        """Troubles with an onset from ``first`` to ``last`` (Unix seconds), both included, in order of onset."""
         begin, end = (
             bisect.bisect_left(self.by_onset, bound) for bound in ((first, ""), (math.nextafter(last, math.inf), ""))
         )
@@ -193,7 +202,7 @@ class Memory:
             yield self.troubles[self.by_onset[place][1]]
 
     def opened_since(self, since: float) -> Iterator[Trouble]:
-        """Those opened after this (Unix seconds), the newest first."""
+        """Troubles opened after ``since`` (Unix seconds), the newest first."""
         for trouble in reversed(self.troubles.values()):
             if trouble.opened <= since:
                 return
@@ -220,7 +229,9 @@ class Memory:
         _keep(self.held, trouble.id, is_in=trouble.is_open and bool(trouble.held_until))
 
     def join(self, trouble: Trouble, leader: str, cause: list[str]) -> bool:
-        """Whether that is news."""
+        """Puts the trouble under a leader, for a cause (rule and value); False where it was there already. leader "":
+        alone.
+        """
         if trouble.leader == leader and trouble.cause == cause:
             return False
         if trouble.leader and trouble.leader != leader:
@@ -252,7 +263,9 @@ class Memory:
 
     # --- signs, plans, labels ---------------------------------------------------------------------------------------
     def take_sign(self, condition: ConditionReport, now: float) -> bool:
-        """A condition that may be of several jobs. Whether it is one."""
+        """Keeps a condition as a sign if it may concern several jobs; whether it may. Drops those long over. now: Unix
+        seconds.
+        """
         kind, name, entity = condition.entity_kind, condition.name, condition.entity
         if kind == "node" and name not in THROTTLES:
             return False
@@ -281,7 +294,9 @@ class Memory:
         return True
 
     def signs_of(self, entity: str, kinds: frozenset[str], onset: float, window_s: float) -> list[Sign]:
-        """Of an entity that is no node: what lasted at the onset, or began near it."""
+        """Signs of an entity of these kinds (none of "node") that lasted at ``onset`` or began near it; no mere
+        information.
+        """
         return [
             sign
             for sign in self.signs.get(entity, {}).values()
@@ -289,7 +304,7 @@ class Memory:
         ]
 
     def throttled(self, onset: float, window_s: float) -> set[str]:
-        """Nodes with GPUs that are held back, then."""
+        """Nodes whose GPUs were held back at ``onset``, or within ``window_s`` around it."""
         return {
             entity
             for entity, found in self.signs.items()
@@ -297,11 +312,11 @@ class Memory:
         }
 
     def is_anything_throttled(self) -> bool:
-        """Whether any node's GPUs are held back: else no rule about it needs to be asked."""
+        """Whether GPUs of any node are known to be, or to have lately been, held back."""
         return any(sign.name in THROTTLES for found in self.signs.values() for sign in found.values())
 
     def put_plan(self, plan: Plan) -> None:
-        """Keep what was announced; the oldest go where they are too many."""
+        """Keeps what was announced; the oldest plans are dropped beyond MAX_PLANS."""
         self.plans[plan.key] = plan
         self._plans.put(plan.key, plan.pack())
         while len(self.plans) > MAX_PLANS:
@@ -311,7 +326,7 @@ class Memory:
         self.changed()
 
     def put_label(self, incident: str, label: IncidentLabel) -> None:
-        """A person's word on an incident."""
+        """Keeps a person's word on an incident; the oldest are dropped beyond MAX_TROUBLES."""
         self.told[incident] = label
         self._labels.put(incident, json.dumps(write_label(label)).encode())
         while len(self.told) > MAX_TROUBLES:
@@ -322,7 +337,10 @@ class Memory:
 
 
 def step_key(trouble: Trouble) -> StepKey:
-    """Of what may be the same place again: another run's failure only where the words say that it is."""
+    """A key that troubles share which may be the same rank at the same step again.
+
+    Another run's failure only counts where the error's words say so.
+    """
     ranks = ",".join(map(str, trouble.ranks))
     return ranks, trouble.step, trouble.kind, trouble.error or trouble.run or trouble.job
 

@@ -26,7 +26,10 @@ LEAST_CORRELATION = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """correlation: by trouble, 0 to 1. since: Unix seconds at which its burst began."""
+    """A job that burdens a service. share: of all operations. since: Unix seconds at which its first burst began.
+
+    correlation: by trouble, 0 to 1, how well its stalls follow the bursts.
+    """
 
     job: str
     service: str
@@ -39,7 +42,7 @@ class Actor:
 
     @property
     def log_odds(self) -> float:
-        """That it is this job, by its share; several bursts that fit are several coincidences."""
+        """Log-odds that it is this job, by its share; several bursts that fit are several coincidences."""
         share = min(0.98, self.share)
         return min(4.0, math.log(share / (1.0 - share)) + 0.7 * (self.bursts - 1))
 
@@ -49,7 +52,7 @@ class Actor:
 
 
 def actors_on(scene: Scene, rule: Rule, troubles: Sequence[Trouble]) -> Iterable[Actor]:
-    """Jobs that ask a service for most of its operations, and whose bursts come before the troubles' stalls."""
+    """Jobs that ask a service for most of its operations, and whose bursts come before stalls of ``troubles``."""
     for key, nodes in sorted(scene.memory.landscape.loads.items()):
         service, _, operation = key.partition("\t")
         bursts, usual = _by_job(scene, nodes, troubles)

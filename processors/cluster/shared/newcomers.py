@@ -20,7 +20,9 @@ _SURE = 0.7
 
 
 def newcomers(memory: Memory, troubles: Sequence[Trouble], _: Collection[str], now: float) -> Iterator[Verdict]:
-    """Jobs that exchange slower since exactly one other began over the same spine. now: Unix seconds."""
+    """Verdicts on jobs that exchange slower since exactly one other job began over the same spine. now:
+    Unix seconds.
+    """
     rule = the_rule("newcomer")
     for trouble in troubles:
         if trouble.kind not in rule.explains or trouble.phase not in rule.phases or trouble.own or trouble.nodes:
@@ -59,7 +61,7 @@ def newcomers(memory: Memory, troubles: Sequence[Trouble], _: Collection[str], n
 
 
 def begun_before(memory: Memory, trouble: Trouble) -> list[Attempt]:
-    """First attempts of other jobs that began shortly before, or just when, it did."""
+    """First attempts of other jobs that began at most JUST_BEGUN_S before the trouble did."""
     return [
         attempt
         for attempt in memory.placements.running_at(trouble.onset)

@@ -20,7 +20,9 @@ CLOCK_CONFIDENCE = 0.8
 
 
 def blind_spots(troubles: Sequence[Trouble]) -> Iterator[Verdict]:
-    """Several telemetry incidents at one time are one."""
+    """A verdict for each set of two or more telemetry troubles within TOGETHER_S: they are one.
+    troubles: of telemetry.
+    """
     rule = the_rule("observer")
     left = sorted(troubles, key=lambda t: (t.onset, t.id))
     while left:
@@ -53,7 +55,10 @@ def blind_spots(troubles: Sequence[Trouble]) -> Iterator[Verdict]:
 
 
 def clock_note(trouble: Trouble, steps: Mapping[str, tuple[float, str]]) -> EvidenceRow | None:
-    """Why the order of events in an incident is doubtful; None where it is not. steps: by node, when and how much."""
+    """A row on why the order of events in the trouble is doubtful: a clock was stepped near its onset; None: it is not.
+
+    steps: by node, when its clock was stepped (Unix seconds) and by how much, in words.
+    """
     for node in trouble.nodes:
         step = steps.get(node)
         if step is not None and abs(step[0] - trouble.onset) <= CLOCK_DOUBT_S:
@@ -68,7 +73,7 @@ def clock_note(trouble: Trouble, steps: Mapping[str, tuple[float, str]]) -> Evid
 
 
 def clock_findings(finding: Finding) -> Iterator[Finding]:
-    """Of the finding that a node's clock was stepped: a telemetry incident that is over at once. Of others nothing."""
+    """A telemetry finding that is over at once, for a finding that a node's clock was stepped; for others nothing."""
     change = finding.body.get("change")
     if not isinstance(change, Mapping) or change.get("what") != "clock":
         return

@@ -45,7 +45,7 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        """Job and attempt, as its row is named."""
+        """The name of its row: job and attempt, with a tab between."""
         return f"{self.job}\t{self.attempt}"
 
     def ran_at(self, time: float) -> bool:
@@ -53,13 +53,13 @@ class Attempt:
         return self.begin <= time and (self.end is None or time <= self.end)
 
     def pack(self) -> bytes:
-        """Its row; what is counted of its nodes is made anew."""
+        """The attempt as a row; what is counted of its nodes is left out."""
         names = ("job", "attempt", "run", "name", "owner", "world_size", "begin", "end", "nodes")
         return json.dumps({name: getattr(self, name) for name in names}, separators=(",", ":")).encode()
 
 
 class Placements:
-    """A working copy of the table. Not thread-safe."""
+    """Attempts of jobs and the nodes that they were on: a working copy of the table. Not thread-safe."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -76,9 +76,9 @@ class Placements:
         self.doubts.clear()  # it was told when it came
 
     def take(self, report: PlacementReport) -> Attempt | None:
-        """Keep it. Gives the attempt back as it was before, if it was known and has run; None otherwise.
+        """Keeps what is reported of an attempt; returns the attempt as it was known before, None for a new one.
 
-        Raises ValueError for ranks that are no ranges.
+        What contradicts itself is added to ``doubts``. Raises ValueError for ranks that are no ranges.
         """
         self._check(report.job, report.nodes)
         if (moved := report.moved) is not None:
@@ -104,26 +104,28 @@ class Placements:
         return before
 
     def at(self, node: str, time: float) -> Iterator[Attempt]:
-        """Those that ran there at this time."""
+        """Attempts that ran on the node at ``time`` (Unix seconds)."""
         for key in self.by_node.get(node, ()):
             attempt = self.attempts[key]
             if attempt.ran_at(time):
                 yield attempt
 
     def of(self, job: str, attempt: str) -> Attempt | None:
-        """The attempt; where that is not known by its name, the job's newest."""
+        """The attempt; where it is not known by its name, the job's newest; None for an unknown job."""
         known = self.attempts.get(f"{job}\t{attempt}")
         if known is None and (keys := self.by_job.get(job)):
             known = max((self.attempts[key] for key in keys), key=lambda a: a.begin)
         return known
 
     def program_of(self, job: str) -> str:
-        """The same for jobs that one owner started under one name; the job itself where no name is known."""
+        """A name that is the same for jobs that one owner started under one name; the job itself where no name is
+        known.
+        """
         attempt = self.of(job, "")
         return f"{attempt.owner}\t{attempt.name}" if attempt is not None and attempt.name else job
 
     def running_at(self, time: float) -> Iterator[Attempt]:
-        """Those that ran then, as far as they still run or are among those that ended last."""
+        """Attempts that ran at ``time`` (Unix seconds), of those that still run and those that ended last."""
         ended = [self.attempts[key] for key in self._ended if key in self.attempts]
         for attempt in [*self.running.values(), *ended]:
             if attempt.ran_at(time) and time - attempt.begin < LONGEST_S:

@@ -21,7 +21,10 @@ OF_JOBS = frozenset({"cancel", "shrink", "profiler", "drain_job"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Times are Unix seconds; told: since when it is known. where: by attribute, its values ("*": everything)."""
+    """Something that was announced. begin, end: Unix seconds; told: since when it is known.
+
+    where: by attribute, its values ("*": everything).
+    """
 
     key: str
     what: str
@@ -33,11 +36,14 @@ class Plan:
     jobs: list[str]
 
     def pack(self) -> bytes:
-        """Its row."""
+        """The plan as a row of the table."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
 
     def explains(self, trouble: Trouble, attempt: Attempt | None, counts: Mapping[Value, int], now: float) -> bool:
-        """Whether the trouble is its work, as far as one may say at this time."""
+        """Whether the trouble is the plan's work, as far as one may say ``now`` (Unix seconds).
+
+        attempt: that the trouble is of; counts: how many nodes of it have each value.
+        """
         if not self.begin - EARLY_S <= trouble.onset <= self.end or now > self.end + GRACE_S:
             return False
         if self.told > trouble.onset or trouble.is_telemetry:
@@ -61,13 +67,16 @@ class Plan:
 def plan_for(
     plans: Iterable[Plan], trouble: Trouble, attempt: Attempt | None, counts: Mapping[Value, int], now: float
 ) -> Plan | None:
-    """The earliest that explains the trouble now (Unix seconds). counts: how many nodes of its job have each value."""
+    """The plan with the earliest begin that explains the trouble now (Unix seconds); None: none does.
+
+    counts: how many nodes of its job have each value.
+    """
     found = [plan for plan in plans if plan.explains(trouble, attempt, counts, now)]
     return min(found, key=lambda plan: (plan.begin, plan.key)) if found else None
 
 
 def plan_row(plan: Plan) -> EvidenceRow:
-    """As evidence."""
+    """The row of evidence that names the plan."""
     return EvidenceRow(
         signal=f"plan.{plan.what}",
         source=plan.by or "announced",

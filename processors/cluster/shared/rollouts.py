@@ -25,9 +25,9 @@ _Failures = dict[tuple[str, str], Trouble]
 
 
 def rollouts(memory: Memory, troubles: Sequence[Trouble], fresh: Collection[str], now: float) -> Iterator[Verdict]:
-    """Failures follow a version over nodes and jobs; the onset is the time of the change on each node.
+    """At most one verdict: failures follow a version over nodes and jobs, each after the change on its node.
 
-    fresh: nodes of which there is news.
+    fresh: nodes of which there is news. now: Unix seconds.
     """
     rule = the_rule("rollout")
     changed: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}

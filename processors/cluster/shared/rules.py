@@ -52,7 +52,9 @@ class Rule:
 
 @cache
 def load_shared_rules() -> Mapping[str, Rule]:
-    """By name, in the file's order. Raises KeyError or ValueError for a file that is wrong; a test reads it."""
+    """The rules of ``rules.toml`` by name, in its order. Raises KeyError or ValueError where it is wrong; a test reads
+    it.
+    """
     content = tomllib.loads(resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
     rules = [
         Rule(
@@ -89,7 +91,7 @@ def load_shared_rules() -> Mapping[str, Rule]:
 
 
 def rules_of(family: str) -> list[Rule]:
-    """Rules that are looked at in the same way, in the file's order."""
+    """Rules of a family, which are looked at in the same way, in the file's order; [] for none."""
     return [rule for rule in load_shared_rules().values() if rule.family == family]
 
 

@@ -46,7 +46,7 @@ class Scene:
 
     @cached_property
     def running(self) -> dict[str, Attempt]:
-        """By key: attempts that were in use when the first trouble began, and not young then."""
+        """By key, attempts that ran YOUNG_S before the first trouble began."""
         first = min((t.onset for t in self.troubles), default=self.now)
         return {a.key: a for a in self.memory.placements.running_at(first - YOUNG_S)}
 
@@ -56,11 +56,11 @@ class Scene:
         return max(len(self.memory.landscape.labels), len(self.memory.placements.by_node), 1)
 
     def fitting(self, rule: Rule) -> Sequence[Trouble]:
-        """Those that may be the work of such a cause, in order of their onset."""
+        """Troubles that may be the work of the rule's cause, in order of their onset."""
         return self._fitting.get(rule.name, ())
 
     def is_shared(self) -> bool:
-        """Whether any rule has enough jobs, or nodes of one, at all."""
+        """Whether any rule has troubles of enough jobs, or of enough nodes of one."""
         rules = load_shared_rules()
         return any(are_enough(rules[name], found) for name, found in self._fitting.items())
 
@@ -70,7 +70,11 @@ class Scene:
         return self.memory.landscape.counts(attempt) if attempt is not None else {}
 
     def place(self, trouble: Trouble, value: Value) -> float | None:
-        """How much better the suspects' places fit than chance; None where the job is not exposed."""
+        """How much better the places of the trouble's suspects fit this value than chance does, as a log-likelihood
+        ratio.
+
+        None where its job has no node there, or its placement is unknown.
+        """
         counts, attempt = self.counts(trouble), self.attempts[trouble.id]
         under = counts.get(value, 0)
         if attempt is None or not under:

@@ -51,7 +51,9 @@ class Candidate:
     is_lone: bool = False  # one job is enough: several of its nodes were hit together
 
     def gain(self, explained: Iterable[str] = ()) -> float:
-        """Log-odds for it, beyond what it costs. explained: troubles that another cause has taken already."""
+        """Log-odds for it, beyond what it costs. explained: troubles that another cause has taken already; they add
+        nothing.
+        """
         taken = set(explained)
         return sum(llr for trouble, llr in self.covers.items() if trouble not in taken) + self.against + self.prior
 
@@ -72,7 +74,10 @@ class Choice:
 
 
 def choose(candidates: Sequence[Candidate], jobs_of: Mapping[str, str]) -> list[Choice]:
-    """The fewest causes that explain everything. jobs_of: the job of each trouble."""
+    """The fewest causes that explain everything, best first; troubles without a likely cause stay unexplained.
+
+    jobs_of: by trouble (its id), its job.
+    """
     explained: set[str] = set()
     chosen: list[Choice] = []
     left = list(candidates)
@@ -108,17 +113,20 @@ def _choice(best: Candidate, gain: float, rivals: Sequence[tuple[Candidate, floa
 
 
 def hit_or_not(hit: int, well: int, p1: float, p0: float) -> float:
-    """Log-likelihood ratio of so many hit and well among the exposed, for a cause (p1) against chance (p0)."""
+    """Log-likelihood ratio of a cause (p1) against chance (p0), each the probability that an exposed job is hit.
+
+    hit, well: how many of the exposed were hit and were not.
+    """
     return hit * math.log(p1 / p0) + well * math.log((1.0 - p1) / (1.0 - p0))
 
 
 def rate_per_hour(failures: float, hours: float) -> float:
-    """Of a fleet that may not have failed yet."""
+    """The estimated rate of failures of a fleet, above 0 also where it has not failed yet."""
     return (failures + 0.5) / max(hours, 1.0)
 
 
 def lemon_probability(failures: float, hours: float, fleet_failures: float, fleet_hours: float) -> float:
-    """P(rate of the node > 3 times that of the fleet without it). failures: sums of probabilities of blame."""
+    """The probability that the node's rate is over 3 times that of the fleet without it. failures: sums of blame."""
     fleet_rate = rate_per_hour(fleet_failures, fleet_hours)
     shape, rate = PRIOR_FAILURES + failures, PRIOR_FAILURES / fleet_rate + hours
     return gamma_tail(shape, 3.0 * fleet_rate * rate)

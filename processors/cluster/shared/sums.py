@@ -23,28 +23,33 @@ Blame = tuple[str, float, str, float]
 
 @dataclass(slots=True, kw_only=True)
 class NodeSums:
-    """hours: in jobs, by day. blame: by incident. days: blame by day, of the whole fleet alone; None of a node."""
+    """Sums of a node, or of the fleet. hours: in jobs, by day. blame: by incident.
+
+    days: blame by day, of the whole fleet alone; None of a node.
+    """
 
     hours: dict[str, float] = field(default_factory=dict)
     blame: dict[str, Blame] = field(default_factory=dict)
     days: dict[str, float] | None = None
 
     def pack(self) -> bytes:
-        """Its row."""
+        """The sums as a row of the table."""
         fields = {"hours": self.hours, "blame": self.blame}
         row = fields if self.days is None else {**fields, "days": self.days}
         return json.dumps(row, separators=(",", ":")).encode()
 
 
 class Sums:
-    """Rows are read as they are needed."""
+    """Hours and blame of nodes and of the fleet, over a table whose rows are read as they are needed."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self._rows: dict[str, NodeSums] = {}
 
     def add_hours(self, attempt: Attempt, until: float, *, sign: float = 1.0) -> None:
-        """The attempt's nodes were in use from its begin until then."""
+        """Adds the hours of the attempt's nodes from its begin until ``until`` (Unix seconds). sign -1: takes them
+        back.
+        """
         hours = max(0.0, until - attempt.begin) / 3600.0 * sign
         if not hours:
             return
@@ -60,7 +65,10 @@ class Sums:
     def blame(
         self, incident: str, job: str, weights: Mapping[str, float], before: Mapping[str, float], time: float
     ) -> None:
-        """Set how much each node is to blame for an incident, and take back what it was ``before``."""
+        """Sets how much each node is to blame for an incident (weights), and takes back what it was ``before``.
+
+        time: Unix seconds.
+        """
         fleet, day = self._read(_FLEET), str(int(time // DAY_S))
         days = fleet.days if fleet.days is not None else {}
         for node in sorted({*before, *weights}):
@@ -79,13 +87,13 @@ class Sums:
         self._write(_FLEET, fleet, time)
 
     def of(self, node: str, now: float) -> tuple[float, float, dict[str, Blame]]:
-        """(failures, hours, blame by incident) of the last 28 days."""
+        """(failures, hours in jobs, blame by incident) of the node in the last 28 days. now: Unix seconds."""
         row = self._read(node)
         blame = {id_: entry for id_, entry in row.blame.items() if entry[3] > now - KEPT_S}
         return sum(entry[1] for entry in blame.values()), _recent(row.hours, now), blame
 
     def of_fleet(self, now: float) -> tuple[float, float]:
-        """Failures and node-hours of all nodes, of the last 28 days."""
+        """Failures and node-hours of all nodes in the last 28 days. now: Unix seconds."""
         fleet = self._read(_FLEET)
         return max(0.0, _recent(fleet.days or {}, now)), _recent(fleet.hours, now)
 

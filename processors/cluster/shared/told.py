@@ -13,7 +13,7 @@ from .plans import EARLY_S, Plan
 
 
 def read_places(body: Mapping[str, Any]) -> NodePlaces:
-    """A node's topology."""
+    """Where a node stands, from the "topology" of a finding."""
     return NodePlaces(
         node=str(body["entity"]),
         labels={str(name): str(value) for name, value in body["labels"].items()},
@@ -22,7 +22,7 @@ def read_places(body: Mapping[str, Any]) -> NodePlaces:
 
 
 def read_change(body: Mapping[str, Any]) -> NodeChange:
-    """A change of a version, or a step of a clock."""
+    """A change of a version, or a step of a clock, from the "change" of a finding."""
     return NodeChange(
         node=str(body["entity"]),
         what=str(body["what"]),
@@ -35,7 +35,7 @@ def read_change(body: Mapping[str, Any]) -> NodeChange:
 
 
 def read_load(body: Mapping[str, Any]) -> ToldLoad:
-    """How much is asked of a service."""
+    """How much a node asks of a service, from the "load" of a finding."""
     usual, since, until = body.get("usual"), body.get("since"), body.get("until")
     return ToldLoad(
         node=str(body["entity"]),
@@ -49,7 +49,9 @@ def read_load(body: Mapping[str, Any]) -> ToldLoad:
 
 
 def plan_of(body: Mapping[str, Any], key: str, *, over: bool) -> Plan:
-    """What was announced. over: it was called off, and explains nothing any more."""
+    """What was announced, from the "plan" of a finding; key: the finding's. over: called off, so it
+    explains nothing.
+    """
     begin = float(body["begin"])
     return Plan(
         key=key,

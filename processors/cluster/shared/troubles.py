@@ -31,12 +31,12 @@ _TELEMETRY, _PLANNED = Bucket.TELEMETRY.value, Bucket.PLANNED.value
 
 @dataclass(slots=True, kw_only=True)
 class Trouble:
-    """Times are Unix seconds; ``opened`` is the bus's. step: of the training, as far as checkpoints tell, -1 unknown.
+    """A single job's incident in few words. Times are Unix seconds; ``opened`` is the bus's.
 
-    phase: of the suspects; of a job that is slow as a whole what grew: "exchange", "data", "own" (work).
-    error: how the suspect ended, without its numbers: errors are compared by it. said: what was raised, in its own
-    words, without its numbers; hows: how it ended. own: the condition that explains it by itself, {} none.
-    leader: the incident that it has joined, "" none; its own id where it leads.
+    step: of the training, as far as checkpoints tell, -1 unknown. phase: of the suspects; of a job that is slow as a
+    whole what grew: "exchange", "data", "own" (work). error: how the suspect ended, without its numbers: errors are
+    compared by it. said: what was raised, in its own words, without its numbers; hows: how it ended. own: the condition
+    that explains it by itself, {} none. leader: the incident that it has joined, "" none; its own id where it leads.
     """
 
     id: str
@@ -78,43 +78,43 @@ class Trouble:
 
     @property
     def is_open(self) -> bool:
-        """Whether it lasts."""
+        """Whether its incident is still open."""
         return self.resolved is None
 
     @property
     def lost_nodes(self) -> int:
-        """How many nodes are gone, as one job tells it."""
+        """How many nodes its job has lost at once; 0 where the trouble is of another kind."""
         return len(self.nodes) if self.kind == Kind.NODE_LOST.value else 0
 
     @property
     def is_urgent(self) -> bool:
-        """A page, or a wait that was noticed and becomes one if it lasts."""
+        """Whether it is a page, or a wait that was noticed and becomes one if it lasts."""
         if self.severity == Severity.PAGE.value:
             return True
         return self.kind in _WAITS and self.bucket == Bucket.COMMUNICATION_HANG.value
 
     @property
     def is_telemetry(self) -> bool:
-        """whichrank cannot see; nothing is wrong with the job for it."""
+        """Whether whichrank cannot see; nothing is wrong with the job then."""
         return self.bucket == _TELEMETRY
 
     @property
     def is_planned(self) -> bool:
-        """Somebody wanted it, or has announced it."""
+        """Whether somebody wanted it, or has announced it."""
         return self.bucket == _PLANNED
 
     @property
     def words(self) -> tuple[str, str]:
-        """What it is, in the words of the first that ended: how many said the same differs from time to time."""
+        """Kind, and error of the first that ended: how many said the same differs from time to time."""
         return self.kind, self.error.partition(_AND)[0]
 
     def pack(self) -> bytes:
-        """Its row."""
+        """The trouble as a row of the table, for ``unpack``."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":")).encode()
 
     @classmethod
     def unpack(cls, row: bytes) -> Trouble:
-        """The inverse, of rows of earlier releases too, whose error was a sentence."""
+        """A trouble from a row that ``pack`` of this release or an earlier one made."""
         known = json.loads(row)
         if "hows" not in known:
             error = known["error"]
@@ -123,7 +123,11 @@ class Trouble:
 
 
 def trouble_of(single: IncidentDocument, primary: ToldFinding, opened: float, resolved: float | None) -> Trouble:
-    """single: the incident as its own job tells it; primary: the finding that names its cause."""
+    """An incident as a trouble, to be compared with other jobs'. opened, resolved: Unix seconds; resolved None: it is
+    open.
+
+    single: the incident as its own job tells it; primary: the finding that names its cause.
+    """
     suspects, step, job, ends = single.suspects, single.first_bad.step, single.job, _ends(single)
     return Trouble(
         id=single.id,
@@ -154,7 +158,7 @@ def trouble_of(single: IncidentDocument, primary: ToldFinding, opened: float, re
 
 
 def fingerprint(text: str) -> str:
-    """The same for the same error, whoever made it and with whatever numbers."""
+    """The text in lower case without its numbers, cut short: the same for the same error, whoever made it."""
     return _NUMBERS.sub("#", text.strip().lower())[:MAX_TEXT]
 
 

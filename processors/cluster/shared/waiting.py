@@ -28,7 +28,7 @@ NOTHING: Wait = (0.0, "")
 
 
 def wait_for(memory: Memory, trouble: Trouble, now: float, *, is_new: bool) -> Wait:
-    """Until when (Unix seconds of the bus), and the reason in words; ``NOTHING``.
+    """Until when (Unix seconds of the bus) the incident is held back, and why; ``NOTHING``: it is not.
 
     is_new: it has just been opened. Else it has just begun to name hardware.
     """

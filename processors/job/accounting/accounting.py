@@ -42,7 +42,10 @@ _WORK = [int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER)]
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
-    """rows: (n,) of STEPS that were closed now, of one attempt, in Unix time."""
+    """Adds closed steps to the account and emits intervals that are full; nothing where another service judges the job.
+
+    rows: (n,) of STEPS of one attempt, times in Unix ns. Steps that are accounted for already are left out.
+    """
     ledger = job.ledger
     if not rows.size or job.judged_by:
         return
@@ -234,7 +237,10 @@ def _close_odd(job: JobState, stops: list[Fault], reference: Reference, now: int
 
 # --- attempts ---------------------------------------------------------------------------------------------------------
 def begin_attempt(job: JobState, steps_before: int, now: int, ctx: Context) -> None:
-    """Another attempt has begun, from a checkpoint that holds ``steps_before`` steps. Before the state forgets."""
+    """Closes the last attempt's account as another begins, from a checkpoint that holds ``steps_before`` steps.
+
+    Steps done since that checkpoint are told again as lost. To be called before the job's state forgets the attempt.
+    """
     ledger = job.ledger
     if job.judged_by:
         return
@@ -277,9 +283,11 @@ def _hidden_restart(job: JobState, step: int, begin_ns: int, now: int, ctx: Cont
 
 
 def finish(job: JobState, ended_ns: int, now: int, ctx: Context, *, well: bool, has_left: bool = True) -> None:
-    """The job is over. well: it had done its work, or somebody wanted it to end.
+    """Closes the account up to ``ended_ns`` (Unix): the job is over. Nothing where none was begun, or it is closed
+    already.
 
-    has_left: it holds no GPU any more. Else what comes before its next start, if there is one, was no queue.
+    well: the job had done its work, or somebody wanted it to end. has_left: it holds no GPU any more. Else what comes
+    before its next start, if there is one, was no queue.
     """
     ledger = job.ledger
     if not ledger.front_ns or job.judged_by or ledger.is_over:
@@ -296,7 +304,10 @@ def finish(job: JobState, ended_ns: int, now: int, ctx: Context, *, well: bool, 
 
 
 def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
-    """While it stands still: what that costs is told each minute."""
+    """Emits what a standstill has cost so far, once a minute or more has passed since the last interval.
+
+    Does nothing unless a fault that still lasts has stopped the job for a minute. stamp_ns: Unix.
+    """
     ledger = job.ledger
     if not ledger.faults or stamp_ns - ledger.front_ns < INTERVAL_NS or ledger.is_over or job.judged_by:
         return
@@ -313,7 +324,11 @@ def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
 
 # --- slow ranks -------------------------------------------------------------------------------------------------------
 def judge_slow(job: JobState, now: int, ctx: Context) -> None:
-    """A rank was found slow, or is no more: what its steps take too long is charged to it, those before included."""
+    """Where a rank was found slow, or is no more: charges what its steps take too long to it.
+
+    Intervals since it became slow that are still kept are emitted again. Does nothing where the slow cause is
+    unchanged.
+    """
     ledger = job.ledger
     slow = next((fault for fault in ledger.faults if fault.kind in SPEED_KINDS and not fault.cleared_ns), None)
     if slow is None and not ledger.slow_cause:

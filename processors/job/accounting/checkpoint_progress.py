@@ -25,7 +25,10 @@ _IS_ONE[[int(phase) for _, phase in _PHASES]] = True
 
 
 def note_saves(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
-    """rows: PROGRESS in Unix time, newest of each rank. before, known: the ranks' rows before; known False: none."""
+    """Notes in the job's ledger when ranks begin and end to save or to evaluate.
+
+    rows: PROGRESS in Unix time, the newest of each rank; before: each rank's row before it, valid where ``known``.
+    """
     is_on = _is_on(job.ledger.saving) or _is_on(job.ledger.evaluating)
     if not is_on and not np.logical_or.reduce(_IS_ONE[rows["phase"]]):
         return  # asked of every message
@@ -34,7 +37,11 @@ def note_saves(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.nd
 
 
 def note_exit(job: JobState, rank: int, step: int, phase: str, time_ns: int) -> None:
-    """A process has ended. step, phase: where it stood by its own last word."""
+    """Takes the ended rank out of the save or evaluation it was seen in at ``step``, unless ``phase`` says it is still
+    in it.
+
+    step, phase: where the process stood by its own last word. time_ns: Unix, of the end.
+    """
     for what, of in _PHASES:
         saving = _known(job, what)
         if saving is not None and rank in saving.ranks and step == saving.step and phase != of.name.lower():

@@ -25,34 +25,47 @@ _MOST_CHARACTERS = 200
 
 
 def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
-    """As ``accounting.take_steps``. rows: (n,) of STEPS."""
+    """Adds closed steps to the account (``accounting.take_steps``); an error there only makes the untold seconds
+    unknown.
+
+    rows: (n,) of STEPS.
+    """
     _softly(job, now, ctx, lambda: accounting.take_steps(job, rows, now, ctx))
 
 
 def judge_slow(job: JobState, now: int, ctx: Context) -> None:
-    """``accounting.judge_slow``; an error costs the accounting, and no finding."""
+    """Charges slow steps to a rank found slow (``accounting.judge_slow``); an error only makes the untold seconds
+    unknown.
+    """
     _softly(job, now, ctx, lambda: accounting.judge_slow(job, now, ctx))
 
 
 def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
-    """``accounting.look``; an error costs the accounting, and no finding."""
+    """Emits what a standstill has cost so far (``accounting.look``); an error only makes the untold seconds unknown."""
     _softly(job, stamp_ns, ctx, lambda: accounting.look(job, stamp_ns, ctx))
 
 
 def note_saves(job: JobState, rows: np.ndarray, before: np.ndarray, known: np.ndarray) -> None:
-    """As ``checkpoint_progress.note_saves``. rows, before, known: (n,) of PROGRESS, those before, whether known."""
+    """Notes begin and end of saves and evaluations (``checkpoint_progress.note_saves``), but raises nothing.
+
+    rows, before: (n,) of PROGRESS, before: each rank's row before it; known: (n,) bool, whether there was one.
+    """
     _runs_through(job, lambda: checkpoint_progress.note_saves(job, rows, before, known))
 
 
 def begin_attempt(job: JobState, steps_before: int, now: int, ctx: Context) -> None:
-    """``accounting.begin_attempt``; the ledger leaves the attempt even where an error cut that short."""
+    """Closes the last attempt's account (``accounting.begin_attempt``); the ledger leaves that attempt even after an
+    error.
+    """
     _softly(job, now, ctx, lambda: accounting.begin_attempt(job, steps_before, now, ctx))
     if job.ledger.steps_before != steps_before or job.ledger.last_step >= 0:  # it did not come so far
         job.ledger.leave_attempt(steps_before)
 
 
 def finish(job: JobState, ended_ns: int, now: int, ctx: Context, *, well: bool, has_left: bool = True) -> None:
-    """``accounting.finish``; an error costs the accounting, and no finding."""
+    """Closes the account of a job that is over (``accounting.finish``); an error only makes the untold
+    seconds unknown.
+    """
     _softly(job, now, ctx, lambda: accounting.finish(job, ended_ns, now, ctx, well=well, has_left=has_left))
 
 

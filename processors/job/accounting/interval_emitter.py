@@ -20,7 +20,10 @@ INTERVAL_NS = 60_000_000_000
 
 
 def interval_between(job: JobState, begin_ns: int, end_ns: int, parts: tuple[Part, ...], reference_ns: int) -> Interval:
-    """The job's next interval, without steps, in Unix nanoseconds. reference_ns: a usual step's length, 0 unknown."""
+    """A new interval without steps, with the ledger's next number; emits nothing. begin_ns, end_ns: Unix.
+
+    reference_ns: a usual step's length, 0 unknown.
+    """
     return Interval(
         run=job.run,
         job=job.job,
@@ -39,7 +42,10 @@ def interval_between(job: JobState, begin_ns: int, end_ns: int, parts: tuple[Par
 
 
 def tell(job: JobState, interval: Interval, now: int, ctx: Context) -> None:
-    """A new interval: the front moves to its end."""
+    """Emits a new interval, keeps it for revision, counts the number up and moves the ledger's front to its end.
+
+    Older ones are dropped beyond KEPT_INTERVALS, but for those with steps since the last checkpoint.
+    """
     ledger = job.ledger
     interval.check()
     ledger.number += 1
@@ -53,7 +59,7 @@ def tell(job: JobState, interval: Interval, now: int, ctx: Context) -> None:
 
 
 def emit(job: JobState, interval: Interval, now: int, ctx: Context) -> None:
-    """Tell an interval, new or again; its number and world say which it replaces."""
+    """Emits an interval as a finding, new or again: its attempt, world and number say which it replaces."""
     identity = Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=interval.attempt)
     key = f"{interval.attempt or '-'}/interval/{interval.world}.{interval.number}"
     body = {"interval": as_body(interval)}

@@ -21,12 +21,12 @@ DOUBLES_AFTER = 32
 
 
 def usual_step(job: JobState) -> Reference:
-    """As the newest plain steps have it."""
+    """The reference for a usual step, from the lengths of the newest plain steps."""
     return reference_step(job.ledger.lengths[:, 1])
 
 
 def covered_ns(job: JobState) -> int:
-    """Up to where steps were taken, told or not."""
+    """Unix ns up to which the ledger has taken steps, emitted or not."""
     ledger = job.ledger
     if ledger.open is not None:
         return ledger.open.end_ns
@@ -34,14 +34,17 @@ def covered_ns(job: JobState) -> int:
 
 
 def wanted_length_ns(job: JobState) -> int:
-    """Of a stretch: longer where many intervals may still be revised, so that they stay few."""
+    """The length in ns of a stretch that makes one interval: it doubles as more intervals may still be revised."""
     saved = job.checkpoints.saved_steps
     since = sum(1 for interval in job.ledger.kept if interval.last_step >= saved)
     return INTERVAL_NS << min(since // DOUBLES_AFTER, 16)
 
 
 def charge_slow(job: JobState, interval: Interval) -> Interval:
-    """Steps differ by chance both ways: only what remains is the slow rank's. At most a step is carried over."""
+    """The interval with what its steps take over the usual charged to the slow rank; changes the ledger's credit.
+
+    Steps differ by chance both ways, so shorter ones count against longer ones; at most one step is carried over.
+    """
     ledger = job.ledger
     left_ns = ledger.slow_credit_ns - slow_excess_ns(interval, ledger.slow_reference_ns)
     slow = as_slow(
@@ -56,7 +59,7 @@ def charge_slow(job: JobState, interval: Interval) -> Interval:
 
 
 def moments_of(job: JobState) -> Moments:
-    """Of the end of the current attempt, as far as it is known."""
+    """The moments of the current attempt's end as far as they are known, in Unix ns; 0 where not."""
     ledger = job.ledger
     stop = stop_of(ledger.faults)
     asked = next((fault for fault in ledger.faults if fault.kind == Kind.PLANNED_STOP.value), None)
@@ -81,14 +84,17 @@ def moments_of(job: JobState) -> Moments:
 
 
 def stop_of(faults: list[Fault]) -> Fault | None:
-    """The one that stopped the attempt: the earliest that did not pass."""
+    """The fault that stopped the attempt: the earliest that did not pass, else the earliest; None without any.
+
+    Slow ranks and planned stops do not count.
+    """
     stops = [f for f in faults if f.kind not in SPEED_KINDS and f.kind != Kind.PLANNED_STOP.value]
     lasting = [fault for fault in stops if not fault.cleared_ns] or stops
     return min(lasting, key=lambda fault: fault.onset_ns, default=None)
 
 
 def emit_gap(job: JobState, until_ns: int, moments: Moments, now: int, ctx: Context) -> None:
-    """Tell what lies between what was told last and ``until_ns`` (Unix), divided by the moments of the interruption."""
+    """Emits intervals from the ledger's front to ``until_ns`` (Unix), divided by the moments of the interruption."""
     for piece in classify_gap(job.ledger.front_ns, until_ns, moments):
         part = Part(piece.bucket, piece.ns, piece.cause)
         tell(job, interval_between(job, piece.begin_ns, piece.end_ns, (part,), 0), now, ctx)

@@ -21,7 +21,11 @@ MOST_CHECKPOINTS = 256
 
 
 def note_checkpoint(job: JobState, place: str, *, step: int, is_read: bool) -> None:
-    """place: of the checkpoint. step: the attempt's, at which it was written; 0 none. is_read: else it was written."""
+    """Notes that a checkpoint was written, or read as what the attempt goes on from.
+
+    place: its path or name. step: the attempt's, at which it was written (0: none, then nothing is noted). A place that
+    was never written is ignored when it is read.
+    """
     if not is_read:
         if step <= 0:
             return  # before any step: a cache, a vocabulary
@@ -34,7 +38,10 @@ def note_checkpoint(job: JobState, place: str, *, step: int, is_read: bool) -> N
 
 
 def settle_resume(job: JobState, now: int, ctx: Context) -> None:
-    """The attempt has made its first step: what it has read by now is what it went on from."""
+    """At the attempt's first step: corrects from which step it went on, if it read another checkpoint than assumed.
+
+    Intervals that this makes lost, or not lost after all, are emitted again.
+    """
     steps, assumed = job.checkpoints.restored_steps, job.checkpoints.steps_before
     if steps < 0 or steps == assumed or not job.ledger.attempts:
         return
@@ -47,7 +54,9 @@ def settle_resume(job: JobState, now: int, ctx: Context) -> None:
 
 
 def lose_steps(job: JobState, step: int, cause: str, now: int, ctx: Context) -> None:
-    """Steps from this one on (counted over attempts) have to be done again."""
+    """Marks steps from ``step`` on (counted over attempts) in kept intervals as lost to ``cause``;
+    emits what changes.
+    """
     kept = []
     for interval in job.ledger.kept:
         lost = interval

@@ -16,10 +16,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def pack(values: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
-    """Values must survive JSON; arrays keep their dtype (structured ones too) and shape.
-
-    arrays: of any shape, without unit here.
-    """
+    """Bytes that ``unpack`` reads. values: must survive JSON. arrays: of any shape; dtype (structured too) is kept."""
     arrays = arrays or {}
     listed = ",".join([f'["{name}",{_description(array.dtype)},{_shape(array)}]' for name, array in arrays.items()])
     head = f'{{"values":{_encode(values) if values else "{}"},"arrays":[{listed}]}}\n'
@@ -29,7 +26,10 @@ def pack(values: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = No
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Inverse of ``pack``. Raises ValueError on anything else; the arrays are writable copies."""
+    """The values and arrays that ``pack`` was given, the arrays as writable copies.
+
+    Raises ValueError where the head line is missing, no JSON, or does not fit the rest.
+    """
     head_bytes, separator, body = data.partition(b"\n")
     if not separator:
         raise ValueError("state row without a head line")

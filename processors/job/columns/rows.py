@@ -24,7 +24,7 @@ def pick(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 
 def put(target: np.ndarray, places: np.ndarray, rows: np.ndarray) -> None:
-    """``target[places] = rows`` for rows of the same dtype."""
+    """Sets ``target[places] = rows``, in place. rows: of the target's dtype; places: indices or a mask."""
     _as_items(target)[places] = _as_items(rows)
 
 
@@ -47,7 +47,7 @@ def in_dtype(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def copy_of(rows: np.ndarray) -> np.ndarray:
-    """A copy of its own, which may be changed. rows: (n,)."""
+    """A copy that may be changed. rows: (n,) of a structured dtype."""
     out = np.empty(rows.size, rows.dtype)
     copy_into(out, 0, rows)
     return out
@@ -61,13 +61,13 @@ def copy_into(target: np.ndarray, place: int, rows: np.ndarray) -> int:
 
 
 def concatenate(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """All chunks in one array; a single one as it is. chunks: rows (n,) each."""
+    """All chunks in one array of ``dtype``; a single one is returned as it is, not copied. chunks: rows (n,) each."""
     parts = list(chunks)
     return parts[0] if len(parts) == 1 else joined(parts, dtype)
 
 
 def joined(parts: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """A copy of the rows of all parts, one after the other: one call, where each part would be several."""
+    """A new array with the rows of all parts, one part after the other. parts: contiguous or not, of ``dtype``."""
     buffers: list[Any] = [part if part.flags.c_contiguous else part.tobytes() for part in parts]
     return np.frombuffer(bytearray().join(buffers), dtype)
 
@@ -82,7 +82,9 @@ class Growing:
         self.filled = self._room
 
     def grow(self, count: int) -> np.ndarray:
-        """``filled`` with so many more rows of zeros. Views that were given out before stay behind."""
+        """``filled`` with ``count`` more rows of zeros at its end. Views given out before may no longer show what is
+        written.
+        """
         size = self.filled.size + count
         if size > self._room.size:
             room = np.zeros(max(size, 2 * self._room.size), self._room.dtype)

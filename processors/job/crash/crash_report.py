@@ -21,7 +21,7 @@ _MOST_TOLD = 4
 
 
 def crash_body(job: JobState, verdict: CrashVerdict, now: int) -> tuple[Kind, FindingBody]:
-    """What a verdict over the attempt's endings amounts to: a death, an exception, a planned stop, or nothing seen."""
+    """Kind and body of the finding for a verdict: death, exception, no room to write, planned stop, or nobody seen."""
     cause = verdict.cause
     endings = [ending for ending, _ in verdict.roles if role_hint(ending) != "none"]
     began = min((ending.time_ns for ending in endings), default=now)
@@ -130,7 +130,9 @@ def _describe_cause(verdict: CrashVerdict, fact: EvidenceFact) -> str:
 
 
 def unseen_body(job: JobState, verdict: CrashVerdict, began: int, now: int) -> FindingBody:
-    """Ranks that ended before they had imported torch. began, now: Unix nanoseconds."""
+    """The body for ranks that ended before they had imported torch, named in ``verdict.unseen``. began,
+    now: Unix ns.
+    """
     unseen = ranks_words(verdict.unseen)
     told = sorted({ending.rank for ending, _ in verdict.roles if role_hint(ending) == "stop"})
     shows = (
@@ -152,7 +154,7 @@ def unseen_body(job: JobState, verdict: CrashVerdict, began: int, now: int) -> F
 
 
 def planned_body(job: JobState, endings: Sequence[Ending], began: int, now: int) -> FindingBody:
-    """Everybody was asked to stop, by a signal to the job or within a moment of each other."""
+    """The body for a planned stop: by a signal to the job, or all ranks asked within a moment. began, now: Unix ns."""
     if job.ends.signalled_ns:
         shows, began = "the job was asked to stop", min(began, job.ends.signalled_ns)
     else:

@@ -30,7 +30,7 @@ _NUMBER_ERROR = re.compile(r"\b(nan|inf|infinite|finite|overflow)\b", re.IGNOREC
 
 
 def note_ending(job: JobState, now: int, ctx: Context) -> None:
-    """One more has come: judged now, or soon where many come at once."""
+    """To be called after each ending: judges the crash now, or sets a timer where many come at once."""
     due_ns = job.ends.endings_judged_ns + _PAUSE_NS_PER_ENDING * len(job.ends.endings)
     if now < due_ns:
         job.schedule(due_ns)
@@ -39,9 +39,10 @@ def note_ending(job: JobState, now: int, ctx: Context) -> None:
 
 
 def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False) -> None:
-    """Puts the endings so far into order and tells, holds, or adds them to what has been told.
+    """Puts the attempt's endings into order; opens, replaces or revises its finding, or sets a timer where it is too
+    early.
 
-    finished: no more records will come, so nothing is held.
+    finished: no more records will come, so nothing is held back. Does nothing once the job ended with exit code 0.
     """
     if job.ends.finished_ns and not finished:
         if job.ends.exit_code == 0:

@@ -30,10 +30,10 @@ RESTART_NS = 60_000_000_000
 def say_last_words(
     job: JobState, ended_ns: int, stamp_ns: int, ctx: Context, *, asked: bool, has_left: bool = True
 ) -> None:
-    """Nothing more will come: what is held is decided now, and what cannot last longer than the job ends.
+    """The job is over: decides what is held, closes its account, and clears what cannot last longer than the job.
 
-    asked: whether the job has ended as somebody wanted it to; then nothing of it stays open. has_left: whether it has
-    given its GPUs back; a launcher that was not seen to end may hold them, and start its ranks again.
+    ended_ns, stamp_ns: Unix. asked: the job has ended as somebody wanted it to; then all findings are cleared.
+    has_left: it has given its GPUs back; a launcher that was not seen to end may hold them, and start its ranks again.
     """
     job.ends.finished_ns = ended_ns
     end_placement(job, ended_ns, stamp_ns, ctx)
@@ -49,7 +49,10 @@ def say_last_words(
 
 
 def judge_over(job: JobState, now: int, ctx: Context) -> None:
-    """Where no command tells of its end: to be called ``LAST_WORDS_NS`` after a rank's or a launcher's end."""
+    """Says the last words once all ranks have ended and the wait for a restart is over; until then sets a timer.
+
+    For jobs whose command does not tell of its end: call it ``LAST_WORDS_NS`` after a rank's or a launcher's end.
+    """
     if job.ends.finished_ns or job.judged_by:
         return
     lost = {name for name, node in job.nodes.known.items() if node.state != "here"}
@@ -70,13 +73,12 @@ def judge_over(job: JobState, now: int, ctx: Context) -> None:
 
 
 def have_all_ended(job: JobState, lost: Collection[str] = ()) -> bool:
-    """Whether no rank is left, but for those on lost nodes. Of one that was never seen no node is known: it is only
-    waited for."""
+    """Whether no rank runs any more; ranks on nodes in ``lost`` and ranks that were never seen do not count."""
     return all(facts.exited_ns or not facts.node or facts.node in lost for facts in job.ranks.values())
 
 
 def begin_again(job: JobState) -> None:
-    """A rank has started: whatever was taken for the end was not."""
+    """A rank has started: takes back that the job was over. Harmless where it was not."""
     job.ends.finished_ns = job.ends.exit_code = 0
     begin_placement_again(job)
 

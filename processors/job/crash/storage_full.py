@@ -22,7 +22,7 @@ _CLASSES = frozenset({"disk_full", "quota_exceeded"})
 
 
 def is_out_of_room(ending: Ending) -> bool:
-    """It raised because a disk, a file system or a quota is full."""
+    """Whether the rank raised because a disk, a file system or a quota is full; not for errors of communication."""
     if ending.sort != "exception" or ending.communication:
         return False
     rule = rules().find(f"{ending.type}: {ending.message}")
@@ -30,7 +30,10 @@ def is_out_of_room(ending: Ending) -> bool:
 
 
 def without_room(job: JobState, verdict: CrashVerdict) -> tuple[Ending, ...]:
-    """The errors, one of each rank, of those who found no room in what they share; () where it is not that."""
+    """The errors, one per rank in rank order, of ranks that found no room in what they share; () where it is not that.
+
+    It is not where only one rank raised it, or all of them are on one of several nodes.
+    """
     if verdict.sort != "raised" or verdict.cause is None or not is_out_of_room(verdict.cause):
         return ()
     refused = {ending.rank: ending for ending, _ in reversed(verdict.roles) if is_out_of_room(ending)}
@@ -40,7 +43,9 @@ def without_room(job: JobState, verdict: CrashVerdict) -> tuple[Ending, ...]:
 
 
 def no_room_body(job: JobState, refused: tuple[Ending, ...], proof: Sequence[EvidenceRow], now: int) -> FindingBody:
-    """proof: of the first error."""
+    """The body for ranks that found no room in what they share; it blames nobody. refused: not empty; proof: of the
+    first.
+    """
     first = min(refused, key=lambda ending: (ending.time_ns, ending.rank))
     ranks = [ending.rank for ending in refused]
     shows = f"{ranks_words(ranks)} found no room: what they share is full, whoever was refused first"

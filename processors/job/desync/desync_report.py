@@ -13,7 +13,7 @@ from ..state.job_state import JobState
 
 
 def mismatch_body(job: JobState, mismatch: Mismatch, divergence: Divergence, now: int) -> FindingBody:
-    """Members of a group that called different operations at one sequence number."""
+    """The body for members of a group that called different operations at one sequence number. now: Unix ns."""
     guilty = divergence.guilty
     members = {member.rank: member for member in mismatch.members}
     name = job.groups.name_of(mismatch.group)
@@ -73,7 +73,10 @@ def mismatch_body(job: JobState, mismatch: Mismatch, divergence: Divergence, now
 def short_step_body(
     job: JobState, group: int, step: int, counts: Mapping[int, int], guilty: Sequence[int], onset_ns: int, now: int
 ) -> FindingBody:
-    """Ranks that called fewer collectives in a step than the others. counts: calls by rank."""
+    """The body for ranks that called a group's collectives more or less often in a step than the others.
+
+    counts: calls by rank; guilty: who is blamed. onset_ns, now: Unix.
+    """
     name = job.groups.name_of(group)
     said = "; ".join(
         f"{ranks_words([r for r in counts if counts[r] == count])} called {count}"
@@ -103,7 +106,9 @@ def short_step_body(
 
 
 def call_words(signature: Signature, dtype: bool = False) -> str:
-    """``all_reduce of 4,096 bytes with root 0``. dtype: named as well, where calls differ in nothing else."""
+    """A call in words: ``all_reduce of 4,096 bytes with root 0``. dtype: name it too, where calls differ in nothing
+    else.
+    """
     op, size, kind, peer = signature
     words = op_word(op)
     if size >= 0:

@@ -24,9 +24,10 @@ UNDECIDED_NS = 2_000_000_000
 
 
 def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -> bool:
-    """A mismatch explains whatever else stops this attempt, also what was said before its rows came in.
+    """Opens a desync finding, or replaces the one that says what stopped the attempt: a mismatch explains it.
 
-    False: who left the common path is not decided yet, look again.
+    False: who left the common path is not decided yet, look again. True: reported, or to be left as it is (a desync or
+    a stopped rank is told already, or the job was asked to stop).
     """
     finding = job.findings.stopping()
     if finding is not None and finding.kind in (Kind.DESYNC.value, Kind.RANK_STOPPED.value):

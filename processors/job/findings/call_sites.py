@@ -38,7 +38,9 @@ class _Place:
 
 
 def take_calls(job: JobState, event: Event) -> bool:
-    """A RANK_CALLS; whether it told anything that can be read."""
+    """Keeps the lines that a RANK_CALLS event tells of its rank, the newest MOST_CALLS; whether it told any that can be
+    read.
+    """
     values = event.attributes
     group = job.groups.index_of(str(values.get("group", "")))
     seqs, lines = values.get("seqs"), str(values.get("sites", "")).splitlines()
@@ -65,7 +67,10 @@ def _read(group: int, point_to_point: bool, seq: Any, line: str) -> CallSite | N
 
 
 def ask_for_calls(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
-    """Best effort: the finding stands without an answer. The id is stable, so that repeats coincide."""
+    """Emits a request per rank, MOST_ASKED at most, for the lines of the calls that the finding names in its detail.
+
+    Best effort: the finding stands without an answer. The id is stable, so that repeats coincide.
+    """
     by_rank: dict[int, AskedCall] = {}
     for asked in finding.detail.calls:
         by_rank.setdefault(asked.rank, asked)
@@ -87,7 +92,7 @@ def ask_for_calls(job: JobState, ctx: Context, now: int, finding: OpenFinding) -
 
 
 def with_sites(job: JobState, finding: OpenFinding, body: FindingBody) -> FindingBody:
-    """The lines as evidence, and for suspects of a desync as where they are."""
+    """``body`` with the known lines of the finding's calls as evidence, and for some kinds as where suspects are."""
     asked = finding.detail.calls
     if finding.kind == Kind.DESYNC.value:
         return _with_parting(job, asked, finding, body)

@@ -21,7 +21,7 @@ _BRIEF_CHARS = 120
 
 
 def fact_of(ending: Ending) -> EvidenceFact:
-    """How it ended, without where its training was: that is told of the cause alone."""
+    """How the rank ended, for programs, without where its training was: that is told of the cause alone."""
     if ending.sort == "exception":
         room = _MESSAGE_CHARS - len(ending.type) - len(": ")
         return EvidenceFact(
@@ -50,13 +50,13 @@ def fact_of(ending: Ending) -> EvidenceFact:
 
 
 def describe_ending(fact: EvidenceFact) -> str:
-    """``"rank 3 was ended by SIGKILL"``."""
+    """``"rank 3 was ended by SIGKILL"``; of an error in a thread, ``"a thread of rank 3 raised ..."``."""
     who = f"a thread of rank {fact.rank}" if fact.in_thread else f"rank {fact.rank}"
     return f"{who} {describe_exit(fact)}"
 
 
 def describe_exit(fact: EvidenceFact) -> str:
-    """The same without who it was."""
+    """``"was ended by SIGKILL"``, ``"raised ..."``: as ``describe_ending``, without who it was."""
     match fact.how:
         case How.RAISED:
             place = f" at {fact.file}:{fact.line}" if fact.file else ""
@@ -78,19 +78,21 @@ def describe_exit(fact: EvidenceFact) -> str:
 
 
 def describe_joint_end(fact: EvidenceFact) -> str:
-    """Of ranks none of which is the cause."""
+    """A sentence that lists all ``fact.endings``, where none of these ranks is the cause."""
     ends = "; ".join(map(describe_ending, fact.endings))
     return f"all ranks ended together: {ends}" if fact.how is How.TOGETHER else f"only victims' errors: {ends}"
 
 
 def ending_row(job: JobState, ending: Ending) -> EvidenceRow:
-    """As evidence."""
+    """The row of evidence for an ending, with its sentence and fact."""
     fact, source = fact_of(ending), source_of(job, ending.rank)
     return evidence(f"rank.{ending.sort}", source, ending.time_ns, describe_ending(fact), fact=fact)
 
 
 def consequence(ending: Ending, kind: str, suspects: Sequence[int]) -> RuledOutEntry:
-    """A ruled-out entry for a rank that printed an error or died, and is not to blame."""
+    """A ruled-out entry for a rank that printed an error or died, and is not to blame. kind: of the finding; suspects:
+    its.
+    """
     cause = f"{ranks_words(suspects)} came first" if suspects else "the job as a whole was ended or blocked"
     if role_hint(ending) == "stop":
         because = (

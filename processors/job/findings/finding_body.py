@@ -34,12 +34,15 @@ MOST_SUSPECTS = 256
 def evidence(
     signal: str, source: str, time_ns: int, shows: str, value: Value | None = None, *, fact: EvidenceFact | None = None
 ) -> EvidenceRow:
-    """fact: what the sentence was made of, for whoever asks; no program reads the sentence."""
+    """A row of evidence. time_ns: Unix; shows: the sentence for people; value: a number or text beside it, or None.
+
+    fact: what the sentence was made of, for programs; none reads the sentence.
+    """
     return EvidenceRow(signal=signal, source=source, time_s=seconds(time_ns), shows=shows, value=value, fact=fact)
 
 
 def source_of(job: JobState, rank: int) -> str:
-    """``rank 3 (pid 4711) on node-1``, as far as that is known."""
+    """The rank as the source of evidence: ``rank 3 (pid 4711) on node-1``, as far as that is known."""
     facts = job.ranks.get(rank)
     row = job.progress.row_of(rank)
     pid = facts.pid if facts and facts.pid else int(row["pid"]) if row is not None else 0
@@ -47,7 +50,7 @@ def source_of(job: JobState, rank: int) -> str:
 
 
 def ruled_out(ranks: Iterable[int], looks_guilty: str, because: str) -> RuledOutEntry:
-    """A row for ranks that only look guilty, named as ranges."""
+    """A row for ranks that only look guilty, named as ranges. looks_guilty, because: ends of sentences, for people."""
     members = sorted(set(ranks))
     return RuledOutEntry(
         who=ranks_words(members), ranks=format_ranks(members), looks_guilty=looks_guilty, because=because
@@ -55,7 +58,7 @@ def ruled_out(ranks: Iterable[int], looks_guilty: str, because: str) -> RuledOut
 
 
 def suspect(job: JobState, rank: int, probability: float, phase: str | None = None) -> SuspectEntry:
-    """A rank with what is known of its process. phase: where its program was, None unknown."""
+    """A suspect for a rank, with what is known of its process. phase: where its program was, None unknown."""
     facts, row = job.ranks.get(rank), job.progress.row_of(rank)
     pid = facts.pid if facts and facts.pid else int(row["pid"]) if row is not None else 0
     return SuspectEntry(
@@ -71,7 +74,7 @@ def suspect(job: JobState, rank: int, probability: float, phase: str | None = No
 
 
 def node_suspect(name: str, ranks: Sequence[int]) -> SuspectEntry:
-    """A node, in whose name its ranks stand."""
+    """A suspect for a whole node, blamed with 0.95 in place of its ranks."""
     return SuspectEntry(scope=Scope.NODE, id=name, node=name, probability=0.95, ranks=format_ranks(list(ranks)))
 
 
@@ -94,7 +97,11 @@ def body(
     seq: int | None = None,
     op: int | None = None,
 ) -> FindingBody:
-    """A finding of this job, with what all findings say alike. Times are Unix nanoseconds."""
+    """A finding of this job, with what all findings say alike. onset_ns, now: Unix.
+
+    cleared: ranks ruled out; victims: None for all ranks but the suspects; step, group, seq, op: the first bad place,
+    as far as known. confidence: lowered where not all ranks are seen.
+    """
     blamed = {item.rank for item in suspects}
     hurt = sorted(set(job.ranks if victims is None else victims) - blamed)
     expected = job.world_size or len(job.ranks)
@@ -140,7 +147,10 @@ def _spread(suspects: Sequence[SuspectEntry]) -> tuple[SuspectEntry, ...]:
 
 
 def stands(job: JobState, rank: int) -> str:
-    """``"rank 2 is in phase forward since 4.3 s, process sleeping (S), heartbeat fresh"``."""
+    """What a rank does by its newest progress row, for people, or that it has left or was never seen.
+
+    ``"rank 2 is in phase forward since 4.3 s, process sleeping (S), heartbeat fresh"``
+    """
     row, facts = job.progress.row_of(rank), job.ranks.get(rank)
     if facts and facts.exited_ns:
         return f"rank {rank} has left"
@@ -158,7 +168,7 @@ def stands(job: JobState, rank: int) -> str:
 
 
 def share(ranks: Sequence[int]) -> float:
-    """Probability of each of several suspects; a single one is blamed with 0.95."""
+    """Probability of each of several suspects alike; a single one is blamed with 0.95."""
     return 0.95 if len(ranks) == 1 else 1.0 / max(1, len(ranks))
 
 

@@ -26,8 +26,10 @@ class LostNode:
 
 
 def node_lost_body(job: JobState, lost: Sequence[LostNode], wait: Wait | None, now: int) -> FindingBody:
-    """lost: one node, or several that went together. wait: the oldest for one of their ranks; None: ranks elsewhere
-    failed because their peers were gone."""
+    """The body for nodes that are gone with their ranks. lost: one node, or several that went together.
+
+    wait: the oldest for one of their ranks; None: ranks elsewhere failed because their peers were gone.
+    """
     onset_ns = min(node.facts.lost_ns - node.facts.silent_ns for node in lost)
     ranks = sorted(rank for node in lost for rank in node.ranks)
     where = f"{ranks_words(ranks)} on {', '.join(node.name for node in lost[:MOST_NAMED])}"
@@ -63,7 +65,7 @@ def node_lost_body(job: JobState, lost: Sequence[LostNode], wait: Wait | None, n
 
 
 def agent_silent_body(job: JobState, name: str, node: NodeFacts, ranks: Sequence[int], now: int) -> FindingBody:
-    """A node that is not seen any more, while its ranks go on working."""
+    """The body for node ``name`` that is not seen any more, while its ranks go on working."""
     shows = f"{ranks_words(ranks)} on {name} cannot be seen since; nobody waits for them in vain, so they go on"
     return body(
         job,
@@ -81,7 +83,7 @@ def agent_silent_body(job: JobState, name: str, node: NodeFacts, ranks: Sequence
 
 
 def all_silent_body(job: JobState, nodes: Sequence[str], last_ns: int, now: int) -> FindingBody:
-    """Nothing has come from any of these nodes since ``last_ns``."""
+    """The body for a job from none of whose ``nodes`` anything has come since ``last_ns`` (Unix)."""
     where = f"the {len(nodes)} nodes of job {job.job}" if len(nodes) != 1 else f"{nodes[0]}, which job {job.job} is on"
     shows = f"nothing has come from {where} for {duration_words(now - last_ns)}; how its ranks are is not known"
     return body(

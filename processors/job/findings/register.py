@@ -51,9 +51,10 @@ def open_finding(
     seq: int = -1,
     detail: FindingDetail | None = None,
 ) -> None:
-    """Publishes a new finding. place: the first bad place, which with kind and attempt makes the key.
+    """Keeps and publishes a new finding, and asks ranks for stacks and lines of calls where its kind needs them.
 
-    Nothing is said where another node judges: it sees more.
+    place: the first bad place, which with kind and attempt makes the key. Does nothing where another service judges the
+    job.
     """
     if job.judged_by:
         return
@@ -81,7 +82,7 @@ def open_finding(
 
 
 def suspected_ranks(body: FindingBody) -> list[int]:
-    """A suspected node stands for its ranks."""
+    """Ranks of all suspects, in their order; a suspected node stands for its ranks."""
     ranks: list[int] = []
     for item in body.suspects:
         ranks += [item.rank] if item.rank is not None else parse_ranks(item.ranks or "")
@@ -98,9 +99,11 @@ def replace_finding(
     body: FindingBody,
     detail: FindingDetail | None = None,
 ) -> None:
-    """A better explanation of the same stop: the key, and so the incident, stays; what is said changes.
+    """Says something better of the same stop: publishes the finding anew at once, under its old key, so in its old
+    incident.
 
-    detail: None keeps all that the finding remembers, else all of it is replaced.
+    Stacks and lines are asked for where suspects or calls changed. detail: None keeps all that the finding remembers,
+    else all of it is replaced.
     """
     body = replace(body, times=replace(body.times, detected_s=finding.body.times.detected_s))
     before, asked_before = finding.suspects, finding.detail.calls
@@ -119,7 +122,7 @@ def replace_finding(
 
 
 def raise_severity(job: JobState, ctx: Context, now: int, finding: OpenFinding, severity: Severity) -> None:
-    """The same finding, more urgent."""
+    """Gives the finding another severity and publishes it at once."""
     finding.body = replace(finding.body, severity=severity)
     finding.shown_ns = 0
     revise(job, ctx, now, finding)
@@ -137,7 +140,10 @@ def _host_stands(finding: OpenFinding) -> bool:
 
 
 def revise(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
-    """Emits the finding again if what is known by now changes it."""
+    """Publishes the finding again if what is known by now changes its body; nothing otherwise.
+
+    Within REVISION_GAP_NS of its last revision it only sets a timer, unless a line of code changes.
+    """
     due_ns = finding.shown_ns + REVISION_GAP_NS
     is_early = finding.shown is not None and now < due_ns
     if is_early and _has_many_endings(job):
@@ -159,14 +165,16 @@ def _has_many_endings(job: JobState) -> bool:
 
 
 def revise_all(job: JobState, ctx: Context, now: int) -> None:
-    """Something new is known of ranks: findings of this attempt that it concerns are told again."""
+    """Revises all findings of the current attempt, as something new is known of ranks."""
     for finding in job.findings.all():
         if finding.attempt == job.attempt:
             revise(job, ctx, now, finding)
 
 
 def follow_restart(job: JobState, ctx: Context, now: int) -> None:
-    """Another attempt has begun: what is open of those before says so, and a loop of failures keeps the newest open."""
+    """Revises open findings of earlier attempts as another one has begun; clears all but the newest
+    MOST_PAST of them.
+    """
     past = [finding for finding in job.findings.by_key.values() if finding.attempt != job.attempt]
     for finding in past[: max(0, len(past) - MOST_PAST)]:
         clear_finding(job, ctx, now, finding, f"{MOST_PAST} later attempts have failed since; their findings stay open")
@@ -175,7 +183,7 @@ def follow_restart(job: JobState, ctx: Context, now: int) -> None:
 
 
 def clear_finding(job: JobState, ctx: Context, now: int, finding: OpenFinding, why: str) -> None:
-    """Ends a finding; ``why`` is its last piece of evidence."""
+    """Publishes the finding as cleared and forgets it; ``why`` is its last piece of evidence."""
     noticed = job.findings.noticed_wait()
     last = finding.shown
     if last is None or finding.attempt != job.attempt:

@@ -18,12 +18,12 @@ PROCESS_WORDS = {
 
 
 def cut_short(text: str, chars: int) -> str:
-    """At most so many characters, and a mark where some are left out."""
+    """``text``, or so many characters of it with an ellipsis as the last."""
     return text if len(text) <= chars else f"{text[: chars - 1].rstrip()}…"
 
 
 def op_word(op: int) -> str:
-    """``all_reduce``; of a later release's operation its number."""
+    """``all_reduce``; ``operation 99`` for a number this release does not know."""
     try:
         return Op(op).name.lower()
     except ValueError:
@@ -31,7 +31,7 @@ def op_word(op: int) -> str:
 
 
 def phase_word(phase: int) -> str:
-    """``forward``; ``unknown`` of a later release's phase."""
+    """``forward``; ``unknown`` for a number this release does not know."""
     try:
         return Phase(phase).name.lower()
     except ValueError:
@@ -39,7 +39,7 @@ def phase_word(phase: int) -> str:
 
 
 def process_words(state: int) -> str:
-    """The kernel's state of a process as people say it; of a later release's state that it is unknown."""
+    """The kernel's state of a process in words; "process state unknown" for a number this release does not know."""
     try:
         return PROCESS_WORDS[ProcessState(state)]
     except ValueError:
@@ -60,5 +60,7 @@ def bytes_words(count: int) -> str:
 
 
 def seconds(time_ns: int | float) -> float:
-    """Unix seconds as incidents carry them; microseconds are all that a float of this size holds."""
+    """Unix seconds of Unix ns, as incidents carry them; rounded to microseconds, all that a float of
+    this size holds.
+    """
     return round(float(time_ns) / 1e9, 6)

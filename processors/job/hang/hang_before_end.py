@@ -25,8 +25,10 @@ LAST_ROW_NS = 1_500_000_000
 
 
 def judge_timed_out(job: JobState, now: int, ctx: Context) -> bool:
-    """Ranks that aborted, or broke off, in a collective: tells what they had waited for until their time-out, if their
-    last rows show it. A watchdog ends innocents as well as whom they wait for. True: told.
+    """After ranks aborted in a collective: opens a finding on what they had waited for until their time-out. True:
+    opened.
+
+    A watchdog ends innocents as well as whom they wait for, so their last rows must show it.
     """
     waits = find_waits(job, before_ends=True)
     oldest = max(waits, key=lambda wait: wait.age_ns, default=None)
@@ -61,10 +63,11 @@ def judge_timed_out(job: JobState, now: int, ctx: Context) -> bool:
 
 
 def judge_taken_down(job: JobState, since_ns: int, now: int, ctx: Context, *, only_still: bool) -> bool:
-    """All were told to end, from ``since_ns`` on: whether somebody had waited too long by then for one that was there.
+    """After all were told to end, from ``since_ns`` (Unix) on: opens a finding if ranks had waited too long for one.
+    True: so.
 
-    Who watches tells it before; the rings of a job whose whichrank was killed tell it afterwards. True: told.
-    only_still: a process may have been killed for what it did (out of memory), unless it did nothing.
+    Who watches tells it before; the rings of a job whose whichrank was killed tell it afterwards. only_still: a process
+    may have been killed for what it did (out of memory), unless it did nothing.
     """
     if any(facts.stopped_ns for facts in job.ranks.values()):
         return False

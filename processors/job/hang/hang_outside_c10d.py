@@ -36,7 +36,9 @@ _MOVES = (ProcessState.RUNNING, ProcessState.SLEEPING, ProcessState.DISK_WAIT, P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
-    """behind: the one rank that stands elsewhere, -1 nobody; since_ns: when the last rank came to stand."""
+    """Ranks that all stand still. behind: the one that stands elsewhere, -1 nobody; since_ns: when the last came to
+    stand.
+    """
 
     behind: int
     others: tuple[int, ...]
@@ -45,7 +47,10 @@ class Standstill:
 
 
 def judge_standstill(job: JobState, now: int, ctx: Context) -> None:
-    """To be called when no operation has been open for long, and nothing or only a wait is told of this attempt."""
+    """Opens a finding on ranks that stand still with no operation open for long enough, or makes the open one graver.
+
+    To be called when no operation has been open for long, and nothing or only a wait is told of this attempt.
+    """
     found = find_standstill(job)
     if found is None:
         return
@@ -68,7 +73,9 @@ def judge_standstill(job: JobState, now: int, ctx: Context) -> None:
 
 
 def find_standstill(job: JobState) -> Standstill | None:
-    """None while any rank moves, cannot be seen, or has a call open: then other rules speak."""
+    """How all ranks stand still; None while any rank moves, cannot be seen, or has a call open: then
+    other rules speak.
+    """
     seen = job.progress.stamps > 0
     if not seen.any() or int(job.progress.rows["phase_age_ns"][seen].min()) < STILL_NS:
         return None  # cheap, and nearly always the answer
@@ -165,7 +172,9 @@ def _step_ns(job: JobState) -> int:
 def standstill_body(
     job: JobState, found: Standstill, severity: Severity, motion: Motion, now: int, *, limit_ns: int
 ) -> FindingBody:
-    """limit_ns: from how long on it is said with this severity."""
+    """The body for ranks that stand still outside collectives. limit_ns: from how long on it is said with this
+    severity.
+    """
     row = job.progress.row_of(found.behind)
     shown = [found.behind] if row is not None else []
     proof = [

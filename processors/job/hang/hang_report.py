@@ -34,7 +34,11 @@ def blockage_body(
     motions: Mapping[int, Motion],
     now: int,
 ) -> FindingBody:
-    """threshold_ns: from which wait on it is said with this severity; motions: what each suspect does meanwhile."""
+    """The body for ranks that others wait for. suspects: not empty; threshold_ns: from which wait on it has this
+    severity.
+
+    motions: what each suspect does meanwhile.
+    """
     wait = blockage.wait
     onset = _onset(job, kind, wait, suspects)
     waiting = [rank for rank in blockage.waiting if rank not in suspects]
@@ -110,7 +114,7 @@ def _behind_words(ranks: Sequence[int]) -> str:
 
 
 def threshold_evidence(job: JobState, what: str, threshold_ns: int, severity: Severity, now: int) -> EvidenceRow:
-    """From how long on what is seen is said with this severity."""
+    """A row that says from how long on ``what`` is said with this severity. what: begin of a sentence, for people."""
     said = {Severity.PAGE: "is a page", Severity.TICKET: "is a ticket"}.get(severity, "is noticed")
     shows = f"{what} {said} from {duration_words(threshold_ns)} on"
     return evidence("progress.threshold", f"job {job.job}", now, shows, severity.value)
@@ -136,8 +140,11 @@ def _motion_evidence(job: JobState, rank: int, motion: Motion, now: int) -> Evid
 
 
 def node_that_writes_late(job: JobState, suspects: Sequence[int]) -> str:
-    """The node whose ranks, all of them, are the last that save, where ranks of other nodes have saved before; "" none.
-    Who alone saves, or more than others, does what the script says."""
+    """The node whose ranks are exactly the suspects, all in a save, where ranks of other nodes have saved before; ""
+    none.
+
+    Who alone saves, or more than others, does what the script says.
+    """
     saves, culprit = job.steps.saves, whose_slowness(job, suspects, always=False)
     rows = [job.progress.row_of(rank) for rank in suspects]
     if culprit.scope is not Scope.NODE or any(row is None or row["phase"] != Phase.CHECKPOINT for row in rows):
@@ -156,7 +163,10 @@ def _device_words(job: JobState, rank: int, wait: Wait, waiting: Sequence[int]) 
 
 
 def stall_body(job: JobState, blockage: Blockage, begun: bool, severity: Severity, now: int) -> FindingBody:
-    """begun: everybody is known to be inside; else it may as well be that one device has not come to it."""
+    """The body for a collective that all have entered and that does not end.
+
+    begun: everybody is known to be inside; else it may as well be that one device has not come to it.
+    """
     wait = blockage.wait
     members = [int(rank) for rank in job.groups.members[wait.group]]
     launched = launched_at(job, wait.rank, wait.group, wait.seq)
@@ -198,7 +208,9 @@ def stall_body(job: JobState, blockage: Blockage, begun: bool, severity: Severit
 
 
 def exchanges_body(job: JobState, blockage: Blockage, severity: Severity, now: int) -> FindingBody:
-    """Devices of many ranks, or of all, may stand in sends and receives; others wait for them in a collective."""
+    """The body for devices of many ranks (``blockage.suspects``) that may all stand in sends and receives; nobody is
+    blamed.
+    """
     wait, held = blockage.wait, list(blockage.suspects)
     launched = launched_at(job, wait.rank, wait.group, wait.seq)
     nodes = len({job.node_of(rank) for rank in held})
@@ -234,7 +246,7 @@ def exchanges_body(job: JobState, blockage: Blockage, severity: Severity, now: i
 
 
 def unseen_body(job: JobState, blockage: Blockage, unseen: Sequence[int], now: int) -> FindingBody:
-    """Somebody waits for ranks that cannot be seen from here: nobody is named."""
+    """The body for ranks that wait for ``unseen``, ranks that cannot be seen from here: nobody is blamed."""
     wait = blockage.wait
     row = job.progress.row_of(wait.rank)
     waiting = list(blockage.waiting)
@@ -278,14 +290,16 @@ def _onset(job: JobState, kind: Kind, wait: Wait, suspects: Sequence[int]) -> in
 
 
 def cycle_waits(blockage: Blockage, waits: Sequence[Wait]) -> list[Wait]:
-    """Those of all open operations that make the circle, at most four."""
+    """Those of all open operations that make the cycle of ``blockage``, at most four."""
     return [item for item in waits if item.rank in blockage.cycle and item.missing][:4]
 
 
 def deadlock_body(
     job: JobState, blockage: Blockage, waits: Sequence[Wait], severity: Severity, now: int
 ) -> FindingBody:
-    """waits: all open operations; those of the cycle become evidence, at most four."""
+    """The body for ranks that wait for each other in a cycle. waits: all open operations; up to four
+    become evidence.
+    """
     wait = blockage.wait
     shown = cycle_waits(blockage, waits)
     row = job.progress.row_of(wait.rank)
@@ -329,7 +343,7 @@ def deadlock_body(
 
 
 def stopped_body(job: JobState, rank: int, running: Sequence[int], now: int) -> FindingBody:
-    """A rank's process is stopped by a signal. running: ranks that go on."""
+    """The body for a rank whose process is stopped by a signal. running: ranks that go on, not empty."""
     facts, row = job.facts(rank), job.progress.row_of(rank)
     phase = phase_word(row["phase"]) if row is not None else None
     where = f" in phase {phase} of step {int(row['step'])}" if row is not None else ""

@@ -77,7 +77,9 @@ class _Late:
 
 
 def judge_waits(job: JobState, now: int, ctx: Context) -> None:
-    """Looks at who waits for whom; with something told already, whether it is over, or has become graver."""
+    """Looks at who waits for whom: opens a finding on a hang, makes an open one graver, or clears it
+    where it is over.
+    """
     finding = job.findings.stopping()
     if finding is not None:
         if _end_if_moved_on(job, finding, now, ctx) or finding is not job.findings.noticed_wait():
@@ -279,7 +281,7 @@ def _stalled_exchanges(job: JobState, blockage: Blockage, now: int) -> _Hang:
 
 
 def open_blockage(job: JobState, ctx: Context, now: int, kind: Kind, wait: Wait, body: FindingBody) -> None:
-    """Open what a wait amounts to, or revise it where it is open already."""
+    """Opens the finding that a wait amounts to, or revises it where it is open already."""
     _open(job, ctx, now, _Hang(kind=kind, wait=wait, body=body))
 
 

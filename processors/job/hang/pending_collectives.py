@@ -21,7 +21,7 @@ from ..state.open_findings import silent_node
 
 
 def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
-    """Every open operation with the members that have not entered it, or cannot be seen.
+    """A wait for each rank's oldest open operation in each group: who has not entered it, and who cannot be seen.
 
     before_ends: as things stood before ranks ended, by the last rows of each.
     """

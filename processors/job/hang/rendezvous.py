@@ -26,9 +26,10 @@ _MOST_SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """missing: ranks that have not called init_process_group; waiting: those that have, and stand in it.
+    """Ranks that others wait for before there is a group. missing: those that have not called init_process_group.
 
-    age_ns: how long the first of them has waited; timeout_ns: when the first of them gives up.
+    waiting: those that have, and stand in it. age_ns: how long the first of them has waited; timeout_ns: after which
+    wait the first of them gives up.
     """
 
     missing: tuple[int, ...]
@@ -39,17 +40,21 @@ class Joining:
 
     @property
     def told_after_ns(self) -> int:
-        """So long it lasts before it is told, as no page yet."""
+        """How long the first rank must have waited before it is told, as information."""
         return min(TOLD_NS, self.paged_after_ns)
 
     @property
     def paged_after_ns(self) -> int:
-        """From then on it is a page: a share of the time-out after which torch gives up."""
+        """How long the first rank must have waited for a page: a share of the time-out after which torch gives up."""
         return int(SHARE_OF_TIMEOUT * self.timeout_ns)
 
 
 def judge_joining(job: JobState, now: int, ctx: Context) -> None:
-    """Tells of ranks that the others wait for, once they have done so for long; again when it becomes a page."""
+    """Opens a finding on ranks the others have waited for in init_process_group for long; tells it anew when it becomes
+    a page.
+
+    Looks at most each LOOK_NS, and not once steps are seen.
+    """
     if not job.world_size or job.steps.are_seen() or now - job.progress.joining_looked_ns < LOOK_NS:
         return
     job.progress.joining_looked_ns = now
@@ -78,7 +83,7 @@ def judge_joining(job: JobState, now: int, ctx: Context) -> None:
 
 
 def end_joining(job: JobState, now: int, ctx: Context) -> None:
-    """After a rank has come: what was told of it, if nobody is waited for any more, is over."""
+    """To be called after a rank has come: clears findings of ranks that never joined once all of them have."""
     for finding in job.findings.of_kind(Kind.RANK_NEVER_JOINED):
         left = [rank for rank in finding.suspects if not has_come(job, rank)]
         if not left:
@@ -87,7 +92,7 @@ def end_joining(job: JobState, now: int, ctx: Context) -> None:
 
 
 def find_joining(job: JobState) -> Joining | None:
-    """Who waits in init_process_group and for whom; None: nobody, or all have come."""
+    """Who waits in init_process_group and for whom; None: nobody waits, all have come, or none has."""
     says = _says_when_joining(job)
     absent = [rank for rank in range(job.world_size) if not _has_come(job, rank, says=says)]
     unseen = job.nodes.are_missing()  # then who was never seen may be on a node from which nothing comes
@@ -116,7 +121,7 @@ def find_joining(job: JobState) -> Joining | None:
 
 
 def has_come(job: JobState, rank: int) -> bool:
-    """It has called init_process_group, or left, or did what only members of a group do."""
+    """Whether the rank has called init_process_group, or left, or did what only members of a group do."""
     return _has_come(job, rank, says=_says_when_joining(job))
 
 
@@ -136,7 +141,7 @@ def _says_when_joining(job: JobState) -> bool:
 
 
 def never_joined_body(job: JobState, joining: Joining, severity: Severity, now: int) -> FindingBody:
-    """Ranks that do not come to init_process_group, in which the others wait."""
+    """The body for ranks that do not come to init_process_group, in which others wait."""
     missing, waiting = joining.missing, joining.waiting
     verb = "waits" if len(waiting) == 1 else "wait"
     proof = [

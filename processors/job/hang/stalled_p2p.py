@@ -25,7 +25,9 @@ _NEVER = np.iinfo(np.int64).max
 
 
 def are_held_up_by_exchanges(job: JobState, blockage: Blockage, waits: Sequence[Wait]) -> bool:
-    """Whether those for whom the others wait have called everything, and their devices may stand in exchanges."""
+    """Whether all suspects have called everything, and their devices may stand in sends or receives in
+    several places.
+    """
     called = {rank for wait in waits for rank in wait.launched}
     if blockage.sort != "missing" or not called.issuperset(blockage.suspects):
         return False
@@ -33,8 +35,10 @@ def are_held_up_by_exchanges(job: JobState, blockage: Blockage, waits: Sequence[
 
 
 def find_stalled_exchanges(job: JobState, waits: Sequence[Wait]) -> Blockage | None:
-    """Whether no device of the job has ended anything for long, though each has something to do, and those that wait in
-    no collective may all stand in exchanges. None: no."""
+    """A blockage whose suspects are ranks whose devices may all stand in sends or receives; None: it is not so.
+
+    It is, where no device of the job has ended anything for long, though each has something to do.
+    """
     if not has_device_groups(job):
         return None
     rows = job.groups.rows
@@ -89,8 +93,10 @@ def _places(job: JobState, ranks: Sequence[int]) -> int:
 
 
 def places_apart(node_of: Mapping[int, str], partners: Partners) -> int:
-    """In how many places ranks stand that share no exchange and no node, directly or through others of them; 0 where
-    one of them exchanges with nobody. node_of: of each of the ranks."""
+    """In how many sets ranks fall that share no exchange and no node, directly or through others.
+
+    node_of: by rank, its node; partners: by rank, whom it exchanges with. 0 where a rank exchanges with nobody.
+    """
     if not partners.keys() >= node_of.keys():
         return 0
     on_node: dict[str, set[int]] = {}

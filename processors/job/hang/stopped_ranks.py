@@ -20,7 +20,10 @@ _LOOK_AGAIN_NS = 100_000_000
 
 
 def judge_stops(job: JobState, now: int, ctx: Context) -> None:
-    """A stopped process while peers run: told when they have shown it, since the others might stop as well."""
+    """Opens a finding on a process that is stopped (state T) once a peer was seen to go on; sets a timer until then.
+
+    Nothing where all are stopped, as someone wanted that, or where something graver is told.
+    """
     if not job.may_be_stopped:
         return  # nearly always, and this is asked of every message
     if not any(facts.stopped_ns for facts in job.ranks.values()):

@@ -56,7 +56,9 @@ class Ladder:
     moving_page_ns: int
 
     def severity(self, waited_ns: int, motion: Motion) -> Severity | None:
-        """None: nothing is to be said yet. Nothing is said before it is noticed."""
+        """How urgent a wait of ``waited_ns`` is; None: nothing is to be said yet. motion: what the suspect does
+        meanwhile.
+        """
         if waited_ns < self.notice_ns:
             return None
         if waited_ns >= self._page_ns(motion):
@@ -64,7 +66,7 @@ class Ladder:
         return Severity.TICKET if waited_ns >= self.ticket_ns else Severity.INFO
 
     def limit_ns(self, severity: Severity, motion: Motion) -> int:
-        """From which wait on it is said with this severity."""
+        """From which wait on, in ns, it is said with this severity."""
         if severity is Severity.PAGE:
             return max(self.notice_ns, self._page_ns(motion))
         return max(self.notice_ns, self.ticket_ns) if severity is Severity.TICKET else self.notice_ns
@@ -76,8 +78,11 @@ class Ladder:
 
 
 def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
-    """longest_ns: what this place has taken at most; None: it was never completed before. timeout_s: the group's, 0
-    unknown."""
+    """The lengths of a wait in ns from which it is noticed, a ticket, or a page.
+
+    longest_ns: what this place has taken at most; None: it was never completed before. timeout_s: the group's, 0
+    unknown.
+    """
     step_ns = job.steps.median_length_ns()
     timeout_ns = int((timeout_s or DEFAULT_TIMEOUT_S) * 1e9)
     if longest_ns is None:
@@ -99,7 +104,10 @@ def ladder(job: JobState, longest_ns: int | None, timeout_s: float) -> Ladder:
 
 
 def motion_of(job: JobState, rank: int, *, still_ns: int = STILL_NS) -> Motion:
-    """By the newest row of this rank. still_ns: for which nothing of it must have moved."""
+    """Whether the rank moves, stands still, or stands in I/O, by its newest row; MOVES where nobody can tell.
+
+    still_ns: for how long nothing of it must have moved.
+    """
     row = job.progress.row_of(rank)
     if row is None or (int(row["still_ns"]) and int(row["still_ns"]) < still_ns):
         return Motion.MOVES  # of agents that do not look nobody waits for half of a time-out: as before they did
@@ -108,7 +116,7 @@ def motion_of(job: JobState, rank: int, *, still_ns: int = STILL_NS) -> Motion:
 
 
 def gravest(severities: list[Severity]) -> Severity:
-    """Of at least one."""
+    """The severity that calls for most haste. severities: not empty."""
     return max(severities, key=_ORDER.index)
 
 

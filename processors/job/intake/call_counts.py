@@ -32,8 +32,11 @@ class ShortStep:
 
 
 def differ_in_count(job: JobState, arrived: Arrived) -> bool:
-    """Whether members of a group, of those whose STEP_GROUPS came together, are at different places after the same
-    step, where that means something. Cheap, for it is asked of every message."""
+    """Whether members of a group tell different sequence numbers after the same step, in a group that was even for some
+    steps.
+
+    arrived: STEP_GROUPS that came together. Cheap, for it is asked of every message.
+    """
     rows = arrived.rows
     if rows.size < 2:
         return False
@@ -52,7 +55,11 @@ def differ_in_count(job: JobState, arrived: Arrived) -> bool:
 
 
 def check_counts(job: JobState, horizon: int, blind: Collection[tuple[int, int]]) -> ShortStep | None:
-    """Compares how far each member's sequence numbers came in each closed step of a group."""
+    """The first step whose members called a group's collectives differently often, where they were even before; else
+    None.
+
+    Takes the rows up to step ``horizon`` out of what is kept, and remembers their counts. blind: (group, rank) pairs.
+    """
     rows = job.open_steps.group_counts.all()
     done = rows["step"] <= horizon
     left = pick(rows, ~done)

@@ -12,9 +12,10 @@ NS_PER_RANK = 60_000
 
 
 def is_look_due(job: JobState, before_ns: int, stamp_ns: int) -> bool:
-    """before_ns, stamp_ns: when progress came the time before, and when it came last.
+    """Whether all ranks are to be looked at: always in a small job, else once in a period that grows with the ranks.
 
-    Follows from what is stored and the stamp alone: a service that was killed looks at the same messages again.
+    before_ns, stamp_ns: when progress came the time before, and when it came last. Follows from what is stored and the
+    stamp alone: a service that was killed looks at the same messages again.
     """
     ranks = len(job.ranks)
     if ranks <= FEW_RANKS:

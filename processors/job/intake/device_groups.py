@@ -41,7 +41,7 @@ def has_device_groups(job: JobState) -> bool:
 
 
 def tells_starts(job: JobState) -> bool:
-    """Whether any device's recorder has told a start."""
+    """Whether any member of any group has told that its device began an operation."""
     return bool((job.groups.rows["started"][job.groups.stamps > 0] >= 0).any())
 
 
@@ -65,7 +65,7 @@ class KnownStarts:
 
 
 def not_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.ndarray:
-    """Of GROUP_PROGRESS rows of a group: launched by the host, and the device is known not to have come to it.
+    """By row of a group's GROUP_PROGRESS: launched by the host, and the device is known not to have come to ``seq``.
 
     seq: of all, or by row. timed: by row, whether starts of this rank are told. Looks that miss all short calls have
     told none of a group yet; but nobody stands in one, while its peers are seen to, without being seen.
@@ -77,8 +77,11 @@ def not_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.
 
 
 def may_not_have_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.ndarray:
-    """Of GROUP_PROGRESS rows of a group of which no look has told a start: launched, and neither begun nor not begun
-    is known, although starts of this rank's other groups are told. rows, timed: (n,); seq: by row, or one for all."""
+    """By row of a group's GROUP_PROGRESS: launched, and nobody knows whether the device has come to ``seq``.
+
+    Only where no start of this group is told, though starts of the rank's other groups are (timed, by row); else False.
+    rows, timed: (n,); seq: by row, or one for all.
+    """
     if (rows["started"] >= 0).any():
         return np.zeros(rows.size, bool)
     return np.asarray(timed & (rows["enqueued"] >= seq) & (rows["completed"] < seq))
@@ -92,16 +95,18 @@ def all_begun(job: JobState, group: int, seq: int) -> bool:
 
 
 def any_ended(job: JobState, group: int, seq: int) -> bool:
-    """Whether a member's device has left it: then it ends for all, and who is still told to be inside was not seen."""
+    """Whether any member has left the collective: then it ends for all, and who is still told to be inside was not
+    seen.
+    """
     rows, stamps = job.groups.rows_of(group)
     return bool(((stamps > 0) & (rows["completed"] >= seq)).any())
 
 
 def note_gaps(job: JobState, places: np.ndarray, rows: np.ndarray, groups: np.ndarray) -> None:
-    """Remembers how long an operation has been the oldest open one of its device and did end.
+    """Remembers by group the longest time that an operation was the oldest open one of a device and did end.
 
-    rows: GROUP_PROGRESS, before they are put at these places; groups: of each.
-    places, rows, groups: (n,).
+    rows: GROUP_PROGRESS, before they are put at these places; groups: of each. places, rows, groups: (n,). Ranks in
+    their first steps do not count.
     """
     longer = job.groups.open_ages_ns[places] > job.groups.device_gaps_ns()[groups]
     if not longer.any():
@@ -121,19 +126,23 @@ def note_gaps(job: JobState, places: np.ndarray, rows: np.ndarray, groups: np.nd
 
 
 def patience_ns(job: JobState, group: int) -> int:
-    """How long a wait in a device group has to last at least, by what it has taken before; 0 on the host."""
+    """How long a wait in a device group has to last at least, by what its operations have taken before; 0 for host
+    groups.
+    """
     return int(TIMES_LONGEST * job.groups.device_gaps.get(group, 0))
 
 
 def longest_on_device_ns(job: JobState, group: int) -> int | None:
-    """The longest that an operation of this group has kept a device; None before the first step, which sets up and
-    compiles."""
+    """The longest that an operation of this group has kept a device, in ns; None before the first step was closed."""
     return None if job.steps.closed_step < 0 else job.groups.device_gaps.get(group, 0)
 
 
 def launched_age_ns(job: JobState, rank: int, group: int, now: int) -> int:
-    """Since when this rank's host has launched what its device has not ended there: before that, its host was late,
-    and what its host did then, a save perhaps, may take its time. now: bus time."""
+    """For how many ns this rank's host has launched what its device has not ended in the group. now: bus time in Unix
+    ns.
+
+    Before that, its host was late, and what its host did then, a save perhaps, may take its time.
+    """
     place = job.groups.first[group] + int(np.flatnonzero(job.groups.members[group] == rank)[0])
     return int(job.groups.open_ages_ns[place]) + max(0, now - int(job.groups.stamps[place]))
 
@@ -205,7 +214,8 @@ def _may_hold(rows: np.ndarray, places: np.ndarray, told: np.ndarray) -> np.ndar
 
 
 def still_open(still: np.ndarray, rows: np.ndarray, told: np.ndarray) -> np.ndarray:
-    """Of COLLECTIVES rows without an end those that go on. rows: all, among which are the ends; told: by group.
+    """Those rows of ``still``, COLLECTIVES without an end, that go on. rows: all, with the ends; told: by group, told
+    ends.
 
     Over is also a call of which a later one of the same rank and group has ended: a device does them one after the
     other, and an end that an agent has missed is missed for ever.
@@ -230,7 +240,9 @@ def _rank_and_group(rows: np.ndarray, places: np.ndarray | slice = slice(None)) 
 
 
 def launched_at(job: JobState, rank: int, group: int, seq: int) -> tuple[int, int] | None:
-    """(step, phase) in which this rank's host launched the call; it may be steps ahead of its device by now."""
+    """(step, phase) in which this rank's host launched the call, maybe steps ahead of its device; None: not known any
+    more.
+    """
     rows = job.open_steps.calls.all()
     mine = rows[(rows["rank"] == rank) & (rows["group"] == group) & (rows["seq"] == seq)]
     mine = mine[(mine["flags"] & int(EventFlag.P2P)) == 0]
@@ -252,9 +264,9 @@ def measure_device_waits(rows: np.ndarray) -> Waits:
 
 
 def launched_before(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """By step: how long before their ends its calls were launched, in the mean. rows: COLLECTIVES of device groups.
+    """By step, the mean ns from a call's launch to its end; 0 where no end is known.
 
-    rows: (n,); steps: (steps,); the result in ns by step.
+    rows: (n,) of COLLECTIVES of device groups; steps: (steps,), ascending.
     """
     ended = rows["done_ns"] > 0
     place = np.searchsorted(steps, rows["step"])
@@ -265,12 +277,15 @@ def launched_before(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 
 def has_become_slow(times: StepTimes, found: Straggler) -> bool:
-    """Whether enough is known of the steps before, or a device was slow as long as anything is."""
+    """Whether the rank became slow after enough known steps; False where it was slow as long as anything is known."""
     return found.based and int((times.steps < found.onset_step).sum()) >= FEWEST_BASELINE_STEPS
 
 
 def shows_in_steps(times: StepTimes, found: Straggler) -> bool:
-    """Whether the steps became longer as well, which a slow device's must and what only looks make up does not."""
+    """Whether the steps became longer by half of the excess or more, which looks alone cannot make up.
+
+    One that was always slow needs an excess far above what looks err by instead.
+    """
     if not has_become_slow(times, found):
         return 2 * found.excess_ns > 3 * LOOK_NS
     before = times.duration_ns[times.steps < found.onset_step][-LONGEST_BASELINE:]

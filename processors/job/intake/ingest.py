@@ -34,7 +34,10 @@ class Came:
 
 
 def take_in(job: JobState, blocks: Sequence[Gathered]) -> Came:
-    """blocks: of the current attempt, in order of arrival; no node tells of the same twice, and all are of TABLES."""
+    """Puts blocks into the job's state, and says what they have brought. Judges nothing.
+
+    blocks: of the current attempt, in order of arrival; no node tells of the same twice, and all are of TABLES.
+    """
     job.open_steps.changed = True
     came = Came()
     for name, alike in _by_table(blocks):

@@ -21,11 +21,10 @@ _NEVER_NS = -(1 << 62)
 
 
 def note_open_calls(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered]) -> None:
-    """A call that does not match never ends: those still open after the next flush are worth a look.
+    """Keeps calls that have not ended, and sets a timer to look at them; forgets those kept that have ended since.
 
-    To be called before the blocks' flushes are noted. rows: COLLECTIVES of the blocks, one after the other, in the
-    job's terms.
-    rows: (n,).
+    To be called before the blocks' flushes are noted. rows: (n,) of COLLECTIVES of the blocks, one after the other, in
+    the job's terms.
     """
     if len(job.open_steps.open_calls):
         flushed_ns = [job.progress.flushed_ns.get(block.node, _NEVER_NS) + block.arrived.offset_ns for block in blocks]
@@ -40,5 +39,5 @@ def note_open_calls(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered])
 
 
 def open_look_ns(job: JobState) -> int:
-    """How long after the flush that had them open calls are looked at."""
+    """How many ns after the flush that had them calls still open are looked at; longer for jobs with short steps."""
     return SHORT_STEP_LOOK_NS if 0 < job.steps.slow_step_ns < SHORT_STEP_NS else OPEN_LOOK_NS

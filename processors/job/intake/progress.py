@@ -25,7 +25,10 @@ OUTLIVED_NS = 2_000_000_000
 
 
 def take_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
-    """blocks: of PROGRESS, each of another node. Only the newest row of a rank is kept."""
+    """Keeps the newest row of each rank, and notes its node, exits and stops, saves, and whether it can be seen.
+
+    blocks: of PROGRESS, each of another node.
+    """
     told = concatenate([block.arrived.rows for block in blocks], PROGRESS)
     places = _newest_of_each_rank(told["rank"])
     if not places.size:
@@ -107,7 +110,10 @@ def _newest_of_each_rank(ranks: np.ndarray) -> np.ndarray:
 
 
 def take_group_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
-    """blocks: of GROUP_PROGRESS, each of another node. Only the newest row of a rank and group is kept."""
+    """Keeps each row as the newest of its rank in its group, how long operations were open, and whether ends are told.
+
+    blocks: of GROUP_PROGRESS, each of another node. Rows of ranks that are no members are dropped.
+    """
     found = [job.groups.places_of(block.arrived) for block in blocks]
     parts = [_of_members(block.arrived.rows, of) for block, of in zip(blocks, found, strict=True)]
     rows = concatenate(parts, GROUP_PROGRESS)
@@ -128,18 +134,18 @@ def _of_members(rows: np.ndarray, found: GroupPlaces) -> np.ndarray:
 
 
 def oldest_open_ns(job: JobState) -> int:
-    """Age of the oldest operation that any rank has open."""
+    """Age of the oldest operation that any rank has open; 0: none."""
     return int(job.groups.open_ages_ns.max()) if job.groups.open_ages_ns.size else 0
 
 
 def read_ns(job: JobState, rank: int) -> int:
-    """When the agent looked at this rank for its newest row, by the bus's clock; 0 unknown."""
+    """When the agent looked at this rank for its newest row, in Unix ns by the bus's clock; 0 unknown."""
     row = job.progress.row_of(rank)
     return int(row["read_ns"]) if row is not None else 0
 
 
 def last_moves_ns(job: JobState) -> np.ndarray:
-    """(ranks,) When each rank was last seen to begin or end a call, a phase or a step; 0 unknown."""
+    """(ranks,) in Unix ns: when each rank was last seen to begin or end a call, a phase or a step; 0 unknown."""
     progress, rows, never = job.progress.rows, job.groups.rows, np.iinfo(np.int64).max
     ages = [np.where(progress[name] > 0, progress[name], never) for name in ("phase_age_ns", "step_age_ns")]
     youngest = np.minimum(*ages)
@@ -151,12 +157,12 @@ def last_moves_ns(job: JobState) -> np.ndarray:
 
 
 def last_move_ns(job: JobState, rank: int) -> int:
-    """The same of one rank."""
+    """When this rank was last seen to begin or end a call, a phase or a step, in Unix ns; 0 unknown."""
     return 0 if job.progress.row_of(rank) is None else int(last_moves_ns(job)[rank])
 
 
 def last_device_move_ns(job: JobState, rank: int) -> int:
-    """When this rank's device was last seen to end an operation while it had others to do; 0 unknown."""
+    """When this rank's device was last seen to end an operation while it had others to do, in Unix ns; 0 unknown."""
     ages: list[int] = []
     for index, members in enumerate(job.groups.members):
         if job.groups.on_device[index]:

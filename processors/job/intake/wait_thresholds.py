@@ -31,7 +31,7 @@ _SEEN_NS = 1_000_000
 
 
 def rare_rows(rows: np.ndarray) -> np.ndarray:
-    """Which PROGRESS rows show their rank where there is no usual length: a rare phase, or its first step.
+    """By PROGRESS row, whether it shows its rank where there is no usual length: in a rare phase, or its first step.
 
     rows: (n,).
     """
@@ -39,12 +39,12 @@ def rare_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def is_rare(row: np.void) -> bool:
-    """The same of one row."""
+    """Whether a PROGRESS row shows its rank where there is no usual length: a rare phase, or its first step."""
     return int(row["step"]) < 1 or int(row["phase"]) in RARE_PHASES
 
 
 def longest_here_ns(job: JobState, rank: int, wait: Wait | None = None) -> int | None:
-    """What the phase in which ``rank`` stands has taken at most; None: it was never completed before.
+    """The longest in ns that the phase took in which ``rank`` stands; None: it was never completed before.
 
     wait: for this rank; in a job without steps what lay between its last call of that group and this one tells.
     """
@@ -73,7 +73,7 @@ def _between_calls_ns(job: JobState, rank: int, wait: Wait) -> int | None:
 
 
 def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:
-    """For a wait in ``group`` that ``rank`` could end, whatever it does meanwhile."""
+    """How long, in ns, a wait in ``group`` that ``rank`` could end must last to be noticed, whatever that rank does."""
     longest = longest_here_ns(job, rank)
     if longest is None:
         timeout = job.groups.known[group].timeout_s or DEFAULT_TIMEOUT_S
@@ -82,7 +82,7 @@ def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:
 
 
 def as_lived(job: JobState, wait: Wait) -> Wait:
-    """The wait without what its rank was suspended for: a process that is stopped does not wait, it stands still.
+    """The wait without the time for which its rank was suspended: a process that is stopped does not wait.
 
     Until its state is known, its last heartbeat tells how long it lived.
     """
@@ -100,7 +100,8 @@ def as_lived(job: JobState, wait: Wait) -> Wait:
 
 
 def waited_ns(job: JobState, age_ns: int, rank: int, *, before_ends: bool = False) -> int:
-    """How much of a wait for ``rank`` counts: what it spent in a rare phase just left, or stopped, does not.
+    """How much of a wait of ``age_ns`` for ``rank`` counts: time it spent stopped, or in a rare phase just left, does
+    not.
 
     before_ends: as things stood before it ended.
     """

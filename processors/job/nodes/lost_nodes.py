@@ -38,7 +38,10 @@ LATE_NS, MORE_NS, LOOK_AGAIN_NS = 1_500_000_000, 1_000_000_000, 250_000_000
 
 
 def judge_nodes(job: JobState, now: int, ctx: Context) -> None:
-    """To be called when a node is lost, when progress comes, and when a look is due."""
+    """Opens a finding on nodes that are lost: gone with their ranks, or only without an agent.
+
+    To be called when a node is lost, when progress comes, and when a look is due. Nothing once the job has ended.
+    """
     lost = [name for name, node in sorted(job.nodes.known.items()) if node.is_lost]
     if not lost or job.judged_by or job.ends.finished_ns or job.findings.has_kind(Kind.PLANNED_STOP):
         return
@@ -54,12 +57,14 @@ def judge_nodes(job: JobState, now: int, ctx: Context) -> None:
 
 
 def ranks_on(job: JobState, node: str) -> list[int]:
-    """Ranks of this node that are not known to have ended."""
+    """Ranks of this node that are not known to have ended, ascending."""
     return [rank for rank, facts in sorted(job.ranks.items()) if facts.node == node and not facts.exited_ns]
 
 
 def explain_by_node(job: JobState, now: int) -> tuple[Kind, FindingBody] | None:
-    """The node whose loss explains that ranks failed with nothing but victims' errors; None if there is none."""
+    """Kind and body of a lost node that explains why ranks failed with nothing but victims' errors; None: there is
+    none.
+    """
     began = min((ending.arrived_ns for ending in job.ends.endings if role_hint(ending) != "none"), default=now)
     for name, node in sorted(job.nodes.known.items()):
         ranks = ranks_on(job, name) if node.is_lost else []

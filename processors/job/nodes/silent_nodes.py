@@ -35,7 +35,11 @@ LOOK_NS = 250_000_000
 
 
 def hear(job: JobState, node: str, told_ns: int, stamp_ns: int, ctx: Context) -> None:
-    """A record of the current attempt has come from this node. To be called for each. told_ns: by the node's clock."""
+    """Notes that a record of the current attempt came from this node; clears findings that it was silent. Call it for
+    each.
+
+    told_ns: by the node's clock, in Unix ns. Nothing for "" as node.
+    """
     if not node:
         return
     if not job.nodes.heard:  # after a restart: those that were there before are listened for, too
@@ -60,7 +64,9 @@ def hear(job: JobState, node: str, told_ns: int, stamp_ns: int, ctx: Context) ->
 
 
 def note_silence(job: JobState, node: str, stamp_ns: int) -> None:
-    """This node has just told of its progress: others that were not heard beside it for too long are silent now."""
+    """To be called when ``node`` told of its progress: marks nodes as silent that were not heard beside it for too
+    long.
+    """
     witness = job.nodes.heard.get(node)
     if witness is None or stamp_ns - job.nodes.listened_ns < LOOK_NS:
         return
@@ -79,7 +85,11 @@ def note_silence(job: JobState, node: str, stamp_ns: int) -> None:
 
 
 def note_progress(job: JobState, stamp_ns: int, ctx: Context) -> None:
-    """Some node has just told of its progress. If that was long ago for all of them, nothing was seen meanwhile."""
+    """To be called when any node told of its progress: opens a finding if nothing came from any of them for long
+    before.
+
+    Clears that finding once its nodes are heard again, and sets a timer for the next silence.
+    """
     last_ns, job.nodes.heard_ns = job.nodes.heard_ns, stamp_ns
     if last_ns and stamp_ns - last_ns >= ALL_SILENT_NS:
         _tell_silence(job, last_ns, stamp_ns, ctx)
@@ -92,13 +102,15 @@ def note_progress(job: JobState, stamp_ns: int, ctx: Context) -> None:
 
 
 def listen_on(job: JobState, now: int) -> None:
-    """Asks to be called when nothing might have come for too long. To be called at each look."""
+    """Sets a timer for when nothing will have come for too long. To be called at each look."""
     if now < job.nodes.listen_due_ns:
         job.schedule(job.nodes.listen_due_ns)
 
 
 def judge_silence(job: JobState, now: int, ctx: Context) -> None:
-    """To be called when time has passed by itself: where other jobs are heard, it is told while it lasts."""
+    """To be called by a timer, where other jobs are heard: opens a finding if nothing has come from any
+    node for long.
+    """
     if not job.nodes.heard_ns or job.ends.finished_ns:
         return
     if now - job.nodes.heard_ns >= ALL_SILENT_NS:

@@ -16,7 +16,7 @@ MOST_INPUTS = 16
 
 
 def take_bad_input(job: JobState, event: Event) -> bool:
-    """A RANK_BAD_INPUT; whether it told anything new that can be read."""
+    """Keeps what a RANK_BAD_INPUT event tells, for its rank; whether that was new and could be read."""
     values = event.attributes
     group = job.groups.index_of(str(values.get("group", "")))
     seq, step, peer = values.get("seq"), values.get("step"), values.get("peer", -1)
@@ -42,8 +42,8 @@ def take_bad_input(job: JobState, event: Event) -> bool:
 def find_feeders(job: JobState, step: int) -> dict[int, BadInput]:
     """By rank, the first bad input of those that got it from nobody; empty where that cannot be said.
 
-    step: whose numbers are bad, -1 in a loop without steps. What is fed in the step before shows in this one. A rank
-    that fed a NaN earlier, and all numbers were good, does so by design: then an input says nothing.
+    Asks that all ranks check what they feed. step: whose numbers are bad, -1 in a loop without steps. What is fed in
+    the step before shows in this one. A rank that fed a NaN earlier, while all numbers were good, does so by design.
     """
     if len(job.ranks) < max(job.world_size, 2) or not all(facts.checks_inputs for facts in job.ranks.values()):
         return {}

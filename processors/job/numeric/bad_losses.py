@@ -17,7 +17,10 @@ BAD_LOSS_HOLD_NS = 1_000_000_000
 
 
 def judge_bad_losses(job: JobState, now: int, ctx: Context) -> None:
-    """Opens a finding once all that is known of the first ones has come in; steps that tell of it go first."""
+    """Opens a finding on ranks whose loss went bad first, BAD_LOSS_HOLD_NS after it came; sets a timer until then.
+
+    For loops without steps: nothing where a numeric finding is open.
+    """
     bad = [rank for rank, facts in job.ranks.items() if facts.bad_loss]
     if not bad or job.findings.has_kind(Kind.NUMERIC_ALL) or job.findings.has_kind(Kind.NUMERIC_FIRST_RANK):
         return

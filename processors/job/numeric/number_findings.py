@@ -31,13 +31,15 @@ _HAS_NUMBERS = int(StepFlag.HAS_LOSS | StepFlag.HAS_GRAD_NORM)
 
 
 def open_number_finding(job: JobState, ctx: Context, now: int, bad: BadNumber, *, place: str) -> None:
-    """place: the first bad one, as in ``open_finding``."""
+    """Opens a finding of ``bad``. place: ``step N`` or ``call N``, the first bad one, part of the finding's key."""
     kind, body, detail = _described(job, bad, now)
     open_finding(job, ctx, now, kind=kind, place=place, body=body, detail=detail)
 
 
 def revise_number_findings(job: JobState, ctx: Context, now: int) -> None:
-    """What other nodes' ranks fed into operations may come after the numbers."""
+    """Describes open numeric findings anew where the calls to ask for have changed, as other nodes' records may come
+    later.
+    """
     for finding in job.findings.of_kind(Kind.NUMERIC_ALL) + job.findings.of_kind(Kind.NUMERIC_FIRST_RANK):
         memory = finding.detail.memory
         if not isinstance(memory, NumberMemory) or memory.bad is None:
@@ -57,7 +59,10 @@ def _described(job: JobState, bad: BadNumber, now: int) -> tuple[Kind, FindingBo
 
 
 def judge_numbers(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
-    """rows: (n,) of STEPS that were closed. Opens, or counts good steps towards the end of, a numeric finding."""
+    """Opens a numeric finding where numbers of these steps are bad; else counts good steps, which end an open one.
+
+    rows: (n,) of STEPS that were closed.
+    """
     bad = find_non_finite(rows)
     if bad is None and len(job.steps.norms):
         bad = _find_explosion(job, int(rows["step"].min()) if rows.size else 0)

@@ -16,7 +16,9 @@ _GOT_IT = "whatever it fed into operations was good until it had called one into
 
 
 def number_body(job: JobState, bad: BadNumber, feeders: Mapping[int, BadInput], now: int) -> tuple[Kind, FindingBody]:
-    """feeders: the ranks that fed the first NaN into an operation, where that is known."""
+    """Kind and body for numbers gone bad. feeders: the ranks that fed the first NaN into an operation, empty if not
+    known.
+    """
     fine = [rank for rank in bad.all_ranks if rank not in bad.ranks]
     kind = Kind.NUMERIC_ALL if bad.everywhere and len(job.ranks) > 1 else Kind.NUMERIC_FIRST_RANK
     kind = Kind.NUMERIC_FIRST_RANK if feeders else kind

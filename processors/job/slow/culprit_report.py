@@ -13,12 +13,14 @@ from ..topology.culprit import Culprit
 
 
 def slow_body(job: JobState, *, scope: Scope, severity: Severity = Severity.TICKET, **rest: Any) -> FindingBody:
-    """What all findings about slow ranks have in common. rest: what ``finding_body.body`` asks for besides."""
+    """A body of kind ``rank_slow``. rest: what ``finding_body.body`` asks for besides."""
     return body(job, Kind.RANK_SLOW, bucket=Bucket.SPEED_REGRESSION, scope=scope, severity=severity, **rest)
 
 
 def suspects_of(job: JobState, culprit: Culprit, phase: str | None = None) -> list[SuspectEntry]:
-    """Whom to name: the node, its ranks, or nobody where the program is at fault."""
+    """Suspects to name: the node, its ranks, or nobody where the program is at fault. phase: where the
+    ranks are slow.
+    """
     if culprit.scope is Scope.NODE:
         return [node_suspect(culprit.node, culprit.ranks)]
     if culprit.scope is not Scope.RANK and not culprit.like:
@@ -27,7 +29,7 @@ def suspects_of(job: JobState, culprit: Culprit, phase: str | None = None) -> li
 
 
 def evidence_of_company(culprit: Culprit, now: int) -> list[EvidenceRow]:
-    """None where one rank is slow by itself."""
+    """A row on what slow ranks have in common; empty where one rank is slow by itself."""
     common = _in_common(culprit)
     return [evidence("steps.company", ranks_words(culprit.ranks), now, common)] if common else []
 

@@ -31,7 +31,10 @@ PACE_CHECK_STEPS = 4
 
 
 def judge_pace(job: JobState, now: int, ctx: Context) -> None:
-    """Whether steps take longer since some step, on all ranks; asked every so many steps."""
+    """Opens a finding where steps of all ranks take longer, or stall again and again; clears it once they do not.
+
+    A sudden change is looked for at each call, a lasting one each PACE_CHECK_STEPS steps.
+    """
     if not len(job.steps.pace):
         return
     is_due = job.steps.closed_step >= job.steps.pace_checked_step + PACE_CHECK_STEPS

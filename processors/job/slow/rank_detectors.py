@@ -40,7 +40,7 @@ MOST_BY_CHANCE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detected:
-    """place: the first bad one, which makes the finding's key."""
+    """What a detector has found, ready to be told. place: the first bad one, which makes the finding's key."""
 
     place: str
     body: FindingBody
@@ -49,7 +49,10 @@ class Detected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRankDetector:
-    """find: at a stamp, None where there is nothing. memory: of its findings. over: why one has ended, "" not yet."""
+    """A detector of slow ranks. find: at a stamp, None where there is nothing. memory: of its findings.
+
+    over: why a finding has ended, "" not yet.
+    """
 
     find: Callable[[JobState, int], Detected | None]
     memory: type[SlowRankMemory]
@@ -71,7 +74,7 @@ def _find_slow_rank(job: JobState, now: int) -> Detected | None:
 
 
 def detected_straggler(job: JobState, found: Straggler, now: int) -> Detected:
-    """The same as a finding."""
+    """Place, body and memory for a straggler found, of which ``register.open_finding`` makes a finding."""
     return Detected(
         place=f"rank {found.rank} step {found.onset_step}",
         body=slow_rank_report.straggler_body(job, found, now),
@@ -88,7 +91,10 @@ def detected_straggler(job: JobState, found: Straggler, now: int) -> Detected:
 
 
 def comparable_times(job: JobState) -> StepTimes:
-    """Where work has become uneven, the steps since: what varied less before would make anybody stand out."""
+    """Times of the steps that may be compared: where work has become uneven, only those since.
+
+    What varied less before would make anybody stand out.
+    """
     uneven = [finding.step for finding in job.findings.of_kind(Kind.SLOW_TOGETHER) if _is_wandering(finding)]
     return job.steps.times.since(max(uneven)) if uneven else job.steps.times
 
@@ -99,7 +105,7 @@ def _is_wandering(finding: OpenFinding) -> bool:
 
 
 def is_coupled(job: JobState, found: Straggler) -> bool:
-    """Whether the others' waits show that they wait for it."""
+    """Whether the others really wait for the straggler found, as their waits, starts and step lengths show."""
     ranks, starts = job.steps.times.ranks, job.steps.window.starts
     if not has_device_groups(job):
         return found.based or do_hosts_wait_for(starts, ranks, found)
@@ -113,7 +119,7 @@ def is_coupled(job: JobState, found: Straggler) -> bool:
 
 
 def was_always_slow(finding: OpenFinding) -> bool:
-    """As long as its steps are known, so perhaps by design."""
+    """Whether the finding is of a rank that was slow as long as its steps are known, so perhaps by design."""
     memory = finding.detail.memory
     return isinstance(memory, StragglerMemory) and not memory.based
 
@@ -236,6 +242,6 @@ for _each in SLOW_RANK_DETECTORS:
 
 
 def why_over(job: JobState, finding: OpenFinding) -> str:
-    """Why a finding of a slow rank has ended; "": it has not."""
+    """Why a finding of a slow rank has ended, for people; "": it has not."""
     over = _OVER.get(type(finding.detail.memory))
     return over(job, finding) if over is not None else ""

@@ -18,7 +18,7 @@ from .culprit_report import evidence_of_company, slow_body, suspects_of
 
 
 def late_device_body(job: JobState, found: LateDevice, now: int) -> FindingBody:
-    """A rank whose device comes late to what the others' devices wait in."""
+    """The body for a rank whose device comes late to the collectives in which the others' devices wait."""
     culprit = whose_slowness(job, (found.rank, *found.company), always=False)
     others = [int(rank) for rank in job.steps.times.ranks if rank not in culprit.ranks]
     was, each = ("was", "") if len(others) == 1 else ("were", " in the mean")
@@ -40,7 +40,7 @@ def late_device_body(job: JobState, found: LateDevice, now: int) -> FindingBody:
 
 
 def late_host_body(job: JobState, found: LateHost, now: int) -> FindingBody:
-    """A rank whose host launches its passes slower than before, so that its device waits."""
+    """The body for a rank whose host launches its passes slower than before, so that its device waits."""
     culprit = whose_slowness(job, (found.rank, *found.company), always=False)
     others = [int(rank) for rank in job.steps.times.ranks if rank not in culprit.ranks]
     others_take = f"{ranks_words(others)} {'takes' if len(others) == 1 else 'take'} {duration_words(found.others_ns)}"
@@ -83,7 +83,7 @@ def _late_body(
 
 
 def heavy_stage_body(job: JobState, found: HeavyStage, change: PaceChange, now: int) -> FindingBody:
-    """A pipeline stage whose passes take longer since the job's pace changed."""
+    """The body for a pipeline stage whose passes take longer since the job's pace changed."""
     others = [int(rank) for rank in job.steps.times.ranks if rank not in found.ranks]
     shows = (
         f"since step {change.step} the first pass through pipeline stage {found.stage} ({ranks_words(found.ranks)}) "

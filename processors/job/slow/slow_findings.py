@@ -30,7 +30,7 @@ ALWAYS_SLOW_TICKET_NS = 60_000_000_000
 
 
 def judge_speed(job: JobState, now: int, ctx: Context) -> None:
-    """A rank that became slow, in its steps or its saves, or is as fast as usual again; then the pace of all."""
+    """Opens and clears findings of ranks that are slow in their steps or saves; then judges the pace of all ranks."""
     slow = job.findings.of_kind(Kind.RANK_SLOW)
     for finding in slow:
         if because := why_over(job, finding):

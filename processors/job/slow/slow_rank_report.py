@@ -18,7 +18,9 @@ from .culprit_report import evidence_of_company, slow_body, suspects_of
 
 
 def straggler_body(job: JobState, found: Straggler, now: int) -> FindingBody:
-    """A rank whose own work takes longer than the others', since a step or always."""
+    """The body for a rank whose own work takes longer than the others': a ticket, or information if it
+    was always so.
+    """
     culprit = whose_slowness(job, (found.rank, *found.company), always=not found.based)
     others = [int(rank) for rank in job.steps.times.ranks if rank not in culprit.ranks]
     phase = phase_word(found.phase) if found.phase >= 0 else None
@@ -64,7 +66,7 @@ def straggler_body(job: JobState, found: Straggler, now: int) -> FindingBody:
 
 
 def drift_body(job: JobState, found: Drift, now: int) -> FindingBody:
-    """A rank that became slower by and by."""
+    """The body for a rank that became slower by and by."""
     others = [int(rank) for rank in job.steps.times.ranks if rank != found.rank]
     shows = (
         f"rank {found.rank} became slower by and by: its own work takes {duration_words(found.now_ns)} a step, "
@@ -85,7 +87,7 @@ def drift_body(job: JobState, found: Drift, now: int) -> FindingBody:
 
 
 def slow_writer_body(job: JobState, found: SlowWriter, now: int) -> FindingBody:
-    """A rank that writes its part of each checkpoint slower than before."""
+    """The body for a rank that writes its part of each checkpoint slower than before."""
     others = [int(rank) for rank in job.steps.saves.ranks if rank != found.rank]
     verb, wait = ("saves", "waits") if len(others) == 1 else ("save", "wait")
     beside = f", where {ranks_words(others)} {verb} in {duration_words(found.others_ns)}" if found.others_ns else ""

@@ -18,7 +18,10 @@ MOST_OF_IT = 0.7
 
 
 def slow_together_body(job: JobState, change: PaceChange, now: int, *, has_unseen_waits: bool = False) -> FindingBody:
-    """has_unseen_waits: the ranks are stages of a pipeline on devices, where nobody tells when a receive has ended."""
+    """The body for steps that take longer on all ranks alike.
+
+    has_unseen_waits: the ranks are stages of a pipeline on devices, where nobody tells when a receive has ended.
+    """
     shows = (
         f"since step {change.step} a step takes {duration_words(change.after_ns)} instead of "
         f"{duration_words(change.before_ns)} ({change.ratio - 1:+.0%}), on all ranks alike"
@@ -32,7 +35,9 @@ def slow_together_body(job: JobState, change: PaceChange, now: int, *, has_unsee
 
 
 def wandering_body(job: JobState, change: PaceChange, now: int) -> FindingBody:
-    """Steps are longer, and each time another rank is waited for: the work is uneven, nobody is slow."""
+    """The body for steps that are longer because another rank is waited for each time: work is uneven,
+    nobody is slow.
+    """
     shows = (
         f"since step {change.step} a step takes {duration_words(change.after_ns)} instead of "
         f"{duration_words(change.before_ns)} ({change.ratio - 1:+.0%}); all wait for another rank in each step, none "
@@ -43,7 +48,9 @@ def wandering_body(job: JobState, change: PaceChange, now: int) -> FindingBody:
 
 
 def stalls_body(job: JobState, stalls: Stalls, now: int) -> FindingBody:
-    """With ``stalls`` beside it: when each burst began and ended, in Unix seconds."""
+    """The body for stalls in which all ranks wait for data; ``stalls`` in it: begin and end of each burst, in Unix
+    seconds.
+    """
     shows = (
         f"since step {stalls.step} all ranks have waited for their data {len(stalls.bursts)} times, for some steps "
         f"each: {stalls.loss:.0%} of the time; the steps between take {duration_words(stalls.usual_ns)}, as before"

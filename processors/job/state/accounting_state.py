@@ -74,13 +74,13 @@ class Stretch:
 
 
 def no_lengths() -> np.ndarray:
-    """Of no step yet: shape (0, 2), end and own time of each in ns."""
+    """An empty table of step lengths, (0, 2) in ns. Columns: when a step ended, and how long it took."""
     return np.zeros((0, 2), np.int64)
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Mutable. world: its number within the job.
+    """A world's account of its seconds. Mutable. world: its number within the job.
 
     front_ns: everything before is accounted for; 0: nothing has begun. last_step: newest step taken, by the attempt's
     own count. lengths: (n, 2) end and ns of the newest plain steps. is_over: the job had ended at front_ns.
@@ -117,24 +117,30 @@ class Ledger:
 
     # --- what single events say -------------------------------------------------------------------------------------
     def note_begin(self, time_ns: int) -> None:
-        """The job's command, or a process of it, began."""
+        """The job's command, or a process of it, began at ``time_ns`` (Unix): the account begins there, unless it has
+        begun.
+        """
         if not self.front_ns:
             self.front_ns, self.changed = time_ns, True
 
     def note_started(self, time_ns: int) -> None:
-        """A process of the current attempt began."""
+        """A process of the current attempt began at ``time_ns`` (Unix); the earliest is kept."""
         self.note_begin(time_ns)
         if not self.started_ns or time_ns < self.started_ns:
             self.started_ns, self.changed = time_ns, True
 
     def note_exit(self, time_ns: int) -> None:
-        """A process of the current attempt is gone."""
+        """A process of the current attempt ended at ``time_ns`` (Unix); the first and the last exit are kept."""
         self.first_exit_ns = min(self.first_exit_ns or time_ns, time_ns)
         self.last_exit_ns = max(self.last_exit_ns, time_ns)
         self.changed = True
 
     def note_fault(self, cause: str, kind: str, onset_ns: int, detected_ns: int) -> None:
-        """A finding was opened, or is explained anew."""
+        """Keeps a finding that stops or slows the attempt, the newest MOST_FAULTS; of a known ``cause`` kind and onset
+        change.
+
+        cause: the finding's key. Times are Unix.
+        """
         known = next((fault for fault in self.faults if fault.cause == cause), None)
         if known is not None:
             known.kind, known.onset_ns = kind, onset_ns
@@ -143,19 +149,21 @@ class Ledger:
         self.changed = True
 
     def forget_fault(self, cause: str) -> None:
-        """It was none."""
+        """Drops the fault with this key: it was none. Nothing if there is none."""
         self.faults = [fault for fault in self.faults if fault.cause != cause]
         self.changed = True
 
     def note_cleared(self, cause: str, time_ns: int) -> None:
-        """A finding has ended; what it cost until then stays."""
+        """Notes when (Unix) the finding with this key ended; what it cost until then stays."""
         for fault in self.faults:
             if fault.cause == cause and not fault.cleared_ns:
                 fault.cleared_ns, self.changed = time_ns, True
 
     # --- when something ends ------------------------------------------------------------------------------------------
     def leave_attempt(self, steps_before: int) -> None:
-        """What was known of the attempt that is over goes. steps_before: those that the next one goes on from."""
+        """Forgets what was known of the attempt that is over, and counts it. steps_before: those that the next one goes
+        on from.
+        """
         self.faults, self.saving, self.evaluating = [], None, None
         self.end_slow()
         self.attempts += 1
@@ -164,7 +172,10 @@ class Ledger:
         self.changed = True
 
     def break_off(self, problem: str) -> None:
-        """The accounting has failed: what is told stays, and all that a later step could stumble over again goes."""
+        """The accounting has failed: counts the error, and drops all that a later step could stumble over again.
+
+        What was emitted stays. problem: goes into the next interval.
+        """
         self.errors, self.changed = self.errors + 1, True
         self.problem = f"error {self.errors} of the accounting: {problem}"
         self.first = self.open = self.saving = self.evaluating = None
@@ -172,13 +183,13 @@ class Ledger:
         self.end_slow()
 
     def end_slow(self) -> None:
-        """No rank is slow any more, as far as anybody knows."""
+        """Forgets the slow rank: none is slow any more, as far as anybody knows."""
         self.slow_cause, self.changed = "", True
         self.slow_reference_ns = self.slow_credit_ns = self.slow_evaluation_ns = 0
 
     # --- as a row of state --------------------------------------------------------------------------------------------
     def pack(self) -> bytes:
-        """Its row."""
+        """The ledger as a row of state, for ``unpack``."""
         values = {name: getattr(self, name) for name in _PLAIN}
         values["faults"] = [_fields(fault) for fault in self.faults]
         values["past"] = _fields(self.past)
@@ -195,7 +206,10 @@ class Ledger:
 
     @classmethod
     def unpack(cls, row: bytes, *, run: str, job: str) -> Ledger:
-        """Raises ValueError for a row that cannot be read."""
+        """A ledger from the row that ``pack`` made. run, job: whose intervals these are.
+
+        Raises ValueError for a row that is no row, KeyError or TypeError where fields are missing or unknown.
+        """
         values, arrays = unpack(row)
         ledger = cls(**{name: values[name] for name in _PLAIN})
         ledger.lengths = arrays["lengths"]

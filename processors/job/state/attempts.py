@@ -55,10 +55,10 @@ class Attempts:
     def place(
         self, launch: str, ranks: Collection[int] = (), *, started_ns: int = 0, started_local_ns: int = 0
     ) -> Place:
-        """Where a record of this launch belongs. ranks: those it speaks of, as far as one record tells.
+        """Where a record of this launch belongs; counts an unknown launch in, which may begin a new attempt.
 
-        started_ns: when a rank of it started, where that is what the record tells: in Unix time, to be compared between
-        nodes, and by the clock of ``note_end``.
+        ranks: those it speaks of, as far as one record tells. started_ns, started_local_ns: when a rank of it started,
+        0 where the record does not tell: in Unix time, to be compared between nodes, and by the clock of ``note_end``.
         """
         if 0 < self._ended_ns(launch) < started_local_ns:
             return self._live_again(launch, ranks, started_ns)
@@ -71,19 +71,25 @@ class Attempts:
         return self._come(launch, ranks, started_ns)
 
     def note_end(self, launch: str, ended_ns: int) -> None:
-        """A rank of this launch has ended. By any clock of its node, at best one that nobody sets."""
+        """Notes when a rank of this launch ended; only the first counts. ended_ns: by any clock of its node, best one
+        nobody sets.
+        """
         if launch in self.past:
             self.past[launch] = self.past[launch] or ended_ns
         elif launch in self.members:
             self.ended_ns.setdefault(launch, ended_ns)
 
     def note_over(self, launch: str) -> None:
-        """No rank of this launch will start any more."""
+        """Notes that this launch's launcher has ended too: no rank of it will start any more."""
         if launch in self.members:
             self.over.add(launch)
 
     def tell_token(self, launch: str, token: str) -> Place:
-        """A launch has told where its ranks met. Of two that met in different places one is of another attempt."""
+        """A launch has told where its ranks met (``token``): says where it belongs, and ends launches that met
+        elsewhere.
+
+        Of two that met in different places one is of another attempt: the older. BEGINS: a new attempt begins with it.
+        """
         place = self.place(launch)
         if place is Place.PAST:
             return place
@@ -164,7 +170,10 @@ class Attempts:
 
 
 def place_of(payload: Block | Event, attempts: Attempts) -> Place:
-    """Where a record belongs that carries the id of a launch. A block tells its ranks only where nothing else does."""
+    """Where a record belongs by its launch's id; tells ``attempts`` of the launch, its ranks, and ends of ranks.
+
+    A block tells its ranks only where nothing else does.
+    """
     launch = payload.identity.attempt
     if isinstance(payload, Event):
         ranks: Collection[int] = (payload.identity.rank,) if payload.identity.rank >= 0 else ()

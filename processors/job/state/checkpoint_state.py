@@ -23,7 +23,10 @@ class CheckpointState:
         self.restored_steps = -1
 
     def note_saving(self, rows: np.ndarray) -> None:
-        """STEPS rows (n,) in which a checkpoint was written: a later attempt will begin with the newest such step."""
+        """Takes the newest of these steps in which a checkpoint was written as the one a later attempt goes on from.
+
+        rows: STEPS (n,), n > 0.
+        """
         saving_ns = rows["phase_ns"][:, int(Phase.CHECKPOINT)]
         if int(np.maximum.reduce(saving_ns)) > 0:  # asked of every message
             self.saved_steps = self.steps_before + int(rows["step"][saving_ns > 0].max())

@@ -15,7 +15,10 @@ from ..detectors.slow.smallest_group_waits import no_inner_waits
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DeviceWindow:
-    """All on devices only, but ``starts``; ``passes`` in pipelines only. Each as the function that makes it says."""
+    """Tables of the detectors of late devices, each as the function that makes it says.
+
+    All are kept on devices only, but ``starts``; ``passes`` in pipelines only.
+    """
 
     looks: np.ndarray
     inner: np.ndarray
@@ -25,7 +28,7 @@ class DeviceWindow:
 
     @classmethod
     def empty(cls, ranks: int) -> DeviceWindow:
-        """Before the first step, for so many ranks."""
+        """A window before the first step. ranks: how many."""
         return cls(
             looks=no_looks(ranks),
             inner=no_inner_waits(ranks),
@@ -35,17 +38,19 @@ class DeviceWindow:
         )
 
     def drop_steps(self, first: int, last: int) -> None:
-        """Steps of a fault that is over. Of looks, which are added up over steps, all since then."""
+        """Drops steps ``first`` to ``last``, of a fault that is over; of looks, which are added up over steps, all
+        since then.
+        """
         self.looks = self.looks[self.looks[:, LAST] < first]
         for name in ("inner", "starts", "passes", "launches"):
             rows = getattr(self, name)
             setattr(self, name, rows[(rows[:, 0] < first) | (rows[:, 0] > last)])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """By name, as rows of state keep them: one row per step, one column per rank and more."""
+        """The tables by name, as rows of state keep them, for ``of_arrays``."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], ranks: int) -> DeviceWindow:
-        """As ``arrays`` gave them; empty what an earlier release did not keep. arrays: by name; times in ns."""
+        """A window from what ``arrays`` gave; tables that an earlier release did not keep are empty."""
         return cls(**{name: arrays.get(name, none) for name, none in cls.empty(ranks).arrays().items()})

@@ -19,12 +19,12 @@ class EndState:
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
-        """Nobody has ended."""
+        """Forgets all endings, as a new attempt begins; the job's own end stays."""
         self.endings: list[Ending] = []
         self.endings_judged_ns = 0
         self.raised: set[int] = set()
 
     def put_back(self, endings: list[Ending]) -> None:
-        """As they were saved."""
+        """Takes endings as they were saved in place of all known."""
         self.endings = endings
         self.raised = {ending.rank for ending in endings if ending.sort == "exception"}

@@ -32,7 +32,7 @@ class LateMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowWriterMemory:
-    """before_ns, now_ns: how long a save of this rank takes."""
+    """A rank whose saves are slow. before_ns, now_ns: how long one takes."""
 
     rank: int
     before_ns: int
@@ -41,7 +41,7 @@ class SlowWriterMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMemory:
-    """usual, rise: its excess at its best, and since, in step times."""
+    """A rank that became slow by and by. usual, rise: its excess at its best, and since, in step times."""
 
     rank: int
     rise: float
@@ -50,7 +50,9 @@ class DriftMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceMemory:
-    """before_ns, after_ns: a step of all ranks. wanders: another rank is late in each step."""
+    """Steps that take longer on all ranks. before_ns, after_ns: a step's length. wanders: another rank is late in each
+    step.
+    """
 
     before_ns: int
     after_ns: int
@@ -59,15 +61,17 @@ class PaceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallMemory:
-    """pause_steps: so many without a stall end it."""
+    """Stalls that come again. pause_steps: the longest pause between two of them; one twice as long ends them."""
 
     pause_steps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberMemory:
-    """usual: the norm that was, None where it is not that. good: steps with good numbers since. bad: None of an older
-    release."""
+    """Numbers gone bad. usual: the norm that was, None where it is not that. good: steps with good numbers since.
+
+    bad: None of an older release.
+    """
 
     bad: BadNumber | None
     usual: float | None = None
@@ -76,14 +80,14 @@ class NumberMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilentNodeMemory:
-    """Of which node nothing is seen."""
+    """The node of which nothing is seen."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllSilentMemory:
-    """since_ns: the bus's; who is heard after it is there again."""
+    """No node was heard. since_ns: bus stamp; a node that is heard after it is there again."""
 
     since_ns: int
 
@@ -104,8 +108,10 @@ SlowRankMemory = StragglerMemory | LateMemory | SlowWriterMemory | DriftMemory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingDetail:
-    """memory: of its detector. calls: whose lines are wanted. by_device: a device stands still, not its host. is_crash:
-    concluded from how ranks ended."""
+    """What a finding keeps for later. memory: of its detector. calls: whose lines are wanted.
+
+    by_device: a device stands still, not its host. is_crash: concluded from how ranks ended.
+    """
 
     memory: FindingMemory | None = None
     calls: tuple[AskedCall, ...] = ()

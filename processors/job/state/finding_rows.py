@@ -43,7 +43,7 @@ _NAMES_OF = {kind: name for name, kind in _NAMES.items()}
 
 
 def write_finding(finding: OpenFinding) -> dict[str, Any]:
-    """Its JSON."""
+    """An open finding as JSON values, for ``read_finding``."""
     shown = write_body(finding.shown) if finding.shown is not None else {}
     names = (each.name for each in fields(finding) if each.name not in ("body", "shown", "detail"))
     said = {"body": write_body(finding.body), "shown": shown, "detail": write_detail(finding.detail)}
@@ -51,7 +51,9 @@ def write_finding(finding: OpenFinding) -> dict[str, Any]:
 
 
 def read_finding(values: dict[str, Any]) -> OpenFinding:
-    """Of this release or an earlier one. Raises KeyError, TypeError or ValueError for what is none."""
+    """A finding that this release or an earlier one wrote. Raises KeyError, TypeError or ValueError for
+    what is none.
+    """
     detail = read_detail(values["detail"])
     body, shown = read_body(values["body"]), read_body(values["shown"]) if values["shown"] else None
     # An earlier release did not say it in the body.
@@ -61,7 +63,7 @@ def read_finding(values: dict[str, Any]) -> OpenFinding:
 
 
 def write_detail(detail: FindingDetail) -> dict[str, Any]:
-    """Its JSON."""
+    """A finding's detail as JSON values, for ``read_detail``."""
     return {
         "memory": write_memory(detail.memory),
         "calls": [list(each) for each in detail.calls],
@@ -71,7 +73,7 @@ def write_detail(detail: FindingDetail) -> dict[str, Any]:
 
 
 def read_detail(written: Mapping[str, Any]) -> FindingDetail:
-    """Of this release or an earlier one. Raises KeyError or TypeError for what is none."""
+    """A detail that this release or an earlier one wrote. Raises KeyError, TypeError or ValueError for what is none."""
     memory = read_memory(written["memory"]) if "memory" in written else memory_of_older(written)
     calls = (
         AskedCall(int(rank), int(group), bool(p2p), int(seq)) for rank, group, p2p, seq in written.get("calls", ())
@@ -81,12 +83,12 @@ def read_detail(written: Mapping[str, Any]) -> FindingDetail:
 
 
 def write_memory(memory: FindingMemory | None) -> dict[str, Any] | None:
-    """Its JSON, under its name."""
+    """What a detector remembers, as JSON values under its name; None for None."""
     return None if memory is None else {_NAMES_OF[type(memory)]: asdict(memory)}
 
 
 def read_memory(written: Mapping[str, Any] | None) -> FindingMemory | None:
-    """Raises KeyError or TypeError for what is none."""
+    """What ``write_memory`` wrote; None for None or {}. Raises KeyError, TypeError or ValueError for what is none."""
     if not written:
         return None
     ((name, values),) = written.items()
@@ -98,7 +100,7 @@ def read_memory(written: Mapping[str, Any] | None) -> FindingMemory | None:
 
 
 def memory_of_older(detail: Mapping[str, Any]) -> FindingMemory | None:
-    """What a release that wrote no names has remembered: known by what stands in it."""
+    """What a release that wrote no names has remembered, known by its fields; None where these are of no detector."""
     rank = int(detail.get("rank", -1))
     if "excess" in detail:
         return StragglerMemory(**{**detail, "company": tuple(detail.get("company", ()))})

@@ -65,7 +65,9 @@ class JobGroups:
         self._places = Places.of(())
 
     def add(self, group: Group) -> int:
-        """The job's index of the group, new or known."""
+        """The job's index of the group; one whose uid is not known is added first, without members if its ranks are
+        malformed.
+        """
         index = self._index.get(group.uid)
         if index is not None:
             return index
@@ -88,17 +90,19 @@ class JobGroups:
         return index
 
     def index_of(self, uid: str) -> int | None:
-        """This job's index of the group with that uid."""
+        """The job's index of the group with that uid; None: not known."""
         return self._index.get(uid)
 
     def name_of(self, index: int) -> str:
-        """As people call it; "?" of one that is not known."""
+        """The group's label, as people call it; "?" for an index that is not known."""
         if not 0 <= index < len(self.known):
             return "?"
         return self.known[index].label
 
     def lookup(self, groups: tuple[Group, ...]) -> np.ndarray:
-        """Maps a block's own group indices to this job's, and len(groups) to NO_GROUP; new groups are added."""
+        """An array that maps a block's own group indices to the job's, and len(groups) to NO_GROUP. Unknown groups are
+        added.
+        """
         # Decoding gives equal lists of groups as one object: comparing them would cost more than all else here.
         found = self._lookups.get(id(groups))
         if found is not None and found[0] is groups:
@@ -112,7 +116,10 @@ class JobGroups:
 
     # --- members' rows ------------------------------------------------------------------------------------------------
     def places_of(self, arrived: Arrived) -> GroupPlaces:
-        """arrived: GROUP_PROGRESS. A node sends rows of the same ranks and groups each second: found once."""
+        """Which rows are of members, and where these members' rows are kept. arrived: GROUP_PROGRESS.
+
+        A node sends rows of the same ranks and groups each second, so the answer is remembered.
+        """
         rows = arrived.rows
         key = id(arrived.groups), rows["rank"].tobytes(), rows["group"].tobytes()
         known = self._places_of_rows.get(key)
@@ -130,28 +137,34 @@ class JobGroups:
         return found
 
     def places(self) -> Places:
-        """Where ranks stand within groups."""
+        """Places of ranks within all known groups, brought up to date."""
         if self._places.groups < len(self.members):
             self._places = self._places.with_more(self.members[self._places.groups :])
         return self._places
 
     def rows_of(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Newest progress rows of a group's members and when they came, as views."""
+        """Newest GROUP_PROGRESS rows of a group's members, and the stamps at which they came (0 never), as views."""
         first = self.first[index]
         last = first + self.members[index].size
         return self.rows[first:last], self.stamps[first:last]
 
     def note_ages(self, place: np.ndarray | slice, rows: np.ndarray) -> None:
-        """These rows are the newest of their members: how long each has had an operation open."""
+        """Keeps for how long each of these members has had an operation open. place: of the rows; rows:
+        GROUP_PROGRESS.
+        """
         still = rows["open"]
         self.open_ages_ns[place] = np.where(still < 0, rows["moved_age_ns"], rows["open_age_ns"] * (still > 0))
 
     def note_ends(self, groups: np.ndarray, rows: np.ndarray) -> None:
-        """GROUP_PROGRESS rows of these groups have come. groups, rows: (n,)."""
+        """Remembers which groups' ends of calls are told. groups: (n,), of each row; rows: (n,) of GROUP_PROGRESS."""
         self.tells_ends[groups[rows["completed"] > 0]] = True
 
     def blind(self, ranks: set[int]) -> set[tuple[int, int]]:
-        """(group, rank) pairs that must neither vote nor be missed. ranks: those of whom nothing is seen."""
+        """(group, rank) pairs that must neither vote nor be missed: of ``ranks``, and those whose rows say that they
+        are blind.
+
+        ranks: those of whom nothing is seen.
+        """
         pairs = {(group, rank) for rank in ranks for group in range(len(self.known))}
         if self.rows["blind"].any():
             for index, members in enumerate(self.members):
@@ -161,13 +174,15 @@ class JobGroups:
 
     # --- on devices ---------------------------------------------------------------------------------------------------
     def are_on_device(self) -> np.ndarray:
-        """``on_device`` as an array."""
+        """By group, whether a device does its operations."""
         if self._on_device.size != len(self.on_device):
             self._on_device = np.array(self.on_device, bool)
         return self._on_device
 
     def device_gaps_ns(self) -> np.ndarray:
-        """``device_gaps`` by group; of groups that no device serves, and for such ranks, no gap is too long."""
+        """By group, the longest time in ns that a device needed to end an operation; of host groups the largest number
+        there is.
+        """
         if self._device_gaps_ns is None or self._device_gaps_ns.size != len(self.known):
             gaps_ns = np.where(self.are_on_device(), 0, _NEVER_NS)
             gaps_ns[list(self.device_gaps)] = list(self.device_gaps.values())
@@ -175,19 +190,19 @@ class JobGroups:
         return self._device_gaps_ns
 
     def forget_device_gaps(self) -> None:
-        """Nothing is known of any step."""
+        """Forgets the longest gaps of all device groups."""
         self.device_gaps = {}
         self._device_gaps_ns = None
 
     def note_device_gap(self, group: int, gap_ns: int) -> None:
-        """The longest so far."""
+        """Sets the group's longest gap to ``gap_ns``, whatever it was."""
         self.device_gaps[group] = gap_ns
         if self._device_gaps_ns is not None and group < self._device_gaps_ns.size:
             self._device_gaps_ns[group] = gap_ns
         self._unsaved.steps = True
 
     def inner_groups(self, ranks: np.ndarray) -> np.ndarray:
-        """By rank (n,), the smallest group on devices that it is in to do something together."""
+        """By rank (n,), the smallest group on devices in which it does something together with others; -1: none."""
         joins = self._joins()
         key = len(self.known), ranks.size, int(joins.sum())
         if self._inner is None or self._inner[0] != key:
@@ -211,7 +226,7 @@ class JobGroups:
         return self._shape
 
     def forget_shape(self) -> None:
-        """A rank, or the node of one, is new."""
+        """To be called when a rank, or the node of one, is new: ``shape`` is made anew at its next call."""
         self._shape = None
 
     def _one_clock(self, sizes: np.ndarray, ranks: Mapping[int, RankFacts]) -> np.ndarray:

@@ -51,11 +51,15 @@ class JobState:
         self.begin_attempt("")
 
     def name_attempt(self, attempt: str) -> None:
-        """The one that runs, or ran last."""
+        """Sets the name of the attempt that runs, or ran last."""
         self.attempt = self.findings.attempt = attempt
 
     def begin_attempt(self, attempt: str) -> None:
-        """Forgets everything that belongs to a set of processes; findings stay."""
+        """Forgets everything that belongs to a set of processes (ranks, groups, progress, steps) and names the new
+        attempt.
+
+        Findings stay.
+        """
         self.name_attempt(attempt)
         if self.judge_left:
             self.judged_by, self.judge_left = "", False
@@ -83,8 +87,12 @@ class JobState:
         self.unsaved.steps = True
 
     def take_sort_of_steps(self, *, inferred: bool) -> bool:
-        """Whether step rows of this sort count: steps of an optimizer take the place of inferred ones, which a loop
-        before training may have made, and are never followed by them."""
+        """Whether step rows of this sort count: an optimizer's take the place of inferred ones, never the other way
+        round.
+
+        A loop before training may have made inferred ones; the first row of an optimizer drops all steps known till
+        then.
+        """
         if inferred != self.inferred:
             if inferred and self.steps.are_seen():
                 return False
@@ -96,7 +104,7 @@ class JobState:
 
     # --- ranks ------------------------------------------------------------------------------------------------------
     def facts(self, rank: int) -> RankFacts:
-        """To be read or changed: known from now on."""
+        """What is known of the rank, to be read or changed; an unknown rank is added."""
         facts = self.ranks.get(rank)
         if facts is None:
             facts = self.ranks[rank] = RankFacts()
@@ -105,7 +113,7 @@ class JobState:
         return facts
 
     def set_node(self, rank: int, node: str) -> None:
-        """Where the rank runs."""
+        """Notes on which node the rank runs; nothing for "". A live rank that moves is noted as moved."""
         facts = self.facts(rank)
         if node and facts.node != node:
             if facts.node and not facts.exited_ns:
@@ -117,7 +125,7 @@ class JobState:
             self.unsaved.facts = True
 
     def set_nodes(self, ranks: np.ndarray, node: str) -> None:
-        """The same for all ranks (n,) of a message, which are nearly always those of the one before."""
+        """Notes on which node all ranks (n,) of a message run; cheap where they are the ones told last."""
         told = ranks.tobytes()
         if self._homes.get(node) != told:
             for rank in ranks.tolist():
@@ -126,19 +134,19 @@ class JobState:
             self._homes[node] = told
 
     def node_of(self, rank: int) -> str:
-        """Its name; "" where it is not known."""
+        """The name of the node that the rank runs on; "" where it is not known."""
         facts = self.ranks.get(rank)
         return facts.node if facts else ""
 
     def hidden_ranks(self) -> set[int]:
-        """Ranks that were seen and cannot be any more: nothing comes from their node."""
+        """Ranks that were seen and have not left, but from whose node nothing comes any more."""
         unheard = self.nodes.unheard()
         if not unheard:
             return set()
         return {rank for rank, facts in self.ranks.items() if facts.node in unheard and not facts.exited_ns}
 
     def expected_ranks(self) -> np.ndarray:
-        """By rank, as far as any is known: whether it is there and seen, so that it will end its steps."""
+        """By rank, as far as any is known: whether it is alive and seen, so that it will end its steps."""
         if self._expected is None or self.unsaved.facts:
             expected = np.zeros(max(self.steps.newest_step.size - 1, *self.ranks, 0) + 1, bool)
             unseen = self.blind_ranks | self.hidden_ranks()
@@ -147,24 +155,25 @@ class JobState:
         return self._expected
 
     def settle_facts(self) -> None:
-        """What changed is saved: from here on ``unsaved.facts`` tells what came since."""
+        """To be called when facts were saved: from here on ``unsaved.facts`` tells what came since."""
         self.unsaved.facts = False
         self._expected = None
 
     def has_left(self, rank: int) -> bool:
-        """Its process is gone."""
+        """Whether the rank's process is gone; False for an unknown rank."""
         facts = self.ranks.get(rank)
         return facts is not None and bool(facts.exited_ns)
 
     def alive(self) -> list[int]:
-        """Ranks that started or were seen, and have not left."""
+        """Ranks that started or were seen, and have not left, ascending."""
         return [rank for rank, facts in sorted(self.ranks.items()) if not facts.exited_ns]
 
     def note_blind(self, ranks: np.ndarray, levels: np.ndarray, hook_states: np.ndarray) -> None:
-        """Who cannot be seen now. Hooks count calls at every level, so numbers agree again once the level is back.
+        """Updates which ranks cannot be seen now: recording is off, or their hooks are disabled.
 
-        A rank whose hooks are not in yet (no hook state, level still off) has not begun: nothing is hidden.
-        ranks, levels, hook_states: (n,) of PROGRESS rows.
+        Hooks count calls at every level, so numbers agree again once the level is back. A rank whose hooks are not in
+        yet (no hook state, level still off) has not begun: nothing is hidden. ranks, levels, hook_states: (n,) of
+        PROGRESS rows.
         """
         off = (levels == int(Level.OFF)) & (hook_states != 0)
         disabled = (hook_states & int(HookState.DISABLED)) != 0
@@ -178,11 +187,11 @@ class JobState:
 
     # --- time -------------------------------------------------------------------------------------------------------
     def schedule(self, due_ns: int) -> None:
-        """Asks for a look at this stamp, or earlier if one is already wanted earlier."""
+        """Asks for a look at this stamp (the bus's ns); an earlier one that is wanted already stays. Nothing for 0."""
         if due_ns and (not self.due_ns or due_ns < self.due_ns):
             self.due_ns = due_ns
 
     def next_due_ns(self) -> int:
-        """When something has to be done: a look, or what is gathered has to be taken; 0 never."""
+        """When something has to be done next: a look, or taking what is gathered; a bus stamp in Unix ns, 0 never."""
         take_ns = self.gathering.due_ns
         return min(self.due_ns, take_ns) if self.due_ns and take_ns else self.due_ns or take_ns

@@ -36,14 +36,14 @@ class Gathered:
 
 
 def block_of_row(blocks: Sequence[Gathered]) -> np.ndarray:
-    """Of the blocks' rows, one after the other: which block each is of."""
+    """For each row of all blocks, one block after the other: the index of its block."""
     if len(blocks) == 1:  # each of a small job's messages
         return np.zeros(blocks[0].arrived.rows.size, np.intp)
     return np.arange(len(blocks)).repeat([block.arrived.rows.size for block in blocks])
 
 
 class Gathering:
-    """Owned by the job's state."""
+    """Blocks of a job that are held, to be taken many at a time. Owned by the job's state."""
 
     __slots__ = ("_blocks", "_told", "due_ns")
 
@@ -54,25 +54,25 @@ class Gathering:
         self.due_ns = 0
 
     def holds(self, name: EventName, node: str) -> bool:
-        """Whether this node has told of the same already."""
+        """Whether a block of this table of this node is held already."""
         return (name, node) in self._told
 
     def add(self, block: Gathered) -> None:
-        """Hold a block; the first one sets when all are taken."""
+        """Holds a block; the first one sets ``due_ns``, when all are to be taken."""
         self._blocks.append(block)
         self._told.add((block.name, block.node))
         if not self.due_ns:
             self.due_ns = block.stamp_ns + HOLD_NS
 
     def take(self) -> list[Gathered]:
-        """All of them, in order of arrival."""
+        """Removes and returns all blocks held, in order of arrival."""
         blocks, self._blocks, self.due_ns = self._blocks, [], 0
         self._told.clear()
         return blocks
 
     # --- as a row of state --------------------------------------------------------------------------------------------
     def pack(self) -> bytes:
-        """The row of what is held."""
+        """What is held as a row of state, for ``read``."""
         arrays: dict[str, np.ndarray] = {}
         for place, block in enumerate(self._blocks):
             arrays[f"rows/{place}"] = block.arrived.rows
@@ -83,7 +83,7 @@ class Gathering:
         return pack({"blocks": [(block.name.value, block.node) for block in self._blocks]}, arrays)
 
     def read(self, row: bytes) -> None:
-        """Takes up what ``pack`` has written."""
+        """Holds what ``pack`` has written, besides what is held. Raises ValueError or KeyError for another row."""
         values, arrays = unpack(row)
         numbers = arrays["numbers"].tolist()
         for place, (name, node) in enumerate(values["blocks"]):

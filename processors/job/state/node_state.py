@@ -23,12 +23,12 @@ class NodeState:
         self.listened_ns = self.looked_ns = 0
 
     def begin_attempt(self) -> None:
-        """Clocks and words of progress belong to a set of processes."""
+        """Forgets clock offsets and when progress was heard: they belong to a set of processes."""
         self.offsets = {}
         self.heard_ns = self.listen_due_ns = 0
 
     def facts(self, node: str) -> NodeFacts:
-        """To be changed: known from now on."""
+        """What is known of the node, to be changed; an unknown node is added."""
         facts = self.known.get(node)
         if facts is None:
             facts = self.known[node] = NodeFacts()
@@ -36,16 +36,18 @@ class NodeState:
         return facts
 
     def offset_of(self, node: str) -> int | None:
-        """From this node's monotonic clock to the one clock of all times here; None unknown."""
+        """Ns to add to this node's monotonic clock for the clock of all times here; None: not known."""
         offset = self.offsets.get(node)
         if offset is None and node in self.known:
             offset = self.known[node].offset_ns or None
         return offset
 
     def unheard(self) -> set[str]:
-        """From which nothing comes, whether that was announced or not (``NodeFacts.is_lost``: it was not)."""
+        """Names of nodes from which nothing comes, whether that was announced or not (``NodeFacts.is_lost``: it was
+        not).
+        """
         return {name for name, node in self.known.items() if node.state != "here"}
 
     def are_missing(self) -> bool:
-        """Whether nodes are expected from which nothing comes: absent ranks may be there, and well."""
+        """Whether fewer nodes are here than expected: absent ranks may be on the others, and well."""
         return self.expected > sum(1 for node in self.known.values() if node.state == "here")

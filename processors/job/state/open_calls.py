@@ -16,7 +16,9 @@ _NONE = np.zeros((0, 4), np.int64)
 
 
 class OpenCalls:
-    """(n, 4): rank, group, sequence, stamp at which it was seen open."""
+    """Calls seen open at a flush, at most about MOST_OPEN_CALLS: rank, group, sequence, stamp at which
+    each was seen.
+    """
 
     __slots__ = ("_calls",)
 
@@ -27,8 +29,10 @@ class OpenCalls:
         return len(self._calls)
 
     def end(self, rows: np.ndarray) -> None:
-        """COLLECTIVES rows, some of which tell of ends. Over are the calls up to the last of their rank and group that
-        ended: calls of a group end in order, or nearly. rows: (n,)."""
+        """Drops calls up to the last that ended of their rank and group: calls of a group end in order, or nearly.
+
+        rows: (n,) of COLLECTIVES, some of which tell of ends.
+        """
         rows = pick(rows, rows["done_ns"] > 0)
         if not rows.size or not len(self._calls):
             return
@@ -44,7 +48,11 @@ class OpenCalls:
             self._calls = self._calls[still]
 
     def add(self, rows: np.ndarray, stamps_ns: np.ndarray) -> bool:
-        """COLLECTIVES rows that are open; stamps_ns: at which each was seen. False: there is no room."""
+        """Adds open calls. False, and adds none, where MOST_OPEN_CALLS are held. stamps_ns: (n,), when each was seen
+        open.
+
+        rows: (n,) of COLLECTIVES.
+        """
         if len(self._calls) >= MOST_OPEN_CALLS:
             return False
         new = np.empty((rows.size, 4), np.int64)
@@ -54,21 +62,21 @@ class OpenCalls:
         return True
 
     def take_seen_until(self, stamp_ns: int) -> np.ndarray:
-        """Takes out those that were seen open at that stamp or before."""
+        """Removes and returns, one row per call, those that were seen open at that stamp or before."""
         old = self._calls[:, _STAMP] <= stamp_ns
         taken, self._calls = self._calls[old], self._calls[~old]
         return taken
 
     def put_back(self, calls: np.ndarray) -> None:
-        """They stay open. calls: one row per call, as ``as_array`` gives them."""
+        """Adds calls that stay open. calls: one row per call, as ``take_seen_until`` and ``as_array`` give them."""
         self._calls = np.concatenate([self._calls, calls])
 
     def first_stamp_ns(self) -> int:
-        """When the oldest was seen; there must be one."""
+        """When the oldest open call was seen, a bus stamp. Raises ValueError where there is none."""
         return int(self._calls[:, _STAMP].min())
 
     def as_array(self) -> np.ndarray:
-        """As the row of state keeps it, one row per call."""
+        """All open calls for the row of state, one row per call: rank, group, sequence, stamp."""
         return self._calls
 
 

@@ -26,7 +26,7 @@ class Arrived:
     groups: np.ndarray | None = None
 
     def group_of(self, rows: np.ndarray) -> np.ndarray:
-        """The job's group numbers of some of the rows. rows: (n,)."""
+        """By row, the job's number of its group. rows: (n,), some or all of ``self.rows``."""
         groups = rows["group"]
         return groups if self.groups is None else self.groups[np.minimum(groups, self.groups.size - 1)]
 
@@ -41,7 +41,9 @@ class OpenChunk:
         self.is_written = False
 
     def write(self) -> bytes:
-        """The row; from then on what comes goes into another chunk."""
+        """The parts so far as a row of state; drops them and marks the chunk as written, so that new rows go into
+        another one.
+        """
         arrays: dict[str, np.ndarray] = {}
         for number, (name, part) in enumerate(self.parts):
             arrays[f"{name}/{number}"] = part.rows
@@ -53,7 +55,10 @@ class OpenChunk:
 
 
 class OpenRows:
-    """Owned by the job's state. times: columns that hold times of the node, 0 meaning none."""
+    """Rows of one table for steps that are not closed. Owned by the job's state.
+
+    times: columns that hold times of the node, 0 meaning none.
+    """
 
     __slots__ = ("_arrived", "_buffer", "_settled", "_times", "_unsaved", "replaced", "size")
 
@@ -70,12 +75,12 @@ class OpenRows:
 
     @property
     def dtype(self) -> np.dtype:
-        """Fields of a row, as they came from the agent."""
+        """The dtype of a row."""
         dtype: np.dtype = self._buffer.dtype
         return dtype
 
     def add(self, arrived: Arrived, *, saved: bool = False) -> None:
-        """Takes the rows over: they must not change any more."""
+        """Adds the rows of a message, which must not change any more. saved: they are in the state already."""
         if self._arrived and (self._arrived[0].groups is None) != (arrived.groups is None):
             self._settle()
         self._arrived.append(arrived)
@@ -90,7 +95,7 @@ class OpenRows:
         return self._buffer[: self._settled]
 
     def keep(self, rows: np.ndarray) -> None:
-        """Replaces everything by these rows of ``all()`` (a copy of them)."""
+        """Replaces everything by a copy of ``rows``, which are rows of ``all()``."""
         if rows.size:
             copy_into(self._buffer, 0, rows)
         self._settled = self.size = rows.size
@@ -98,12 +103,12 @@ class OpenRows:
         self.replaced += 1
 
     def take_unsaved(self) -> list[Arrived]:
-        """What was added since the last call."""
+        """Messages added since the last call, or since ``take_everything``; they count as saved then."""
         unsaved, self._unsaved = self._unsaved, []
         return unsaved
 
     def take_everything(self) -> list[Arrived]:
-        """The same for someone who has forgotten what was taken before."""
+        """All rows held as one message, or [] for none; they count as saved then."""
         self._unsaved = []
         rows = self.all()
         return [Arrived(rows=copy_of(rows))] if rows.size else []

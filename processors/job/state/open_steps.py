@@ -33,7 +33,7 @@ class OpenSteps:
         self._next_length = (-1, -1, -1), 0
 
     def next_length_ns(self, closed_step: int) -> int:
-        """The mean length of the step after the last closed one, by those rows that are in; 0 where none is."""
+        """The mean length in ns of the step after ``closed_step``, by those rows that are in; 0 where none is."""
         rows = self.steps
         known = closed_step, rows.replaced, rows.size
         if self._next_length[0] != known:  # asked of every message while devices are behind their hosts
@@ -43,5 +43,5 @@ class OpenSteps:
 
 
 def mean_length_ns(rows: np.ndarray) -> int:
-    """Of STEPS rows (n,), of which there are some."""
+    """The mean length of steps. rows: STEPS (n,), n > 0."""
     return int(np.add.reduce(rows["end_ns"] - rows["begin_ns"])) // rows.size

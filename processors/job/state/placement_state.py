@@ -23,6 +23,6 @@ class PlacementState:
         self.gpus_held = 0
 
     def note_move(self, rank: int, before: str, now: str) -> None:
-        """The first rank that two nodes tell of."""
+        """Notes that two nodes tell of this rank; only the first such rank is kept. before, now: names of the nodes."""
         if self.moved is None:
             self.moved = MovedRank(rank=rank, before=before, now=now)

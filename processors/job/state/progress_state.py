@@ -27,13 +27,13 @@ class ProgressState:
         self.joining_looked_ns = 0
 
     def row_of(self, rank: int) -> np.void | None:
-        """None: it has told of none."""
+        """The rank's newest PROGRESS row; None: it has told of none."""
         if 0 <= rank < self.rows.size and self.stamps[rank]:
             return self.rows[rank]  # type: ignore[no-any-return]
         return None
 
     def grow(self, rank: int) -> None:
-        """Makes room for this rank."""
+        """Makes room for this rank, below MOST_RANKS."""
         if rank >= self.rows.size:
             size = min(MOST_RANKS, max(rank + 1, 2 * self.rows.size))
             self.rows = np.concatenate([self.rows, np.zeros(size - self.rows.size, PROGRESS)])
@@ -42,9 +42,9 @@ class ProgressState:
             self.rare_until_ns = np.concatenate([self.rare_until_ns, more])
 
     def note_calls(self, rows: np.ndarray, groups: JobGroups) -> None:
-        """COLLECTIVES rows of a job that shows no steps: what its ranks do between two calls is all that is known.
+        """Adds calls to what is usual between two calls, for a job that shows no steps. rows: (n,) of COLLECTIVES.
 
-        rows: (n,).
+        Rows of unknown groups, and of ranks that are no members, are left out.
         """
         rows = rows[rows["group"] < len(groups.known)]
         found = groups.places().find(rows["group"], rows["rank"])

@@ -95,7 +95,7 @@ class NodeFacts:
 
     @property
     def is_lost(self) -> bool:
-        """Nothing comes from it, and nobody has said why: it is gone, or only its whichrank is."""
+        """Whether nothing comes from it, and nobody has said why: it is gone, or only its whichrank is."""
         return self.state in ("closed", "silent")
 
 

@@ -90,9 +90,10 @@ def _put(job: JobState, path: str, value: Any) -> None:
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 def save_job(job: JobState, table: Table) -> None:
-    """Writes the rows that changed since the last call; those that hold the whole job when they are needed.
+    """Writes the rows that changed since the last call to ``table``, and settles what was unsaved.
 
-    Of a job of 16,384 ranks ``progress`` is 6 MB, and 2,000 messages a second change it.
+    Rows that hold the whole job are made only when they are needed: of a job of 16,384 ranks ``progress`` is 6 MB, and
+    2,000 messages a second change it.
     """
     if job.unsaved.facts:
         table.put_later("facts", lambda: pack(_facts_values(job)))
@@ -195,7 +196,7 @@ def _written_rank(facts: RankFacts) -> dict[str, Any]:
 
 
 def write_attempts(attempts: Attempts) -> dict[str, Any]:
-    """As they stand among the facts."""
+    """The attempts as JSON values, for ``read_attempts``."""
     return {
         "count": attempts.count,
         "founder": attempts.founder,
@@ -245,7 +246,9 @@ def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 def load_job(table: Table) -> JobState | None:
-    """The state as last saved; None if there is none. Raises KeyError, TypeError or ValueError for what is none."""
+    """The job as ``save_job`` last wrote it; None if nothing is there. Raises KeyError, TypeError or ValueError for
+    what is none.
+    """
     facts, clock = table.get("facts"), table.get("clock")
     if facts is None or clock is None:
         return None
@@ -307,7 +310,9 @@ def _rank_facts(values: dict[str, Any]) -> RankFacts:
 
 
 def read_attempts(values: dict[str, Any]) -> Attempts:
-    """The inverse of ``write_attempts``, of earlier releases too. Raises KeyError for what are none."""
+    """Attempts from what ``write_attempts`` of this release or an earlier one gave. Raises KeyError for
+    what are none.
+    """
     attempts = Attempts()
     attempts.count, attempts.founder = values["count"], values["founder"]
     attempts.name = values.get("name", attempts.founder)

@@ -63,9 +63,9 @@ class StepHistory:
         return bool(self.newest_step.size)
 
     def note_newest(self, ranks: np.ndarray, steps: np.ndarray) -> bool:
-        """Remembers the newest step row of each rank. True: some have told of none before.
+        """Keeps the newest step that each rank has told of. True: some rank has told of none before.
 
-        ranks, steps: (n,) of STEPS rows.
+        ranks, steps: (n,) of STEPS rows, n > 0.
         """
         ranks = ranks.astype(np.intp)
         highest = int(np.maximum.reduce(ranks))
@@ -106,9 +106,10 @@ class StepHistory:
         self._unsaved.steps = True
 
     def note_pace(self, closed_rows: int) -> None:
-        """Remembers the step time from which on steps are looked at at once; to be called when steps were closed.
+        """Sets from which length on a step is looked at at once, ``slow_step_ns``; 0 with too few steps.
 
-        closed_rows: how many rows were joined for it. Where they are many, even steps are known after fewer of them.
+        To be called when steps were closed. closed_rows: how many rows were joined for it. Where they are many, even
+        steps are known after fewer of them.
         """
         recent = np.sort(self.times.duration_ns[-64:])
         self.slow_step_ns = 0
@@ -122,12 +123,14 @@ class StepHistory:
         self.slow_step_ns = max(int(recent[int(0.8 * recent.size)]), usual + int(SMALLEST_EXCESS / 2 * usual))
 
     def median_length_ns(self) -> int:
-        """Of the last plain steps; 0: there are none."""
+        """The median length of the last plain steps, in ns; 0: there are none."""
         recent = self.times.duration_ns[-32:]
         return int(median(recent)) if recent.size else 0
 
     def drop(self, first: int, last: int) -> None:
-        """Takes the steps of a fault that is over out of the window, so that they never count as usual."""
+        """Takes steps ``first`` to ``last``, of a fault that is over, out of the window, so that they never count as
+        usual.
+        """
         self.drift = self.drift[self.drift[:, 0] < first]
         self.window.drop_steps(first, last)
         old = self.times
@@ -144,19 +147,23 @@ class StepHistory:
         self._unsaved.steps = True
 
     def begin_sight(self, ranks: np.ndarray) -> None:
-        """From here on steps are seen whole: what was measured without that is no measure for them. ranks: (n,)."""
+        """From here on steps are seen whole: begins a new window of ``ranks`` (n,), as what was measured before is no
+        measure.
+        """
         self.sighted = True
         if self.times.steps.size:
             self._begin_window(ranks)
 
 
 def no_pace() -> np.ndarray:
-    """(n, 7): step, begin, pace, all ranks' own work, of it data, exchange, length."""
+    """An empty table of paces, (0, 7). Columns, ns but the first: step, begin, pace, own work, of it data, exchange,
+    length.
+    """
     return np.zeros((0, 7), np.int64)
 
 
 def empty_times(ranks: np.ndarray) -> StepTimes:
-    """Of no step. ranks: (n,)."""
+    """Times of no step. ranks: (n,), of the columns."""
     return StepTimes(
         ranks=ranks,
         steps=np.zeros(0, np.int64),

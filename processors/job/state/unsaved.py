@@ -19,5 +19,5 @@ class Unsaved:
     gathering: bool = False
 
     def change_all(self) -> None:
-        """Another attempt begins."""
+        """Marks facts, progress and steps as to be written."""
         self.facts = self.progress = self.steps = True

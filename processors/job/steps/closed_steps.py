@@ -42,7 +42,9 @@ _ENDED_BY_STEPS = _PASSING | NUMERIC_KINDS
 
 
 def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
-    """Closes what can be closed. Steps like those before may lie for a while: joining many at once is cheap."""
+    """Closes all steps that every rank has ended, and judges what they show; nothing where a rank holds up the next
+    step.
+    """
     if is_early(job):
         return
     horizon = horizon_of(job)
@@ -55,7 +57,7 @@ def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
 
 
 def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
-    """Everything that depends on closed steps, desync first."""
+    """Takes closed steps into the account, opens and clears the findings that depend on them, desync first."""
     take_steps(job, closed.rows, now, ctx)
     if closed.mismatch is not None:
         report_mismatch(job, closed.mismatch, now, ctx)
@@ -85,7 +87,7 @@ def judge_steps(job: JobState, closed: Closed, now: int, ctx: Context) -> None:
 
 
 def ends_with_steps(job: JobState, finding: OpenFinding) -> bool:
-    """Whether any closing of steps may end it (those about speed take many steps)."""
+    """Whether closing any step may end the finding; those about speed take many steps."""
     return finding.attempt != job.attempt or finding.kind in _ENDED_BY_STEPS
 
 
@@ -106,10 +108,9 @@ def _has_passed(job: JobState, finding: OpenFinding) -> bool:
 
 
 def went_on(job: JobState, finding: OpenFinding) -> str:
-    """Who has finished a later step than the finding's; empty while that does not end it.
+    """A sentence on who has finished a later step than the finding's; "" while nobody has, or a suspect has not.
 
-    A step is closed without those who are far behind: they may stand where they stood. If a suspect is one of them,
-    nothing is over.
+    A step is closed without those who are far behind: they may stand where they stood.
     """
     beyond = max(finding.step, -1)
     if job.steps.closed_step <= beyond:
@@ -145,7 +146,10 @@ def _passed_words(finding: OpenFinding) -> str:
 
 
 def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool = False) -> None:
-    """A bad number whose step never closed (the job hangs or dies of it): judged by the rows that came."""
+    """Judges bad numbers of a step that does not close (the job hangs or dies of it), by the rows that came.
+
+    Once ``number_due_ns`` has come, or at once where ``finished``: no more records will come.
+    """
     if not job.steps.number_due_ns or (now < job.steps.number_due_ns and not finished):
         return
     close_ready_steps(job, now, ctx)
@@ -160,21 +164,21 @@ def judge_late_numbers(job: JobState, now: int, ctx: Context, *, finished: bool 
 
 
 def judge_counts(job: JobState, now: int, ctx: Context) -> None:
-    """Ranks that called different numbers of collectives in one step need not wait until many steps are closed."""
+    """Closes steps once ``counts_due_ns`` has come, as ranks called different numbers of collectives in one step."""
     if job.steps.counts_due_ns and now >= job.steps.counts_due_ns:
         job.steps.counts_due_ns = 0
         close_ready_steps(job, now, ctx)
 
 
 def judge_signatures(job: JobState, now: int, ctx: Context) -> bool:
-    """Compares everything that is pending; closes what can be closed first. False: undecided, look again."""
+    """Closes what can be closed, then reports a mismatch among all pending calls. False: undecided, look again."""
     close_ready_steps(job, now, ctx)  # the steps before are the pattern by which two ranks are told apart
     mismatch = find_mismatch(join_instances(job.open_steps.calls.all()), job.groups.blind(job.blind_ranks))
     return mismatch is None or report_mismatch(job, mismatch, now, ctx)
 
 
 def judge_open_calls(job: JobState, now: int, ctx: Context) -> None:
-    """No flush came since, or it did not complete them: whoever is in them waits."""
+    """Looks at calls that a flush left open long enough ago: reports a mismatch there; sets a timer for the others."""
     patience_ns = open_look_ns(job)
     stays = job.open_steps.open_calls.take_seen_until(now - patience_ns + OPEN_SLACK_NS)
     if len(job.open_steps.open_calls):

@@ -44,9 +44,11 @@ def _edges_of(step_rows: np.ndarray) -> StepEdges:
 
 
 def measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray, sums: np.ndarray) -> None:
-    """Self times of the closed steps, for those steps that every rank of the window reported.
+    """Adds self times of the closed steps to the window of ``job.steps``, for steps that every rank of the window
+    reported.
 
-    step_rows: (n,) of STEPS. p2p: (n,) of COLLECTIVES, the point-to-point calls among them. sums: (n,) of DEVICE_STEPS.
+    step_rows: (n,) of STEPS; ready: collectives of these steps; p2p: (n,) of COLLECTIVES, the point-to-point calls;
+    sums: (n,) of DEVICE_STEPS. Steps with a save, an evaluation or the like only give the longest times of phases.
     """
     whole = _whole_steps(job, step_rows)
     if whole is None:
@@ -258,8 +260,10 @@ def _add_numbers(job: JobState, chosen: np.ndarray) -> None:
 
 
 def spread_readings(delay_ns: np.ndarray) -> np.ndarray:
-    """(steps, ranks) run delays with -1 where a step was too short for a reading: each reading is shared evenly with
-    the unread steps right before it; unread steps at the end have none."""
+    """Run delays with each reading shared evenly with the unread steps right before it; unread steps at the end get 0.
+
+    delay_ns: (steps, ranks), -1 where a step was too short for a reading.
+    """
     unread = delay_ns < 0
     if not unread.any():
         return delay_ns

@@ -40,7 +40,7 @@ class Closed:
 
 
 def is_early(job: JobState) -> bool:
-    """Whether a rank that has not ended the next step holds it up for certain: far cheaper to see than the horizon."""
+    """Whether a rank that has not ended the next step holds up its closing for certain. Cheaper than ``horizon_of``."""
     if not job.steps.newest_step.size:
         return True
     furthest = int(job.steps.newest_step.max()) - FURTHEST_BEHIND
@@ -82,7 +82,10 @@ def horizon_of(job: JobState) -> int:
 
 
 def close_steps(job: JobState, horizon: int) -> Closed:
-    """Closes every step up to ``horizon``."""
+    """Takes rows of all steps up to ``horizon`` out of ``job.open_steps``, and measures them into ``job.steps``.
+
+    Calls that are not over stay open.
+    """
     step_rows = job.open_steps.steps.all()
     done = step_rows["step"] <= horizon
     closing = pick(step_rows, done)
@@ -110,12 +113,18 @@ def close_steps(job: JobState, horizon: int) -> Closed:
 
 
 def most_pending_rows(job: JobState) -> int:
-    """More are pruned: what is dropped of a step before it closes is missing where its waits are measured."""
+    """How many rows of calls may be pending; more are pruned.
+
+    What is dropped of a step before it closes is missing where its waits are measured.
+    """
     return max(MOST_PENDING_ROWS, MOST_PENDING_ROWS_PER_RANK * len(job.ranks))
 
 
 def prune_pending(job: JobState) -> Mismatch | None:
-    """For jobs without steps: checks what has piled up and drops every instance that all members have finished."""
+    """For jobs without steps: drops every instance that all members have finished, and all but the newest of too many.
+
+    The first mismatch among what was pending; None: there is none.
+    """
     instances = join_instances(job.open_steps.calls.all())
     mismatch = find_mismatch(instances, job.groups.blind(job.blind_ranks))
     rows = instances.rows

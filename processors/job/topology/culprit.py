@@ -17,7 +17,8 @@ from .pipeline_stages import sends
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """ranks: all that are slow; node: with scope node; group: name of the group that they are, with a role.
+    """Whom slowness is blamed on. ranks: all that are slow; node: with scope node; group: name of the group that they
+    are.
 
     like: name of one of the groups in each of which they have the same places.
     """
@@ -30,7 +31,10 @@ class Culprit:
 
 
 def whose_slowness(job: JobState, ranks: Sequence[int], *, always: bool) -> Culprit:
-    """always: they were slow from the start, so that nothing happened to them."""
+    """Whom to blame for slow ranks: the program, their node, or the ranks. ranks: not empty.
+
+    always: they were slow from the start, so that nothing happened to them.
+    """
     slow = tuple(sorted(ranks))
     group = _group_of(job, slow)
     nodes = {job.node_of(rank) for rank in slow}

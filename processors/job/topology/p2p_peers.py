@@ -19,7 +19,9 @@ Partners = Mapping[int, frozenset[int]]
 
 
 def partners_of(job: JobState) -> dict[int, frozenset[int]]:
-    """By rank whose device has sent or received in a group that tells no end of it: the group's other members."""
+    """By rank whose device sent or received in a group that tells no ends of that: all other members of
+    these groups.
+    """
     rows = job.groups.rows
     on_device = np.array([*job.groups.on_device, False], bool)[np.minimum(rows["group"], len(job.groups.on_device))]
     mute = on_device & (job.groups.stamps > 0) & (rows["p2p_enqueued"] > 0) & (rows["p2p_completed"] < 0)
@@ -33,7 +35,9 @@ def partners_of(job: JobState) -> dict[int, frozenset[int]]:
 
 
 def without_held_up(job: JobState, blockage: Blockage, waits: Sequence[Wait]) -> Blockage:
-    """``blockage`` without the suspects that others of them hold up. As it is where that is not known."""
+    """``blockage`` without suspects that other suspects hold up in sends or receives; as it is where
+    that is not known.
+    """
     if blockage.sort != "missing" or len(blockage.suspects) < 2:
         return blockage
     partners = partners_of(job)
@@ -50,8 +54,11 @@ def _fetches(job: JobState, rank: int) -> bool:
 
 
 def only_fetching(blockage: Blockage, waits: Sequence[Wait], fetching: frozenset[int]) -> Blockage:
-    """With those suspects only whose hosts still fetch this step's data, where those of all others have called what
-    they are waited for in: these are held up behind them, whatever their devices stand in. As it is else."""
+    """``blockage`` with those suspects only whose hosts still fetch this step's data; as it is where that is not
+    enough.
+
+    It is, where all other suspects have called what they are waited for in: these are held up behind them.
+    """
     called = {rank for wait in waits for rank in wait.launched}
     late = fetching - called
     if not late or len(late) == len(blockage.suspects) or not called.issuperset(set(blockage.suspects) - late):
@@ -60,8 +67,10 @@ def only_fetching(blockage: Blockage, waits: Sequence[Wait], fetching: frozenset
 
 
 def narrowed(blockage: Blockage, waits: Sequence[Wait], partners: Partners) -> Blockage:
-    """With those suspects only for whom ranks wait that exchange, directly or through others, with other suspects:
-    these are held up by them. As it is where there are none."""
+    """``blockage`` with those suspects only for whom their own exchange partners wait: they hold up the others.
+
+    As it is where there are none, or it would be all.
+    """
     edges, suspects = edges_of(waits), frozenset(blockage.suspects)
     holding = [_holding_up(rank, suspects, edges, partners) for rank in blockage.suspects]
     kept = tuple(sorted(frozenset().union(*holding)))

@@ -38,7 +38,10 @@ def sends(job: JobState) -> bool:
 
 
 def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
-    """By rank, its place among those that send to one another; -1 where it sends to nobody. ranks: (ranks,)."""
+    """By rank, its place in a group whose members send to one another, which is its stage; -1 where it sends to nobody.
+
+    ranks: (ranks,), ascending.
+    """
     stages = np.full(ranks.size, -1, np.int64)
     for index, members in enumerate(job.groups.members):
         rows, _ = job.groups.rows_of(index)
@@ -50,8 +53,10 @@ def stages_of(job: JobState, ranks: np.ndarray) -> np.ndarray:
 
 
 def busiest_groups(job: JobState, ranks: np.ndarray) -> np.ndarray:
-    """By rank, of the groups on devices that are not all of the job's the one in which it has called most often, in
-    each layer, that is; -1 none."""
+    """By rank, the group in which its device has called most often, of those smaller than the job; -1 none.
+
+    That is the group of each layer's calls.
+    """
     size, busiest = job.groups.shape(job.ranks).sizes, np.full(ranks.size, -1, np.int64)
     partial = job.groups.are_on_device() & (size > 1) & (size < len(job.ranks))
     rows = job.groups.rows
@@ -65,8 +70,9 @@ def busiest_groups(job: JobState, ranks: np.ndarray) -> np.ndarray:
 
 
 def order_of_stages(job: JobState, ranks: np.ndarray) -> np.ndarray:
-    """The same; where all ranks send to one another in one group their order in it, which is that of the stages, each
-    of one rank or of several that follow each other."""
+    """As ``stages_of``; where all ranks send to one another in one group, their order in it, which is that of the
+    stages.
+    """
     stages = stages_of(job, ranks)
     if (stages < 0).all():
         for index, members in enumerate(job.groups.members):
@@ -76,10 +82,10 @@ def order_of_stages(job: JobState, ranks: np.ndarray) -> np.ndarray:
 
 
 def ends_last_by_schedule(times: StepTimes, stages: np.ndarray, found: Straggler) -> bool:
-    """Whether the slow ranks are those of the first stages, or nearly, slow as long as anything is known: their
-    backward passes are the last of a step, and all others wait for them at the end. The fewer microbatches, the longer.
+    """Whether the slow ranks are those of the first stages, or nearly, slow as long as anything is known.
 
-    stages: by rank, in their order. Pure.
+    Their backward passes are the last of a step, and all others wait for them at the end. The fewer microbatches, the
+    longer. stages: by rank, in their order. Pure.
     """
     slow = np.isin(times.ranks, (found.rank, *found.company))
     if has_become_slow(times, found) or (stages[slow] < 0).any():
@@ -89,10 +95,9 @@ def ends_last_by_schedule(times: StepTimes, stages: np.ndarray, found: Straggler
 
 
 def of_one_stage(times: StepTimes, stages: np.ndarray, found: Straggler) -> Straggler | None:
-    """The slow ranks without those that only work for them. None: it does not show yet who does; where it does not in
-    many steps, all of them.
+    """The slow ranks without those that only work for them: of the stage that rose most. None: it does not show yet.
 
-    stages: by rank. Pure.
+    Where it does not show in many steps, all of them, as found. stages: by rank. Pure.
     """
     slow = np.isin(times.ranks, (found.rank, *found.company))
     if not found.based or not found.company or (stages[slow] < 0).any() or np.unique(stages[slow]).size < 2:

@@ -24,7 +24,7 @@ MOST_NODES = 16_384
 
 
 def follow_placement(job: JobState, stamp_ns: int, ctx: Context) -> None:
-    """To be called after each record."""
+    """To be called after each record: emits a finding on where ranks run, some seconds after that has changed."""
     if job.placement.changed:
         job.placement.changed = False
         if not job.placement.due_ns:
@@ -35,7 +35,10 @@ def follow_placement(job: JobState, stamp_ns: int, ctx: Context) -> None:
 
 
 def end_placement(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> None:
-    """The attempt is over. What was not told of it yet is told now; of none that was never seen anything is."""
+    """The attempt is over: emits its placement if that is due, and then that it ended at ``ended_ns`` (Unix).
+
+    Emits nothing for an attempt of which nothing was emitted before.
+    """
     if job.placement.due_ns:
         _tell(job, stamp_ns, ctx)
     told = job.placement.told
@@ -44,7 +47,7 @@ def end_placement(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> 
 
 
 def begin_placement_again(job: JobState) -> None:
-    """What was taken for the job's end was none."""
+    """What was taken for the job's end was none: lets its placement be emitted again. Nothing unless its end was."""
     if job.placement.told is not None and job.placement.told.end is not None:
         job.placement.changed = True
 

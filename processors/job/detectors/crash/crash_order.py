@@ -30,7 +30,7 @@ STOP_REQUESTS = frozenset({"KeyboardInterrupt", "SignalException", "SystemExit"}
 class Ending:
     """An exception or an exit of one rank. signal and exit_code are -1 where the agent could not learn them.
 
-    own_time: by its node's clock; arrived_ns: stamp of its record. exception: for an exit, one was recorded before.
+    time_ns: by its node's clock; arrived_ns: stamp of its record. exception: for an exit, one was recorded before.
     """
 
     rank: int
@@ -56,17 +56,19 @@ class Ending:
 
     @property
     def by_itself(self) -> bool:
-        """The process sent itself the signal, as ``abort()`` does."""
+        """Whether the process sent the signal to itself, as ``abort()`` does."""
         return 0 < self.sender_pid == self.pid
 
     @property
     def normal(self) -> bool:
-        """The interpreter ended by itself and without an error."""
+        """Whether it is an exit by itself, without an exception or another error."""
         return self.normal_but_for_errors and not self.exception
 
     @property
     def normal_but_for_errors(self) -> bool:
-        """It came to its end with exit code 0, or with none that was seen."""
+        """Whether it is an exit by itself with code 0, or with none that was seen; an exception may
+        have come before.
+        """
         return (
             self.sort == "exit"
             and self.signal <= 0
@@ -77,8 +79,11 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashVerdict:
-    """cause: None = nobody (planned, or all at once). sort: "died" | "raised" | "left" | "planned" | "together" |
-    "unseen" (a rank failed before anybody could see it; ``unseen`` says which were not seen)."""
+    """What ended an attempt. cause: the ending that began it; None: nobody's (planned, or all at once).
+
+    sort: "died" | "raised" | "left" | "planned" | "together" | "unseen" (a rank failed before anybody could see it;
+    ``unseen`` says which were not seen).
+    """
 
     sort: str
     cause: Ending | None
@@ -91,7 +96,7 @@ class CrashVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Too early to tell: ask again at this stamp."""
+    """It is too early to tell: ask again at ``until_ns``, a bus stamp."""
 
     until_ns: int
 
@@ -107,11 +112,11 @@ def judge_endings(
     finished: bool = False,
     patient: bool = True,
 ) -> CrashVerdict | Hold | None:
-    """endings: of one attempt. ranks: those that started; unseen: the world's others; leaving: ranks that
-    came to the end of their script, as normal ends, though their process may still be there. signalled_ns: when someone
-    asked the job to stop, 0 never.
+    """What began the end of one attempt; Hold: too early, ask again; None: nothing that needs a word (normal ends).
 
-    None: nothing that needs a word (normal ends). finished: no more records will come, so nothing is held.
+    now: Unix ns. ranks: those that started; unseen: the world's others; leaving: ranks that came to the end of their
+    script, as normal ends, though their process may still be there. signalled_ns: when someone asked the job to stop, 0
+    never. finished: no more records will come, so nothing is held.
     """
     troubles = [ending for ending in endings if role_hint(ending) != "none"]
     if not troubles:
@@ -139,7 +144,7 @@ def judge_endings(
 
 
 def weigh_thread_error(endings: Sequence[Ending], exited: Ending) -> list[Ending]:
-    """``endings`` with ``exited``, the end of a rank, in the light of what its threads raised before.
+    """``endings`` and ``exited``, a rank's end, as a new list: an error of a thread may have become the rank's cause.
 
     A process goes on without a thread that raised, unless the script ends it for that; then the thread's error is the
     cause. One that was long ago, or before a signal from outside, is not.
@@ -157,7 +162,10 @@ def weigh_thread_error(endings: Sequence[Ending], exited: Ending) -> list[Ending
 
 
 def role_hint(ending: Ending) -> str:
-    """What sort of trouble an ending is by itself: "signal", "error", "code", "abort", "victim", "stop" or "none"."""
+    """What sort of trouble an ending is by itself: "signal", "error", "code", "abort", "victim", "stop" or "none".
+
+    "victim": an error that says that a peer went away; "code": an exit code; "stop": it was asked to end.
+    """
     if ending.sort == "exception":
         if not ending.in_main:
             return "none"

@@ -43,7 +43,9 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What one rank did at the sequence number in question. ``expected``: as in earlier steps, None = no history."""
+    """What one rank called at the sequence number in question. bytes, peer: -1 not to be compared; done_ns: 0 not
+    ended.
+    """
 
     rank: int
     op: int
@@ -68,7 +70,10 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """Who left the common path. guilty: empty = cannot tell; by: "majority" | "history" | "both" | "none"."""
+    """Who left the common path. guilty: empty = cannot tell; by: "majority" | "history" | "both" | "none".
+
+    expected: what the place was in earlier steps, None = no history.
+    """
 
     guilty: tuple[int, ...]
     innocent: tuple[int, ...]
@@ -78,7 +83,10 @@ class Divergence:
 
 
 def join_instances(rows: np.ndarray) -> Joined:
-    """rows: (n,) of COLLECTIVES in arrival order (a later one of the same rank, group and seq replaces the earlier)."""
+    """Rows without P2P, sorted so that all members' rows of a collective lie together.
+
+    rows: (n,) of COLLECTIVES in arrival order (a later one of the same rank, group and seq replaces the earlier).
+    """
     plain = (rows["flags"] & int(EventFlag.P2P)) == 0
     plain &= rows["group"] != NO_GROUP
     if not plain.all():
@@ -124,7 +132,10 @@ def _sorted_places(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_mismatch(joined: Joined, blind: Collection[tuple[int, int]] = ()) -> Mismatch | None:
-    """The earliest instance at which two seeing members differ; None if all agree. blind: (group, rank) pairs."""
+    """The mismatch with the earliest onset among the first of each group; None if all members agree.
+
+    blind: (group, rank) pairs that are left out.
+    """
     rows = joined.rows
     if rows.size < 2:
         return None
@@ -160,7 +171,10 @@ def find_mismatch(joined: Joined, blind: Collection[tuple[int, int]] = ()) -> Mi
 
 
 def judge_mismatch(mismatch: Mismatch, recent: np.ndarray) -> Divergence:
-    """Minority and history vote. recent: one row per instance of the last closed steps (any order)."""
+    """Who left the common path, by the majority and by what earlier steps called at this place.
+
+    recent: one row of COLLECTIVES per instance of the last closed steps (any order).
+    """
     signatures = {member.rank: comparable(member) for member in mismatch.members}
     ranks = tuple(sorted(signatures))
     expected = expected_signature(recent, mismatch.group, mismatch.seq)
@@ -178,7 +192,11 @@ def judge_mismatch(mismatch: Mismatch, recent: np.ndarray) -> Divergence:
 
 
 def expected_signature(recent: np.ndarray, group: int, seq: int) -> Signature | None:
-    """What stood at this place one step earlier, if the two steps before agree about how many there are per step."""
+    """What the group called at this place one step earlier. None: no history, or steps differ in how many calls they
+    make.
+
+    recent: as in ``judge_mismatch``; seq: the place.
+    """
     mine = recent[recent["group"] == group]
     if not mine.size:
         return None
@@ -201,9 +219,10 @@ def _repeats(rows: np.ndarray, step: int, period: int) -> bool:
 
 
 def short_steps(counts: dict[int, int], usual: int | None) -> tuple[int, ...]:
-    """Ranks that called a group's collectives more or less often in one step than the others did, or than usual.
+    """Ranks whose number of a group's collectives in one step differs from most; where no majority, from ``usual``;
+    else all.
 
-    A skip among identical calls leaves every pair of signatures equal: only the count betrays it.
+    counts: by rank. () where all are equal. A skip among identical calls shows only in the count.
     """
     if len(set(counts.values())) < 2:
         return ()

@@ -24,7 +24,10 @@ _LAST = np.dtype([("seq", "<i8"), ("done_ns", "<i8"), ("enqueued_ns", "<i8"), ("
 
 
 class CallGaps:
-    """Mutable. Members of groups are given as places (``JobState.places``), P2P calls counted apart."""
+    """How long ranks took between two calls. Mutable. Members of groups are given as places (``JobGroups.places_of``).
+
+    P2P calls are counted apart.
+    """
 
     def __init__(self) -> None:
         self._last = np.zeros((0, 2), _LAST)  # by place and whether P2P: the newest call; seq 0: none
@@ -33,7 +36,11 @@ class CallGaps:
         self.first_call_ns = 0  # Unix; 0: none yet
 
     def note(self, rows: np.ndarray, places: np.ndarray, on_device: np.ndarray) -> None:
-        """rows: COLLECTIVES in the job's terms, of members, as they came; repeats are updates. on_device: by row."""
+        """Adds calls, and how long each rank took from its call before. Repeats of a call are updates.
+
+        rows: COLLECTIVES of members, in Unix ns; places: (n,), where each row's member is kept
+        (``JobGroups.places_of``); on_device: (n,), whether the operation runs on a GPU.
+        """
         p2p = ((rows["flags"] & int(EventFlag.P2P)) != 0).astype(np.intp)
         self._grow(int(places.max(initial=-1)) + 1)
         if not self.first_call_ns and rows.size:
@@ -81,35 +88,41 @@ class CallGaps:
                 self.places_dropped += count
 
     def longest_ns(self, group: int, before: int, after: int) -> int | None:
-        """What it has taken in this group from a call with the signature ``before`` to one with ``after``; where this
-        pair is too rare, any call to the next. None: not known yet."""
+        """The longest gap in ns in this group from a call with signature ``before`` to one with ``after``.
+
+        Where this pair is too rare, from any call to the next; None: not known yet.
+        """
         known = self._passed.get(int(place_key(group, before, after)))
         if known is not None and known[0] >= FEWEST_PASSES:
             return known[1]
         return self.longest_of_group_ns(group)
 
     def longest_of_group_ns(self, group: int) -> int | None:
-        """The same from any call to the next."""
+        """The longest gap in ns from any of the group's calls to the rank's next; None with fewer than FEWEST_CALLS."""
         of_group = [passed for key, passed in self._passed.items() if key >> (2 * _SIGNATURE_BITS) == group]
         if sum(count for count, _ in of_group) < FEWEST_CALLS:
             return None
         return max(longest for _, longest in of_group)
 
     def longest_of_all_ns(self) -> int | None:
-        """The same of whatever group is known longest."""
+        """The longest gap in ns from any call to the rank's next of any group with enough calls; None without one."""
         groups = {key >> (2 * _SIGNATURE_BITS) for key in self._passed}
         known = [ns for group in groups if (ns := self.longest_of_group_ns(group)) is not None]
         return max(known, default=None)
 
     def as_arrays(self) -> dict[str, np.ndarray]:
-        """As rows of state: by name, arrays of Unix ns and of (key, count, longest gap in ns)."""
+        """Rows of state, for ``of_arrays``.
+
+        gaps_last: the newest call by (place, whether P2P); gaps_passed: (n, 3), key, count, longest gap in ns;
+        gaps_first: (1,), the first call in Unix ns, 0 for none yet.
+        """
         rows = [(key, count, longest) for key, (count, longest) in self._passed.items()]
         passed, first = np.array(rows, np.int64).reshape(-1, 3), np.array([self.first_call_ns], np.int64)
         return {"gaps_last": self._last, "gaps_passed": passed, "gaps_first": first}
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray]) -> CallGaps:
-        """Of a state that has none: nothing known. arrays: by name, as ``as_arrays`` gave them; times in ns."""
+        """Of the arrays that ``as_arrays`` gave; without them (an older state) an object that knows no calls."""
         gaps = cls()
         if "gaps_last" in arrays:
             gaps._last, gaps.first_call_ns = arrays["gaps_last"], int(arrays["gaps_first"][0])
@@ -124,7 +137,8 @@ class CallGaps:
 
 
 def signatures(op: np.ndarray | int, nbytes: np.ndarray | int) -> np.ndarray:
-    """Of calls that count as alike: the same operation, and sizes of one power of two.
+    """A number per call; equal for calls that count as alike: the same operation, and sizes that round up to one power
+    of two.
 
     op, nbytes: (n,), or one for all rows.
     """
@@ -133,6 +147,8 @@ def signatures(op: np.ndarray | int, nbytes: np.ndarray | int) -> np.ndarray:
 
 
 def place_key(group: np.ndarray | int, before: np.ndarray | int, after: np.ndarray | int) -> np.ndarray:
-    """A number per place between two calls. group, before, after: (n,), the group's index and the calls' signatures."""
+    """A number for each place between two calls. group: the group's index; before, after: signatures of the calls; all
+    (n,).
+    """
     keys: Sequence[np.ndarray] = [np.asarray(each, np.int64) for each in (group, before, after)]
     return np.asarray(keys[0] << (2 * _SIGNATURE_BITS) | keys[1] << _SIGNATURE_BITS | keys[2])

@@ -56,7 +56,10 @@ class Blockage:
 
 
 def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
-    """waits: every open operation, young ones too (a rank that waits since 1 s is no root). None: nobody waits long."""
+    """Who holds up the waits of ``old_ns`` and more; None: nobody waits so long.
+
+    waits: every open operation, young ones too (a rank that waits since 1 s is no root).
+    """
     old = [wait for wait in waits if wait.age_ns >= old_ns]
     if not old:
         return None
@@ -83,7 +86,9 @@ def find_blockage(waits: Sequence[Wait], old_ns: int) -> Blockage | None:
 
 
 def edges_of(waits: Sequence[Wait]) -> dict[int, frozenset[int]]:
-    """By rank, for whom it waits. Thousands wait for the same thousands: those share one set."""
+    """By rank, the ranks it waits for; ranks that wait for nobody are left out. Thousands that wait for the same share
+    a set.
+    """
     shared: dict[int, frozenset[int]] = {}  # by identity of ``missing``, which ``find_waits`` makes once a call
     edges: dict[int, frozenset[int]] = {}
     for wait in waits:
@@ -98,7 +103,7 @@ def edges_of(waits: Sequence[Wait]) -> dict[int, frozenset[int]]:
 
 
 def longest_wait_for(waits: Sequence[Wait], rank: int) -> Wait | None:
-    """The oldest wait that this rank could end by entering."""
+    """The oldest wait that ``rank`` could end by entering, as one missing or unseen; None: nobody waits for it."""
     return max((wait for wait in waits if rank in wait.missing or rank in wait.unknown), key=_age, default=None)
 
 

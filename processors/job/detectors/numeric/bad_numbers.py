@@ -29,7 +29,8 @@ EXPLOSION_WINDOW = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadNumber:
-    """what: "loss" | "gradient norm"; ranks: where it was bad at that step; all_ranks: those whose value is known.
+    """A number gone bad. what: "loss" | "gradient norm"; ranks: where it was bad at that step; all_ranks: those whose
+    value is known.
 
     usual_norm: largest usual gradient norm of a rank, for an explosion. calls_before: of a loop without steps, the
     calls of the world's group that the ranks had issued; -1: steps tell it.
@@ -46,12 +47,16 @@ class BadNumber:
 
     @property
     def everywhere(self) -> bool:
-        """On all ranks at once, so it came with the step and not with one of them."""
+        """Whether all ranks with a known value had it, so that it came with the step and not from one of them."""
         return len(self.ranks) == len(self.all_ranks)
 
 
 def find_non_finite(rows: np.ndarray) -> BadNumber | None:
-    """The first step of these STEPS rows with a NaN or an infinity. rows: (n,)."""
+    """The first step with a NaN or an infinity in a loss, or in a gradient norm of an update that was not skipped; else
+    None.
+
+    rows: (n,) of STEPS. Where losses are bad they name the ranks, else the norms do.
+    """
     if np.isfinite(rows["loss"]).all() and np.isfinite(rows["grad_norm"]).all():
         return None
     has_loss = (rows["flags"] & int(StepFlag.HAS_LOSS)) != 0
@@ -82,7 +87,7 @@ def find_non_finite(rows: np.ndarray) -> BadNumber | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Numbers:
-    """Of consecutive plain steps whose update was not skipped: steps, ends_ns (n,); norms, losses (n, ranks).
+    """Numbers of consecutive plain steps whose update was not skipped: steps, ends_ns (n,); norms, losses (n, ranks).
 
     Norms are known throughout, losses are NaN where they are not.
     """
@@ -95,7 +100,7 @@ class Numbers:
 
 
 def find_explosion(numbers: Numbers) -> BadNumber | None:
-    """Gradient norms that have been far above the rest for EXPLOSION_STEPS, and where it began.
+    """Where gradient norms have been far above the rest for EXPLOSION_STEPS, and where it began; None: nowhere.
 
     Where all ranks have one norm (it is taken after the reduction), the loss tells who fed it: each rank's is its own.
     """

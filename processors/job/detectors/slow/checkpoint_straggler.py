@@ -37,7 +37,10 @@ class Saves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowWriter:
-    """now_ns, before_ns: its own saves; others_ns: the others' now, 0 where it saves alone; every_steps: how often."""
+    """A rank whose saves became slow. now_ns, before_ns: its own; others_ns: the others' now, 0 where it saves alone.
+
+    every_steps: steps between two saves.
+    """
 
     rank: int
     onset_step: int
@@ -49,13 +52,16 @@ class SlowWriter:
 
 
 def no_saves(ranks: np.ndarray) -> Saves:
-    """Of no step. ranks: (ranks,)."""
+    """Saves of no step, for columns of these ranks. ranks: (ranks,)."""
     none = np.zeros(0, np.int64)
     return Saves(ranks=ranks, steps=none, begin_ns=none, own_ns=np.zeros((0, ranks.size), np.int64))
 
 
 def with_more(old: Saves, ranks: np.ndarray, steps: np.ndarray, begin_ns: np.ndarray, own_ns: np.ndarray) -> Saves:
-    """Appends saves; another set of ranks begins anew. ranks: (ranks,); steps, begin_ns: (n,); own_ns: (n, ranks)."""
+    """``old`` with more saves, the last KEPT_SAVES; with another set of ranks it begins anew.
+
+    ranks: (ranks,); steps, begin_ns: (n,); own_ns: (n, ranks).
+    """
     if not np.array_equal(old.ranks, ranks):
         old = no_saves(ranks)
     return Saves(
@@ -67,7 +73,10 @@ def with_more(old: Saves, ranks: np.ndarray, steps: np.ndarray, begin_ns: np.nda
 
 
 def find_slow_writer(saves: Saves) -> SlowWriter | None:
-    """The rank whose last saves are all longer than any before, and than the others' of the same steps."""
+    """The one rank whose last SLOW_SAVES saves are all longer than any before, and than the others' of the same steps.
+
+    None: no rank or more than one, too few saves, or it costs less than SMALLEST_SHARE of the time.
+    """
     if saves.steps.size < SLOW_SAVES + PAST_SAVES or saves.ranks.size < 2:
         return None
     recent, past = saves.own_ns[-SLOW_SAVES:], saves.own_ns[:-SLOW_SAVES]
@@ -94,7 +103,11 @@ def find_slow_writer(saves: Saves) -> SlowWriter | None:
 
 
 def is_still_slow_writer(saves: Saves, rank: int, before_ns: int, now_ns: int) -> bool:
-    """False once its last two saves lie nearer to what they took before."""
+    """False once the rank's last two saves are nearer to ``before_ns`` than to ``now_ns``. True where it cannot be
+    told.
+
+    before_ns, now_ns: its usual save, and its save when it was found slow.
+    """
     where = np.flatnonzero(saves.ranks == rank)
     if not where.size or saves.steps.size < 2:
         return True
@@ -102,7 +115,7 @@ def is_still_slow_writer(saves: Saves, rank: int, before_ns: int, now_ns: int) -
 
 
 def others_ns(recent: np.ndarray) -> np.ndarray:
-    """(n, ranks) what the other ranks that save at all take at the median in the same steps; 0 where one saves alone.
+    """(n, ranks): the median time of the other ranks that save at all, in the same steps; 0 where a rank saves alone.
 
     A median without one of the values is read off their order: it lies one further up where that one lies before it.
     """

@@ -30,9 +30,9 @@ PAUSES_TO_CLEAR = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stalls:
-    """step, onset_ns: the first step that waited. usual_ns: length of a step without. bursts: (begin, end), ns.
+    """Stalls that come again. step, onset_ns: the first step that waited. usual_ns: length of a step without.
 
-    loss: share of the time since then. pause_steps: the longest between two bursts.
+    bursts: (begin, end), Unix ns. loss: share of the time since the first. pause_steps: the longest between two bursts.
     """
 
     step: int
@@ -46,7 +46,11 @@ class Stalls:
 def find_recurring_stalls(
     steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray, data_ns: np.ndarray
 ) -> Stalls | None:
-    """All (n,), in order. data_ns: what waiting for data took on the median rank."""
+    """Stalls in which the median rank waits for data and that come back BURSTS times; None: too few, cheap, over, or
+    epochs.
+
+    All (n,), of consecutive steps. pace_ns: lengths of steps; data_ns: what waiting for data took on the median rank.
+    """
     if pace_ns.size < STEPS_BEFORE + STEPS_SINCE:
         return None
     late = stalled(pace_ns, data_ns)
@@ -84,12 +88,14 @@ def _are_epochs(steps: np.ndarray) -> bool:
 
 
 def stalled(pace_ns: np.ndarray, data_ns: np.ndarray) -> np.ndarray:
-    """By step, whether it waited for its data. pace_ns, data_ns: (n,)."""
+    """Whether each step waited for its data: by half a median step more than usual. pace_ns, data_ns:
+    (n,), as lengths.
+    """
     return np.asarray(data_ns - median(data_ns) > LONG * median(pace_ns))
 
 
 def are_over(pace_ns: np.ndarray, data_ns: np.ndarray, pause_steps: int) -> bool:
-    """Whether so many steps in a row have not waited. pace_ns, data_ns: (n,)."""
+    """Whether no step has waited for data for twice ``pause_steps``, and for STEPS_SINCE. pace_ns, data_ns: (n,)."""
     places = np.flatnonzero(stalled(pace_ns, data_ns))
     quiet = pace_ns.size - 1 - (int(places[-1]) if places.size else -1)
     return quiet > max(PAUSES_TO_CLEAR * pause_steps, float(STEPS_SINCE))

@@ -8,15 +8,17 @@ _RANK_BITS, _GROUP_BITS = 24, 16
 
 
 def stood_in(rows: np.ndarray) -> np.ndarray:
-    """By row of COLLECTIVES: from its start on the device to its end, as far as looks tell it. rows: (n,); ns."""
+    """By row of COLLECTIVES: ns from its start on the device to its end as looks tell it; 0 where
+    either is not known.
+    """
     known = (rows["started_ns"] > 0) & (rows["done_ns"] > 0)
     return np.where(known, np.maximum(rows["done_ns"] - rows["started_ns"], 0), 0)
 
 
 def stood_by_step(sums: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """(steps, ranks): how long each device stood in its collectives, over all groups; -1 where that was not told.
+    """(steps, ranks) in ns: how long each device stood in its collectives, over all groups; -1 where that was not told.
 
-    What comes twice counts once.
+    sums: DEVICE_STEPS rows; one that comes twice counts once. ranks, steps: ascending.
     """
     stood_ns = np.full((steps.size, ranks.size), -1, np.int64)
     if not sums.size:

@@ -32,7 +32,10 @@ SIGNIFICANCE = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """onset_step: since when the rank is nearer to now than to its best. usual, rise: its excess, in step times."""
+    """A rank that became slow by and by. usual, rise: its excess at its best and since, in step times.
+
+    onset_step: since when the rank is nearer to now than to its best.
+    """
 
     rank: int
     onset_step: int
@@ -45,14 +48,17 @@ class Drift:
 
 
 def no_blocks(ranks: int) -> np.ndarray:
-    """(blocks, 2 + 2 * ranks): step, begin, each rank's excess in step times, each rank's own work in ns."""
+    """An empty table of blocks, (0, 2 + 2 * ranks), for ``with_block``.
+
+    Columns: last step, begin in Unix ns, each rank's excess in step times, each rank's own work in ns.
+    """
     return np.zeros((0, RANKS + 2 * ranks))
 
 
 def with_block(blocks: np.ndarray, times: StepTimes) -> np.ndarray:
-    """Adds the steps since the last block, once there are enough of them.
+    """The table with one more block of the steps since its last one; as it was where these are fewer than BLOCK_STEPS.
 
-    blocks: as ``no_blocks`` tells, one row per block.
+    blocks: as ``no_blocks`` tells. Beyond KEPT_BLOCKS the first two are joined, with the better of each rank.
     """
     last = blocks[-1, STEP] if len(blocks) else -1
     fresh = times.steps > last
@@ -72,7 +78,10 @@ def with_block(blocks: np.ndarray, times: StepTimes) -> np.ndarray:
 
 
 def find_drift(blocks: np.ndarray, ranks: np.ndarray) -> Drift | None:
-    """The rank whose last two blocks both lie far above its best. blocks: one row per block; ranks: (ranks,)."""
+    """The rank whose last two blocks both lie far above its best; None: nobody, or too few blocks.
+
+    blocks: as ``with_block`` gives them; ranks: of their columns.
+    """
     if len(blocks) < FEWEST_BLOCKS or ranks.size < 2:
         return None
     excess, own_ns = blocks[:, RANKS : RANKS + ranks.size], blocks[:, RANKS + ranks.size :]
@@ -103,13 +112,19 @@ def find_drift(blocks: np.ndarray, ranks: np.ndarray) -> Drift | None:
 
 
 def makes_steps_longer(blocks: np.ndarray, ranks: np.ndarray, drift: Drift) -> bool:
-    """Whether who works longest, and waits for nobody, takes longer than then by half of the rise at least."""
+    """Whether the longest own work of any rank grew since ``drift.since_step`` by half of the drift's rise at least.
+
+    Else others had time to spare and the drift costs nothing. blocks, ranks: as for ``find_drift``.
+    """
     longest_ns = blocks[:, RANKS + ranks.size :].max(axis=1)
     now_ns, then_ns = float(longest_ns[-2:].min()), float(longest_ns[blocks[:, STEP] == drift.since_step][0])
     return 2.0 * (now_ns - then_ns) > drift.rise * then_ns
 
 
 def has_come_back(blocks: np.ndarray, ranks: np.ndarray, rank: int, usual: float, rise: float) -> bool:
-    """Whether the rank's last block lies nearer to its best again. blocks: one row per block; ranks: (ranks,)."""
+    """Whether the rank's last block has lost half of its rise. False for a rank that is not in ``ranks``.
+
+    blocks, ranks: as for ``find_drift``; usual, rise: of the drift found, in step times.
+    """
     where = np.flatnonzero(ranks == rank)
     return bool(len(blocks) and where.size and blocks[-1, RANKS + int(where[0])] - usual < rise / 2.0)

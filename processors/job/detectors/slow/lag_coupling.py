@@ -44,15 +44,21 @@ FOLLOWING = 0.6
 
 
 def no_starts(ranks: int) -> np.ndarray:
-    """(n, 1 + ranks) in ns: step, and when each rank (its device, if it has one) came to its first collective; 0 not
-    known."""
+    """An empty table of starts, (0, 1 + ranks) in ns, for ``with_starts``.
+
+    Columns: step, and when each rank (its device, if it has one) came to its first collective; 0 not known.
+    """
     return np.zeros((0, 1 + ranks), np.int64)
 
 
 def with_starts(
     starts: np.ndarray, rows: np.ndarray, at_ns: np.ndarray, ranks: np.ndarray, steps: np.ndarray
 ) -> np.ndarray:
-    """Adds these steps. rows: COLLECTIVES with the first of each step; at_ns: when each was begun, 0 not known."""
+    """The table with these steps added, the last KEPT_STEPS of it.
+
+    rows: COLLECTIVES with the first of each step; at_ns: by row, when it was begun, 0 not known. ranks, steps:
+    ascending.
+    """
     place, column = np.searchsorted(steps, rows["step"]), np.searchsorted(ranks, rows["rank"])
     known = (at_ns > 0) & (place < steps.size) & (column < ranks.size)
     known[known] = (steps[place[known]] == rows["step"][known]) & (ranks[column[known]] == rows["rank"][known])
@@ -63,12 +69,14 @@ def with_starts(
 
 
 def begun_on_device(rows: np.ndarray) -> np.ndarray:
-    """When a look found the device in each collective; of what began and ended between two looks the end tells."""
+    """By row of COLLECTIVES: when a look found the device in it, in ns; where none did, when it had ended (0 not
+    known).
+    """
     return np.where(rows["started_ns"] > 0, rows["started_ns"], rows["done_ns"])
 
 
 def first_calls(joined: Joined) -> np.ndarray:
-    """Rows of each group's first collective in each step."""
+    """Rows of COLLECTIVES with each group's first collective in each step."""
     rows = joined.rows
     place = np.stack([rows["group"][joined.first].astype(np.int64), np.maximum.reduceat(rows["step"], joined.first)])
     fresh = np.append(True, (place[:, 1:] != place[:, :-1]).any(axis=0))
@@ -76,10 +84,11 @@ def first_calls(joined: Joined) -> np.ndarray:
 
 
 def do_hosts_wait_for(starts: np.ndarray, ranks: np.ndarray, found: Straggler) -> bool:
-    """Whether hosts wait for one that was slow as long as its steps are known. Where it is not recorded when a rank
-    waited, it is taken to have where it called; its lag tells if it rather waited a step later, when all was over.
+    """Whether hosts wait for ``found``, a rank slow since its steps are known. True where it cannot be told.
 
-    Times are exact here: what is drawn anew each time shows in every change being half taken back by the next.
+    starts: as ``with_starts`` gives them; ranks: of their columns. Where it is not recorded when a rank waited, it is
+    taken to have where it called; its lag tells if it rather waited a step later, when all was over. Times are exact
+    here: what is drawn anew each time shows in every change being half taken back by the next.
     """
     part = starts[starts[:, 0] >= found.onset_step]
     lag_ns = _lags(part, ranks, found.rank)
@@ -96,9 +105,10 @@ def do_hosts_wait_for(starts: np.ndarray, ranks: np.ndarray, found: Straggler) -
 
 
 def was_always_waited_for(starts: np.ndarray, ranks: np.ndarray, found: Straggler) -> bool:
-    """Whether the others wait for a device that was slow as long as its steps are known: if that is the likelier.
+    """Whether others more likely wait for ``found``, a device slow since its steps are known. True where it cannot be
+    told.
 
-    starts: one row per step; ranks: (ranks,).
+    starts: as ``with_starts`` gives them; ranks: (ranks,).
     """
     if found.excess > LARGEST_LAG:
         return False
@@ -110,9 +120,12 @@ def was_always_waited_for(starts: np.ndarray, ranks: np.ndarray, found: Straggle
 
 
 def is_waited_for(starts: np.ndarray, ranks: np.ndarray, rank: int, onset_step: int, step_ns: int) -> bool:
-    """Whether the others wait for a device that became late at a step: unless the steps before and those since, the
-    change apart, clearly show that none waits. Where steps keep time with looks a lag seems to creep, but not by more
-    than looks are apart."""
+    """Whether the others wait for the device of ``rank``, late since ``onset_step``. True unless it is clear that none
+    waits.
+
+    Steps before and those since are looked at apart, without those near the change. Where steps keep time with looks a
+    lag seems to creep, but not by more than looks are apart.
+    """
     before, since = starts[:, 0] < onset_step - NEAR_STEPS, starts[:, 0] >= onset_step + NEAR_STEPS
     likelier, widest, count = 0.0, 0.0, 0
     for part in (starts[before], starts[since]):
@@ -169,10 +182,10 @@ def _how_it_wanders(lag_ns: np.ndarray, step_ns: int) -> float:
 
 
 def lead_over(times: StepTimes, found: Straggler, slower: set[int]) -> float:
-    """By how much longer it works in a step, in ns, than whoever works longest of those that are known to be slow. Who
-    works less only uses up the time for which it waited for them, and makes no step longer.
+    """By how many ns the rank found works longer in a step than the longest of ``slower``, the ranks known to be slow.
 
-    times: of all ranks. slower: ranks known to be slow, itself perhaps among them; infinity where there are no others.
+    Who works less only uses up the time for which it waited for them, and makes no step longer. times: of all ranks.
+    slower: may hold the rank itself; infinity where there are no others.
     """
     column = np.flatnonzero(times.ranks == found.rank)
     known = np.isin(times.ranks, list(slower - {found.rank}))

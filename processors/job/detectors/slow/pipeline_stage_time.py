@@ -35,9 +35,11 @@ _FIRST, _LAST, _DONE = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeavyStage:
-    """stage: its place in the pipeline; ranks: its own. pass_ns, pass_before_ns: its part of a step's first pass
-    forward and last one back, as far as these are known. others: by what share any other stage's are longer at most. z:
-    how sure."""
+    """A pipeline stage whose passes take longer. stage: its place in the pipeline; ranks: its own. pass_ns,
+    pass_before_ns: its part of a step's first pass forward and last one back, as far as these are known.
+
+    others: by what share any other stage's are longer at most. z: how sure.
+    """
 
     stage: int
     ranks: tuple[int, ...]
@@ -48,16 +50,22 @@ class HeavyStage:
 
 
 def no_passes(ranks: int) -> np.ndarray:
-    """(n, 1 + 3 * ranks) in ns: step; by rank, when the first and the last call of its busiest group had ended on its
-    device in that step, and the last one of any group; 0 not known."""
+    """An empty table of passes, (0, 1 + 3 * ranks) in ns, for ``with_passes``.
+
+    Columns: step; by rank, when the first and the last call of its busiest group had ended on its device in that step,
+    and the last one of any group; 0 not known.
+    """
     return np.zeros((0, 1 + 3 * ranks), np.int64)
 
 
 def with_passes(
     kept: np.ndarray, busiest: np.ndarray, rows: np.ndarray, sums: np.ndarray, ranks: np.ndarray, steps: np.ndarray
 ) -> np.ndarray:
-    """Adds these steps. busiest: by rank, the group in which it calls most often (``stages.busiest_groups``). rows:
-    COLLECTIVES of devices; sums: DEVICE_STEPS, which stand for rows of a step."""
+    """The table with these steps added, the last KEPT_STEPS; with another number of ranks it begins anew.
+
+    busiest: by rank, the group in which it calls most often (``stages.busiest_groups``). rows: COLLECTIVES of devices;
+    sums: DEVICE_STEPS, used instead of rows for the steps in them.
+    """
     if kept.shape[1] != 1 + 3 * ranks.size:
         kept = no_passes(ranks.size)
     never = np.iinfo(np.int64).max
@@ -78,13 +86,16 @@ def with_passes(
 
 
 def are_enough(passes: np.ndarray, onset_step: int) -> bool:
-    """Whether steps before this one and since then are known, as many as it takes. passes: one row per step."""
+    """Whether enough steps before ``onset_step`` and since then are known. passes: as ``with_passes`` gives them."""
     since = int((passes[:, 0] >= onset_step).sum())
     return since >= FEWEST_SINCE and len(passes) - since >= FEWEST_BEFORE
 
 
 def find_heavy_stage(passes: np.ndarray, ranks: np.ndarray, stages: np.ndarray, onset_step: int) -> HeavyStage | None:
-    """The one stage whose passes take longer since then, as no other's do. stages: by rank, -1 none."""
+    """The one stage whose passes take longer since ``onset_step``, as no other's do; None: none, or it cannot be told.
+
+    passes: as ``with_passes`` gives them; ranks: of their columns; stages: by rank, -1 none.
+    """
     count = int(stages.max(initial=-1)) + 1
     if count < 2 or (stages < 0).any() or passes.shape[1] != 1 + 3 * ranks.size:
         return None

@@ -41,10 +41,11 @@ FAR_OUT, EFFICIENCY = 5.0, 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class View:
-    """By rank, in step times. level, middle: mean (long steps clipped) and median of the recent steps above ``usual``.
+    """How far recent steps lie above ``usual``; by rank, in step times. recent: (n, ranks), these steps; middle: their
+    median above ``usual``.
 
-    gain: by how much the mean lies above that of the steps before. noise: standard deviation of such a gain by chance
-    alone, the past's own uncertainty included.
+    gain: by how much their mean (long steps clipped) lies above that of the steps before. noise: standard deviation of
+    such a gain by chance alone, the past's own uncertainty included.
     """
 
     recent: np.ndarray
@@ -55,7 +56,10 @@ class View:
 
 
 def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
-    """(n, ranks) self times minus the median of the other ranks in the same step."""
+    """(n, ranks): each self time minus the median of the other ranks in the same step (of all, where ranks are many).
+
+    Zeros for a single rank.
+    """
     ranks = self_ns.shape[1]
     if ranks < 2:
         return np.zeros(self_ns.shape)
@@ -68,7 +72,7 @@ def excess_over_others(self_ns: np.ndarray) -> np.ndarray:
 def view(
     series: np.ndarray, window: int, *, based: bool, signed: bool, least_gain: float = -float("inf")
 ) -> View | None:
-    """The last ``window`` rows of (n, ranks) ``series`` against those before; without a base, against nothing.
+    """How far each rank's last ``window`` rows of (n, ranks) ``series`` lie above those before (based), or above 0.
 
     None if no rank gains more than ``least_gain``: noise is dear, and there is nearly always nothing to compare.
 
@@ -104,11 +108,11 @@ def view(
 
 
 def noise_of_one(series: np.ndarray) -> float:
-    """Of one step of (n,), as it counts in means: what strikes a crowded node lasts longer than a step.
+    """Standard deviation of one step of (n,) ``series``, as it counts in means; 0.0 for fewer than three steps.
 
     By how much a step differs from the next and the one after that, which a change within the series leaves as it is:
     of a first-order autoregression with correlation r these variances are as 1 to 1 + r. And by how much means over
-    some steps differ from the next ones.
+    some steps differ from the next ones: what strikes a crowded node lasts longer than a step.
     """
     if series.size < 3:
         return 0.0
@@ -127,11 +131,10 @@ def _spread(differences: np.ndarray) -> float:
 
 
 def carried_on(residuals: np.ndarray, window: int) -> float:
-    """By how much the variance of a mean over ``window`` steps is larger than that of as many steps that have nothing
-    to do with each other: what one step has more, the next ones often have as well.
+    """The factor by which the variance of a mean over ``window`` steps exceeds that of independent steps.
 
-    By the ranks' autocorrelations together (Bartlett 1946), as far as they are positive (Geyer 1992). residuals:
-    (n, ranks), long steps clipped.
+    What one step has more, the next ones often have as well. By the ranks' autocorrelations together (Bartlett 1946),
+    as far as they are positive (Geyer 1992). residuals: (n, ranks), long steps clipped.
     """
     count = residuals.shape[0]
     if count < FEWEST_TO_CORRELATE:
@@ -157,10 +160,11 @@ def _luck(count: int) -> float:
 
 
 def may_be_pauses(before: np.ndarray, threshold: float, slow: int, window: int, chance: float = PAUSE_CHANCE) -> bool:
-    """Whether ``slow`` of ``window`` steps above ``threshold`` may be one rank's bad luck.
+    """Whether ``slow`` of ``window`` steps above ``threshold`` may be one rank's bad luck: its chance is above
+    ``chance``.
 
     Garbage collection and loaders strike now this rank, now that one: what any rank's steps did before says how often.
-    before: (n, ranks), excess in step times; chance and shares have no unit.
+    before: (n, ranks), excess in step times, as is threshold.
     """
     above = before - median(before, axis=0)
     size = np.sort(np.abs(above), axis=None)

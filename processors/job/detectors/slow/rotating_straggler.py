@@ -34,7 +34,12 @@ UNEVEN_STEPS_AFTER = {3: 1.0, 4: 0.97, 5: 0.97, 6: 0.97, 8: 0.95}
 def find_wandering(
     times: StepTimes, steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray, length_ns: np.ndarray
 ) -> PaceChange | None:
-    """steps, begin_ns, pace_ns, length_ns: (n,), of more steps than ``times`` may hold; its lengths change."""
+    """The change from which steps are longer because another rank is late in each; None: no change, or one rank is to
+    blame.
+
+    All (n,), of more steps than ``times`` may hold: begin_ns: Unix; pace_ns: lengths without the slowest rank's excess;
+    length_ns: whole lengths.
+    """
     change = find_pace_change(steps, begin_ns, length_ns)
     if change is None:
         return None
@@ -53,8 +58,10 @@ def find_wandering(
 def find_sudden_wandering(
     times: StepTimes, steps: np.ndarray, begin_ns: np.ndarray, length_ns: np.ndarray
 ) -> PaceChange | None:
-    """The same of a change that has just come. A slow rank would be the latest each time; where all are slower, nobody
-    is later than usual."""
+    """As ``find_wandering``, of a change in the last few steps; None also with fewer than FEWEST_RANKS ranks.
+
+    A slow rank would be the latest each time; where all are slower, nobody is later than usual.
+    """
     if times.ranks.size < FEWEST_RANKS:
         return None
     changes = sudden_changes(steps, begin_ns, length_ns, UNEVEN_STEPS_AFTER)

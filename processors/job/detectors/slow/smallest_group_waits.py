@@ -18,7 +18,10 @@ KEPT_STEPS = 96
 
 
 def no_inner_waits(ranks: int) -> np.ndarray:
-    """(n, 1 + ranks) in ns: step, and how long each rank's device stood in the calls of its smallest group."""
+    """An empty table of waits, (0, 1 + ranks) in ns, for ``with_inner_waits``.
+
+    Columns: step, and how long each rank's device stood in the calls of its smallest group.
+    """
     return np.zeros((0, 1 + ranks), np.int64)
 
 
@@ -47,9 +50,10 @@ def inner_groups(
 def with_inner_waits(
     kept: np.ndarray, inner: np.ndarray, rows: np.ndarray, sums: np.ndarray, ranks: np.ndarray, steps: np.ndarray
 ) -> np.ndarray:
-    """Adds these steps. rows: COLLECTIVES of devices; sums: DEVICE_STEPS, which stand for the rows of a step.
+    """The table with these steps added, the last KEPT_STEPS; with another number of ranks it begins anew.
 
-    kept: one row per step; inner, ranks: (ranks,); rows, sums: (n,); steps: (steps,).
+    inner: by rank, its smallest group (``inner_groups``). rows: COLLECTIVES of devices; sums: DEVICE_STEPS, used
+    instead of rows for the steps in them. ranks, steps: ascending.
     """
     if kept.shape[1] != 1 + ranks.size:
         kept = no_inner_waits(ranks.size)

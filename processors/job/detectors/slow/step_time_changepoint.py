@@ -62,9 +62,12 @@ KNOWN_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceChange:
-    """step: first slow step. before_ns, after_ns: median step times; own, data, exchange: by how much longer the ranks'
-    own work takes, of it the waiting for data, and their collectives where nobody waits for anybody; never more than
-    the whole. has_parts: whether these are known; the waiting for data always is."""
+    """A step from which all steps are longer. step: first slow step. before_ns, after_ns: median step times.
+
+    own, data, exchange: by how much longer the ranks' own work takes, of it the waiting for data, and their collectives
+    where nobody waits for anybody; never more than the whole. has_parts: whether these are known; the waiting for data
+    always is.
+    """
 
     step: int
     onset_ns: int
@@ -82,14 +85,20 @@ class PaceChange:
 
 
 def kept_history(lengths_ns: np.ndarray) -> int:
-    """How many of the last steps are kept. lengths_ns: (n,)."""
+    """How many of the last steps are to be kept: a fixed number, and of short steps as many as make HISTORY_NS.
+
+    lengths_ns: (n,).
+    """
     if lengths_ns.size <= LONGEST_HISTORY:
         return int(lengths_ns.size)
     return min(MOST_HISTORY, max(LONGEST_HISTORY, _steps_of(lengths_ns, HISTORY_NS)))
 
 
 def find_pace_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
-    """All (n,), in order. pace_ns: step time without the excess of the slowest rank."""
+    """The step from which the whole job is slower, by a lasting, abrupt change of pace; None: no such step, or too few.
+
+    All (n,), of consecutive steps. begin_ns: Unix; pace_ns: step time without the excess of the slowest rank.
+    """
     if pace_ns.size < PLAIN_STEPS_BEFORE + PLAIN_STEPS_AFTER:
         return None
     pace = np.log(np.maximum(pace_ns, 1).astype(np.float64))
@@ -179,7 +188,7 @@ def _longest_run_ns(chosen: np.ndarray, lengths_ns: np.ndarray) -> int:
 
 
 def find_sudden_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray) -> PaceChange | None:
-    """As ``find_pace_change``, of a change that has just come: the last steps against those before them.
+    """As ``find_pace_change``, of a change in the last few steps, which are compared with those before them.
 
     steps, begin_ns, pace_ns: (n,).
     """
@@ -189,7 +198,11 @@ def find_sudden_change(steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndar
 def sudden_changes(
     steps: np.ndarray, begin_ns: np.ndarray, pace_ns: np.ndarray, steps_after: Mapping[int, float]
 ) -> Iterator[PaceChange]:
-    """steps_after: by how many of the last steps are enough, the share of those before than which each is longer."""
+    """Changes of pace in the last steps, one for each of ``steps_after`` by which the steps changed suddenly.
+
+    steps_after: by how many of the last steps are enough, the share of the earlier steps that each of them must exceed.
+    steps, begin_ns, pace_ns: (n,), as for ``find_pace_change``.
+    """
     least = _steps_of(pace_ns, SUDDEN_NS_AFTER)
     for fewest, quantile in steps_after.items():
         late = max(fewest, least)
@@ -230,8 +243,11 @@ def _asked(before: int, after: int) -> tuple[float, float]:
 
 
 def with_parts(change: PaceChange, steps: np.ndarray, parts: np.ndarray) -> PaceChange:
-    """parts: (n, 3) own work, data and exchange (-1 not known) of each step. They tell slow hosts, slow data and a slow
-    network."""
+    """The change with by how much own work, data and exchange grew, each from 0 up to the whole growth.
+
+    parts: (n, 3) own work, waiting for data and exchange of each step, in ns, -1 not known. Where exchange is mostly
+    unknown, only the waiting for data is told, and ``has_parts`` is False.
+    """
     late, known = steps >= change.step, parts[:, 2] >= 0
     if min(known[late].mean(), known[~late].mean()) < KNOWN_SHARE:
         data_ns = int(median(parts[late, 1]) - median(parts[~late, 1]))
@@ -242,9 +258,11 @@ def with_parts(change: PaceChange, steps: np.ndarray, parts: np.ndarray) -> Pace
 
 
 def is_of_all(change: PaceChange, steps: np.ndarray, pace_ns: np.ndarray) -> bool:
-    """change: of whole steps. Whether they are so much longer without the slowest rank's excess, too; or have been for
-    so long that a rank of its own would have been told: half of a job's nodes is neither one rank nor all.
-    steps, pace_ns: (n,)."""
+    """Whether at least half of a change of whole steps remains without the slowest rank's excess, or it lasts long.
+
+    One that has lasted STEPS_AFTER steps is of all: a single rank would have been told by then. steps, pace_ns: (n,);
+    pace_ns: without the slowest rank's excess.
+    """
     late = steps >= change.step
     longer_ns = float(median(pace_ns[late]) - median(pace_ns[~late]))
     return 2.0 * longer_ns > change.after_ns - change.before_ns or int(late.sum()) >= STEPS_AFTER
@@ -280,11 +298,12 @@ def _slope(part: np.ndarray) -> float:
 
 
 def is_back_to_pace(pace_ns: np.ndarray, before_ns: int, after_ns: int) -> bool:
-    """pace_ns: of the steps since the change, which may be few yet. True once the last ten steps or more are likelier
-    to be of the old pace than of the new one by e to ``BACK_LIKELIHOOD``.
+    """True once the last ten steps or more are likelier of the old pace than of the new one, by e to
+    ``BACK_LIKELIHOOD``.
 
-    Page's cumulative sum (Page 1954), as it ends a slow rank (``straggler.is_still_slow``): where jitter is as large as
-    the change, any ten steps may lie nearer to the old pace.
+    pace_ns: of the steps since the change, which may be few yet; before_ns, after_ns: a step's length before and after
+    it. Page's cumulative sum (Page 1954), as it ends a slow rank (``straggler.is_still_slow``): where jitter is as
+    large as the change, any ten steps may lie nearer to the old pace.
     """
     if pace_ns.size < FEWEST_BACK:
         return False

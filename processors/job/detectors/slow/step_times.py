@@ -24,7 +24,7 @@ class StepTimes:
     phase_self_ns: np.ndarray
 
     def since(self, step: int) -> StepTimes:
-        """From this step on."""
+        """Only the steps numbered ``step`` and above."""
         late = self.steps >= step
         return StepTimes(
             ranks=self.ranks,
@@ -37,7 +37,7 @@ class StepTimes:
         )
 
     def without(self, ranks: set[int]) -> StepTimes:
-        """The same steps of the other ranks."""
+        """The same steps without the columns of ``ranks``."""
         others = ~np.isin(self.ranks, list(ranks))
         return replace(
             self,

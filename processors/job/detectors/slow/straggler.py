@@ -93,7 +93,7 @@ _LOOKED_AT = np.array((SUDDEN_WINDOW, *WINDOWS))
 
 
 def find_straggler(times: StepTimes, *, on_device: bool = False) -> Straggler | None:
-    """The rank that has become, or always was, slower than the others by more than the job's own noise.
+    """The rank that has become, or always was, slower than the others by more than the job's own noise; None: nobody.
 
     on_device: devices do the work, hosts only launch it and fetch data.
     """

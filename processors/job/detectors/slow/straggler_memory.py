@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """excess: share of the step time by which the rank is slower than usual, against the others. z: how sure.
+    """A slow rank. excess: share of the step time by which it is slower than usual, against the others. z: how sure.
 
     starved_ns: of ``excess_ns``, what it waited for a CPU. waited_ns, waited_before_ns: what another rank waits in a
-    step, now and before. company: other ranks that are slower in the same steps. based: it was not always so.
-    noise: of one step's excess, in step times.
+    step, now and before. company: other ranks that are slower in the same steps. based: it was not always so. noise: of
+    one step's excess, in step times.
     """
 
     rank: int

@@ -21,11 +21,12 @@ LASTING_STEPS, LASTING_LIKELIHOOD = 24, 7.0
 
 
 def is_still_slow(times: StepTimes, found: StragglerMemory) -> bool:
-    """False once the last steps show that the rank's excess has gone, with as much evidence as it was opened with.
+    """False once the steps since its first slow one show that the excess of ``found.rank`` has gone, with as much
+    evidence as it was opened with. times: of all ranks. True, too, where the rank is missing or steps are too few.
 
     A generalised likelihood ratio over all steps since its first slow one: no excess from some step on, beside as much
-    as there was until then. What the few steps say in which it was found is too much, as chance helped: taken
-    is what the steps until then show for certain, and a third of what was found at least.
+    as there was until then. What the few steps say in which it was found is too much, as chance helped: taken is what
+    the steps until then show for certain, and a third of what was found at least.
     """
     where = np.flatnonzero(times.ranks == found.rank)
     if not where.size:

@@ -38,7 +38,7 @@ class Places:
 
     @classmethod
     def of(cls, members: Sequence[np.ndarray]) -> Places:
-        """members: by group index."""
+        """Places within groups. members: by group index, the ranks of each, in the group's order."""
         if not members:
             return cls(keys=np.zeros(0, np.int64), place=np.zeros(0, np.int64), groups=0)
         sizes = [each.size for each in members]
@@ -48,9 +48,8 @@ class Places:
         return cls(keys=keys[order], place=place[order], groups=len(members))
 
     def with_more(self, members: Sequence[np.ndarray]) -> Places:
-        """With the groups that follow: their keys are above all others, as every node of a large job brings its own.
-
-        members: ranks by group.
+        """A new table with groups added after the known ones, whose indices continue theirs. members:
+        ranks by group.
         """
         more = Places.of(members)
         return Places(
@@ -60,7 +59,7 @@ class Places:
         )
 
     def find(self, group: np.ndarray, rank: np.ndarray) -> np.ndarray:
-        """-1 where the rank is no member. Places of ranks in groups by row. group, rank: (n,)."""
+        """By row, the place of ``rank`` within ``group``, -1 where the rank is no member. group, rank: (n,)."""
         if not self.keys.size:
             return np.full(group.size, -1, np.int64)
         wanted = group.astype(np.int64) << _RANK_BITS | rank
@@ -87,13 +86,13 @@ class StepEdges:
     end_ns: np.ndarray
 
     def end_of(self, rank: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """The end of these ranks' steps, 0 where it is not known. rank, step: (n,); ns."""
+        """By row, when the rank's step ended, in ns; 0 where that is not known. rank, step: (n,)."""
         key, wanted = (self.rank << _TIME_BITS) + self.step, (rank << _TIME_BITS) + step
         place = np.minimum(np.searchsorted(key, wanted), key.size - 1)
         return np.where(key[place] == wanted, self.end_ns[place], 0)
 
     def step_at(self, rank: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
-        """The step in which each of these ranks was at that time, -1 where it is not known."""
+        """By row, the step that the rank was in at ``time_ns``; -1 where that is not known."""
         base = int(self.begin_ns.min())
         key, time = (self.rank << _TIME_BITS) + (self.begin_ns - base), np.maximum(time_ns - base, -1)
         place = np.searchsorted(key, (rank << _TIME_BITS) + time, side="right") - 1
@@ -111,9 +110,11 @@ class Waits:
 
 
 def release_times(joined: Joined, shape: GroupShape, edges: StepEdges | None = None) -> np.ndarray:
-    """When the last member that a row waits for arrived; its own arrival where it waited for nobody, or none knows.
+    """By row of ``joined``, in ns, when the last member arrived that it waits for; its own arrival where it waits for
+    nobody.
 
-    edges: tell more of ends that were seen by polling, where only durations compare.
+    Also its own where not all members' rows are there. edges: tell more of ends that were seen by polling, where
+    members are on several clocks and only durations compare.
     """
     rows = joined.rows
     # Side by side in memory: each is gone over several times.
@@ -161,7 +162,7 @@ def _ended_with_step(joined: Joined, edges: StepEdges) -> np.ndarray:
 
 
 def waited_late(rows: np.ndarray) -> np.ndarray:
-    """Which rows of host groups their rank began to wait() for only after doing something else.
+    """By row of host groups, whether its rank began to wait() for it only after doing something else.
 
     rows: (n,) of COLLECTIVES.
     """
@@ -172,11 +173,12 @@ def waited_late(rows: np.ndarray) -> np.ndarray:
 def place_late_waits(
     joined: Joined, release: np.ndarray, shape: GroupShape, edges: StepEdges
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Rows and releases in which each late wait begins when, and lies in the step in which, it was; None without any.
+    """Rows and releases (ns) with each late wait moved to when, and to the step in which, it was waited; None without
+    any.
 
-    The recorder tells since when a host stood in wait(). Where it does not, the call had ended before that, or C++
-    waited (DDP): then the rank stayed in its step. A member that left its step before all had come, or that waited
-    late, shows that nobody waits for this call where it is made.
+    release: as ``release_times`` gives it. The recorder tells since when a host stood in wait(). Where it does not, the
+    call had ended before that, or C++ waited (DDP): then the rank stayed in its step. A member that left its step
+    before all had come, or that waited late, shows that nobody waits for this call where it is made.
     """
     rows = joined.rows
     rank, step, since = rows["rank"].astype(np.int64), rows["step"], rows["enqueued_ns"]
@@ -202,9 +204,10 @@ def place_late_waits(
 
 
 def measure_waits(rows: np.ndarray, release: np.ndarray, p2p: np.ndarray) -> Waits:
-    """Adds up the waits of collectives and of P2P rows (COLLECTIVES with EventFlag.P2P).
+    """How long each rank was blocked, by step and phase, over collectives and P2P; overlapping waits count once.
 
-    rows, p2p: (n,); release: by row, ns.
+    rows: COLLECTIVES without P2P; release: by row of ``rows``, ns; p2p: COLLECTIVES with EventFlag.P2P, of which only
+    exact receives count.
     """
     if p2p.size:
         p2p = copy_of(p2p)
@@ -233,7 +236,9 @@ def measure_waits(rows: np.ndarray, release: np.ndarray, p2p: np.ndarray) -> Wai
 
 
 def sum_by_rank_and_step(rank: np.ndarray, step: np.ndarray, phase: np.ndarray, blocked: np.ndarray) -> Waits:
-    """All (n,), n > 0."""
+    """Sums of ``blocked`` (ns) by rank, step and phase. All (n,), n > 0; steps between without rows are
+    in it, with 0.
+    """
     ranks = np.flatnonzero(np.bincount(rank))
     row_of = np.zeros(int(ranks[-1]) + 1, np.int64)
     row_of[ranks] = np.arange(ranks.size)

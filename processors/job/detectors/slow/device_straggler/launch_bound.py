@@ -31,8 +31,11 @@ COMPANY_SHARE, MOST_COMPANY = 0.5, 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateHost:
-    """before_ns, now_ns: of a step. launches_ns, launched_ns, others_ns: how long its host's passes forward and back
-    take, took before, and take on the others."""
+    """A rank whose host launches too late. before_ns, now_ns: length of a step. launches_ns, launched_ns, others_ns:
+    how long its host's passes forward and back take, took before, and take on the others.
+
+    company: ranks that are late with it. z: how sure.
+    """
 
     rank: int
     company: tuple[int, ...]
@@ -47,12 +50,18 @@ class LateHost:
 
 
 def no_launches(ranks: int) -> np.ndarray:
-    """(n, 1 + ranks): step; by rank, how long its host's own passes forward and back took, in us."""
+    """An empty table of launches, (0, 1 + ranks), for ``with_launches``.
+
+    Columns: step; by rank, how long its host's own passes forward and back took, in us.
+    """
     return np.zeros((0, 1 + ranks), np.int32)
 
 
 def with_launches(kept: np.ndarray, steps: np.ndarray, launched_ns: np.ndarray) -> np.ndarray:
-    """Adds these steps. launched_ns: (steps, ranks)."""
+    """The table of launches with these steps added, the last KEPT_STEPS; with another number of ranks it begins anew.
+
+    kept: as ``no_launches`` has it. launched_ns: (steps, ranks).
+    """
     if kept.shape[1] != 1 + launched_ns.shape[1]:
         kept = no_launches(launched_ns.shape[1])
     launched_us = np.minimum(launched_ns // 1000, np.iinfo(np.int32).max)
@@ -62,7 +71,12 @@ def with_launches(kept: np.ndarray, steps: np.ndarray, launched_ns: np.ndarray) 
 def find_late_host(
     launches: np.ndarray, ranks: np.ndarray, steps: np.ndarray, begin_ns: np.ndarray, duration_ns: np.ndarray
 ) -> LateHost | None:
-    """ranks: of the columns. steps, begin_ns, duration_ns: (n,) of the newest steps, of which launches are known."""
+    """The rank whose host's passes forward and back became longer with the steps, alone or with a few others; else
+    None.
+
+    launches: as ``with_launches`` gives it; ranks: of its columns. steps, begin_ns, duration_ns: (n,) of the newest
+    steps.
+    """
     count = min(len(launches), steps.size)
     if ranks.size < 2 or launches.shape[1] != 1 + ranks.size or not count:
         return None

@@ -30,7 +30,11 @@ SIGMAS, PERSISTENT_SHARE = 6.0, 0.75
 
 
 def find_late_by_little(times: StepTimes, inner: np.ndarray, group_of: np.ndarray) -> LateDevice | None:
-    """inner: (n, 1 + ranks) as ``smallest_group_waits`` has it; group_of: by rank, its smallest group, -1 none."""
+    """The rank whose device comes late by little, found over windows of 8 to 32 steps in the smallest groups; else
+    None.
+
+    inner: (n, 1 + ranks) as ``smallest_group_waits`` has it; group_of: by rank, its smallest group, -1 none.
+    """
     if inner.shape[1] != 1 + times.ranks.size:
         return None
     for window in WINDOWS:

@@ -52,8 +52,11 @@ NEAR_BLOCKS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateDevice:
-    """rise: share of the step by which it is longer. looks: how many there were; waited, others_waited: of them, where
-    this rank, and the others in the mean, were found waiting. z: how sure. company: ranks that are late with it."""
+    """A rank whose device comes late. rise: share of the step by which it is longer. looks: how many there were;
+    waited, others_waited: of them, where this rank, and the others in the mean, were found waiting.
+
+    z: how sure. company: ranks that are late with it.
+    """
 
     rank: int
     onset_step: int
@@ -70,7 +73,7 @@ class LateDevice:
 
 
 def no_looks(ranks: int) -> np.ndarray:
-    """The window before the first look, for so many ranks."""
+    """An empty table of blocks of looks, for ``with_looks``. ranks: how many."""
     return np.zeros((0, RANKS + ranks))
 
 
@@ -83,7 +86,11 @@ def with_looks(
     lead_ns: np.ndarray,
     waited_ns: np.ndarray,
 ) -> np.ndarray:
-    """Adds closed plain steps, (n,) each and waited_ns (n, ranks), to the last block, or a new one where it is full."""
+    """The table of blocks with steps added to the last block, or to a new one where it spans BLOCK_NS.
+
+    steps, begin_ns, duration_ns, lead_ns: (n,) of closed plain steps; waited_ns: (n, ranks), found waiting. At most
+    KEPT_BLOCKS are kept.
+    """
     rows = list(blocks)
     for place in range(steps.size):
         step = [steps[place], steps[place], 1.0, begin_ns[place], duration_ns[place], lead_ns[place], *waited_ns[place]]
@@ -100,7 +107,11 @@ def with_looks(
 def find_late_device(
     blocks: np.ndarray, ranks: np.ndarray, steps: np.ndarray, begin_ns: np.ndarray, duration_ns: np.ndarray
 ) -> LateDevice | None:
-    """ranks: of the columns. steps, begin_ns, duration_ns: (n,) of the newest steps, to find the first long one."""
+    """The rank found waiting in far fewer looks than all others since the steps became longer; else None.
+
+    blocks: as ``with_looks`` gives them; ranks: of their columns. steps, begin_ns, duration_ns: (n,) of the newest
+    steps, to find the first long one.
+    """
     full = _full(blocks)
     if len(full) < 2 * FEWEST_BLOCKS or ranks.size < 2:
         return None
@@ -148,7 +159,10 @@ def find_late_device(
 
 
 def is_still_late(blocks: np.ndarray, before_ns: float, now_ns: float) -> bool:
-    """False once the steps are nearer to their old length again. blocks: one row per look (``with_looks``)."""
+    """False once the newest blocks' steps are nearer to ``before_ns`` than to ``now_ns``; True with too few blocks.
+
+    blocks: as ``with_looks`` gives them. before_ns, now_ns: a step's length before, and when it was found.
+    """
     last = _full(blocks)[-RECOVERY_BLOCKS:]
     if len(last) < RECOVERY_BLOCKS:
         return True

@@ -26,7 +26,10 @@ CHANCE_SIGMAS = 2.0
 
 
 def find_late_in_group(times: StepTimes, inner: np.ndarray, group_of: np.ndarray) -> LateDevice | None:
-    """inner: (n, 1 + ranks) as ``smallest_group_waits`` has it; group_of: by rank, its smallest group, -1 none."""
+    """The rank that one of the smallest groups waits for, since the steps became longer by as much; else None.
+
+    inner: (n, 1 + ranks) as ``smallest_group_waits`` has it; group_of: by rank, its smallest group, -1 none.
+    """
     groups = [np.flatnonzero(group_of == group) for group in np.unique(group_of[group_of >= 0])]
     if len(groups) < FEWEST_GROUPS or inner.shape[1] != 1 + times.ranks.size:
         return None

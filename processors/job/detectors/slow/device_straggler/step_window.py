@@ -44,7 +44,11 @@ LOOK_NOISE_NS = 0.4 * LOOK_NS
 
 
 def find_late_in_steps(times: StepTimes) -> LateDevice | None:
-    """times: of a job on devices, where what is not a rank's own time is what its device stood in collectives."""
+    """The rank that waits no more than before while all others do, over the last 3 to 12 steps; None also for few
+    ranks.
+
+    times: of a job on devices, where what is not a rank's own time is what its device stood in collectives.
+    """
     if times.ranks.size < FEWEST_RANKS:
         return None
     for window in range(FEWEST_STEPS, MOST_STEPS + 1):
@@ -57,8 +61,11 @@ def find_late_in_steps(times: StepTimes) -> LateDevice | None:
 
 
 def became_longer(duration_ns: np.ndarray, window: int) -> bool:
-    """Whether nearly each of the last steps is longer than those before, the very last of these included, by more than
-    chance and pauses make of it."""
+    """Whether nearly each of the last ``window`` steps is longer than those before, by more than chance and pauses
+    explain.
+
+    False where the step right before the window was long already. duration_ns: (n,) of consecutive steps.
+    """
     before, after = duration_ns[-window - MOST_BEFORE : -window], duration_ns[-window:]
     usual, now = float(median(before)), float(median(after))
     rise = now - usual
@@ -128,7 +135,9 @@ def _widest_gap(gain_ns: np.ndarray, apart_ns: float) -> float:
 
 
 def late_rank(times: StepTimes, late: int, window: int, *, z: float, company: tuple[int, ...] = ()) -> LateDevice:
-    """The rank of this column, late in the steps of the window, in words of looks."""
+    """Describes the rank of column ``late`` as late in the last ``window`` steps; waits are given as
+    numbers of looks.
+    """
     duration_ns = times.duration_ns[-window - MOST_BEFORE :]
     stood_ns = duration_ns[:, None] - times.self_ns[-window - MOST_BEFORE :]
     usual_rank_ns = median(stood_ns, axis=1)

@@ -64,7 +64,7 @@ class Clock:
         with contextlib.ExitStack() as stack:
             for module in ("ring_writer", "ring_collectives"):
                 stack.enter_context(mock.patch(f"{_MODULES}{module}.monotonic_ns", self))
-            for module in ("ring_file", "ring_records"):
+            for module in ("ring_creation", "ring_records"):
                 stack.enter_context(mock.patch(f"{_MODULES}{module}.time", times))
             yield
 

@@ -18,7 +18,7 @@ from tests.installed.built import (
 )
 
 #: Has packages of its own, which are not the program's.
-OUTSIDE = ("tests", "benchmarks")
+OUTSIDE = ("tests", "benchmarks", "evaluation", "simulator")
 #: What people mount and start lies beside the packages.
 DEPLOY = "deploy"
 OF_THE_ROOT = ("__init__.py", "py.typed", "docker-compose.yml", ".env.example")

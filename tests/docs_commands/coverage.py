@@ -78,15 +78,15 @@ _MAKE_TESTS: Mapping[str, Elsewhere] = {
     "test": Elsewhere(".ci/run", ("make test",)),
     # Parts of the two that .ci/run calls.
     "check": Elsewhere("Makefile", ("CHECK_TESTS",)),
-    "lint": Elsewhere(".ci/run", ("make lint",)),
+    "lint": Elsewhere(".ci/run", ("make lint house",)),
     "wheel-test": Elsewhere(".ci/run", ("make wheel-test",)),
     "stack": Elsewhere(".ci/run", ("make stack",)),
-    "setup": Elsewhere(".ci/run", ("make lint",)),
+    "setup": Elsewhere(".ci/run", ("make setup",)),
     "demo": Elsewhere("tests/commands/test_demo.py::test_a_real_demo_as_a_program_sees_it", ("demo",)),
     "dashboards": Elsewhere("tests/grafana/test_dashboards.py", ("generate",)),
-    "reference": Elsewhere("tests/evaluation/reference/test_reference.py", ("generate", "main")),
+    "reference": Elsewhere("tests/evaluation/reference/test_reference.py", ("reference_page", "main")),
     "compose-test": Elsewhere("tests/compose/test_compose_up.py", ("--wait",)),
-    "house": Elsewhere("tests/house/test_house.py", ("measure",)),
+    "house": Elsewhere(".ci/run", ("make lint house",)),
     "tie": Elsewhere("tests/simulator/test_tie.py", ("tie",)),
 }
 _MAKE_NOT: Mapping[str, Why] = {

@@ -73,7 +73,7 @@ class NodeReports:
         self.events_dropped = 0
 
     def start(self) -> None:
-        """The collectors begin to look."""
+        """Starts the collectors."""
         self._telemetry.start()
 
     def rename_node(self, node: str) -> None:
@@ -81,7 +81,9 @@ class NodeReports:
         self._own = replace(self._own, node=node)
 
     def turn(self) -> None:
-        """Send what was seen since the last turn."""
+        """Sends what the collectors saw since the last turn; for ranks that are new, what was told of their processes
+        again.
+        """
         ranks = self._rank_processes()
         events: list[Event] = []
         points: list[Point] = []

@@ -35,7 +35,7 @@ class RedactionFilter:
         self._drop = drop
 
     def publish(self, way_out: Publish) -> Publish:
-        """The same way out, through the gate."""
+        """A function that calls ``way_out`` with each message as it may leave; what may not leave is not passed on."""
 
         def through(topic: str, key: str, value: bytes) -> None:
             found = self.message(topic, key, value)
@@ -45,7 +45,7 @@ class RedactionFilter:
         return through
 
     def publish_ranked(self, way_out: PublishRanked) -> PublishRanked:
-        """``way_out`` behind the filter: what must not leave is not passed on, secrets are cut out."""
+        """As ``publish``, for a way out that also takes a priority."""
 
         def through(topic: str, key: str, value: bytes, priority: Priority) -> None:
             found = self.message(topic, key, value)
@@ -55,7 +55,7 @@ class RedactionFilter:
         return through
 
     def message(self, topic: str, key: str, value: bytes) -> tuple[str, bytes] | None:
-        """Key and value as they may leave; None: they may not."""
+        """Key and value with secrets cut out; None, and ``drop`` is told, where the value cannot be read."""
         try:
             return self._requests.text(key), self._requests.redact(topic, value)
         except UnreadableRequest:
@@ -82,7 +82,7 @@ def pack(raw: bytes, form: str) -> bytes:
 
 
 def pack_again(content: bytes, form: str) -> bytes:
-    """The same for a file that an earlier release may have packed. Empty: it is none, or damaged."""
+    """As ``pack``, for a file that an earlier release may have packed with secrets. Empty: none such, or damaged."""
     if form == "text":
         return redact_bytes(content)
     raw = unpack(content, MAX_FILE_BYTES)
@@ -90,7 +90,7 @@ def pack_again(content: bytes, form: str) -> bytes:
 
 
 def unpack(content: bytes, limit_bytes: int) -> bytes | None:
-    """None for what is no whole gzip of at most this size."""
+    """The content of a whole gzip; None for anything else, or if it has more than ``limit_bytes``."""
     unpacker = zlib.decompressobj(wbits=31)
     try:
         raw = unpacker.decompress(content, limit_bytes + 1)

@@ -184,7 +184,7 @@ class RingFile:
 
     @property
     def fd(self) -> int:
-        """-1 after ``close``."""
+        """The open file's descriptor; -1 after ``close``."""
         return self._fd
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ class Replayed:
     problems: list[str] = field(default_factory=list)
 
     def report(self, line: str) -> None:
-        """Each line once."""
+        """Adds a line to ``problems`` unless it is there."""
         if line not in self.problems:
             self.problems.append(line)
 

@@ -51,7 +51,10 @@ class Malformed:
 
 
 def malformed_lines() -> list[ScoreLine]:
-    """As ``make faultbench`` prints them."""
+    """Simulates jobs whose surroundings are malformed: a line for each thing that must be reported, one for the rest.
+
+    As ``make faultbench`` prints them.
+    """
     result = run()
     lines = []
     for what in ASKED:

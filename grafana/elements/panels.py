@@ -172,7 +172,10 @@ def bars(title: str, description: str, query: Query, *, unit: str, **more: Any) 
 
 
 def heat(title: str, description: str, query: Query, *, unit: str, **more: Any) -> Panel:
-    """A row for each series, time across: at a glance who differs. For at most some hundred series."""
+    """A status-history panel: a row for each series, time across, so that who differs is seen at a glance.
+
+    For at most some hundred series. unit: as Grafana names it; more: as ``panel`` takes it.
+    """
     options = {"showValue": "never", "rowHeight": 0.95, "legend": {"showLegend": False, "displayMode": "list"}}
     return panel(
         "status-history", title, description, [query], unit=unit, options=options, custom={"fillOpacity": 90}, **more

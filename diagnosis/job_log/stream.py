@@ -61,7 +61,7 @@ class LogStream:
     def block(self, chunk: bytes, ends: NDArray[np.int64]) -> None:
         """Does nothing: what is still written was not copied from a screen, so nothing is wrapped.
 
-        ends: (lines,), indexes.
+        ends: (lines,), the index of each line's end.
         """
 
     def line(self, number: int, raw: bytes) -> None:

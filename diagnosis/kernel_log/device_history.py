@@ -87,18 +87,14 @@ class History:
         return is_again
 
     def may_be_back(self, line: str) -> bool:
-        """Whether the line may name a device whose recovery is awaited.
-
-        It is about recovery, which says nothing of others.
-        """
+        """Whether the line may name a device of which a fault was noted: a recovery says nothing of others."""
         if not 0 < len(self._before) <= FEW:
             return bool(self._before)
         lower = line.lower()
         return any(device[-SLOT_CHARACTERS:].lower() in lower for _, _, device in self._before)
 
     def is_awaited(self, event: KernelEvent, host: str) -> bool:
-        """Whether an event says something new: a recovery does so only after the fault that it ends, other events
-        always.
+        """Whether the event says something new: always, but for a recovery only after the fault that it ends.
 
         Notes faults whose recovery is to be told, and forgets one that is recovered.
         """

@@ -137,17 +137,20 @@ class CollectiveHooks:
 
     # --- level ------------------------------------------------------------------------------------------------------
     def set_enabled(self, enabled: bool) -> None:
-        """Record operations, or only count them, so that numbers agree between ranks when recording resumes."""
+        """Sets whether operations are recorded, or only counted.
+
+        They are counted all the same, so that numbers agree between ranks when recording resumes.
+        """
         self.switch.enabled = bool(enabled)
 
     @property
     def enabled(self) -> bool:
-        """False: operations are counted and not written, as below the level EVENTS."""
+        """Whether operations are recorded. False: they are counted only, as below the level EVENTS."""
         return self.switch.enabled
 
     @property
     def stopped(self) -> bool:
-        """True for good once a hook has failed."""
+        """Whether hooks do nothing any more: one has failed, or they were uninstalled."""
         return self.switch.stopped
 
     @property
@@ -232,7 +235,7 @@ class CollectiveHooks:
             return None
 
     def end(self, row: int, seq: int, flags: int) -> None:
-        """Record the end of one operation; never raises."""
+        """Records the end of one operation (row and sequence number of its group); never raises."""
         try:
             self.writer.complete(row, seq, 0, flags)
         except Exception as error:

@@ -70,7 +70,10 @@ class InputChecks:
         self._reader = ScalarReader(self._report_count, guard)
 
     def check(self, mark: int, op: int, peer: int, tensors: Any, /) -> None:
-        """mark: of the call; peer: root or peer, -1 for none; tensors: its inputs, as torch has them. Never raises."""
+        """Looks for a NaN in the inputs of an operation, and reports the first in the ring. Never raises.
+
+        mark: of the call; peer: root or peer, -1 for none; tensors: its inputs, as torch has them.
+        """
         if not self._guard.enabled or self._reports >= MOST_REPORTS:
             return
         try:

@@ -47,7 +47,7 @@ class OldCalls:
         return self.rows.take(places), self.ring[places]
 
     def add(self, rows: NDArray[np.void], keys: NDArray[np.uint64], ring: NDArray[np.uint16]) -> None:
-        """Adds calls, one row, key and slot (``ring``) each. Call ``keep`` before anything is looked for."""
+        """Adds calls: one row, key and slot (``ring``) per call. Call ``keep`` before anything is looked for."""
         self.rows = np.concatenate((self.rows, rows))
         self.keys, self.ring = np.concatenate((self.keys, keys)), np.concatenate((self.ring, ring))
         self._gone = np.concatenate((self._gone, np.zeros(len(rows), bool)))

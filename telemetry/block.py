@@ -176,7 +176,8 @@ def _adapt(source: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 def read_rows(name: EventName, descriptor: str, count: int, body: bytes, group_count: int) -> np.ndarray:
     """Rows of a block's body in the columns of ``TABLES[name]``; read-only where no conversion was needed.
 
-    Raises BlockError if the body is not what its head says, or if an index points nowhere.
+    descriptor: of the columns as written; count: of rows; group_count: groups that ``group`` may point to. Raises
+    BlockError if the body is not what its head says, or if an index points nowhere.
     """
     dtype = TABLES[name]
     same = descriptor == DESCRIPTORS[name]

@@ -85,8 +85,9 @@ class KafkaFeed:
 
     @property
     def position(self) -> FeedPosition:
-        """The position behind what was read, with the topic's identity: offsets of another topic of that name mean
-        nothing.
+        """The position behind what was read, with the topic's identity.
+
+        Offsets of another topic of that name mean nothing.
         """
         return FeedPosition(topic=self._topic, offsets=dict(self._next))
 
@@ -174,8 +175,9 @@ class FolderFeed:
 
     @property
     def position(self) -> FeedPosition:
-        """The position behind what was read, with the file's identity: a byte of another file of that name means
-        nothing.
+        """The position behind what was read, with the file's identity.
+
+        A byte of another file of that name means nothing.
         """
         return FeedPosition(file=self._identity(), byte=self._offset)
 

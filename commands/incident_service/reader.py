@@ -43,9 +43,7 @@ class IncidentReader:
         return True
 
     def run(self, ending: EndRequest, turn: Callable[[], bool]) -> bool:
-        """Reads and turns until it is to end, which gives True, or ``turn`` says that it cannot go on, which gives
-        False.
-        """
+        """Reads and turns until it is to end. False: ``turn`` said before that it cannot go on."""
         pause_s = self._look_s
         while not ending.asked:
             read = self.read()

@@ -230,7 +230,7 @@ def routing_of(options: NotifyOptions) -> Routing:
 
 
 def make_receiver(name: str, given: ReceiverOptions, clock: Callable[[], float] = time.time) -> Receiver:
-    """Raises ValueError for a secret that is not there or is none."""
+    """The receiver of this name by its settings. Raises ValueError for a secret that is not there or is none."""
     http = Http(given.address, timeout_s=given.timeout_s, ca=given.ca)
     try:
         secret = given.secret()

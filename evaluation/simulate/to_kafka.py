@@ -41,7 +41,7 @@ class KafkaSink:
         self._producer.poll()
 
     def close(self) -> int:
-        """Messages that nobody has confirmed."""
+        """Waits some seconds for answers, and closes the producer; how many messages nobody has confirmed."""
         left = self._producer.flush(_PATIENCE_S)
         self._producer.close(1.0)
         return left

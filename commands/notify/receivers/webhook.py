@@ -22,7 +22,10 @@ class WebhookReceiver:
         self._clock = clock
 
     def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
-        """An opening is told under an id of its own, so that a repetition can be told from a change."""
+        """Posts the notice, signed; an opening under an id of its own, so that a repetition can be told from a change.
+
+        See ``Receiver``.
+        """
         openings = telling.reference.openings + notice.is_new
         reference = ReceiverReference(openings=openings)
         if notice.is_new:

@@ -77,7 +77,7 @@ class NodeReports:
         self._telemetry.start()
 
     def rename_node(self, node: str) -> None:
-        """What is reported from now on is of a node of this name."""
+        """Gives the node another name in all that is reported from now on."""
         self._own = replace(self._own, node=node)
 
     def turn(self) -> None:
@@ -103,7 +103,7 @@ class NodeReports:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What the collectors and this module counted, by name: failures, drops."""
+        """Counters for AGENT_HEALTH: failures and drops of the collectors and of this module, by name."""
         return {**self._telemetry.counters, "collectors.events_dropped": self.events_dropped, **self._drops}
 
     def close(self) -> None:

@@ -42,7 +42,10 @@ def asked_once(question: Callable[[str], Answer]) -> Callable[[str], Answer]:
 
 
 def asked_once_of_bytes(question: Callable[[bytes], Answer]) -> Callable[[bytes], Answer]:
-    """As ``asked_once``, for bytes; ``question`` is asked of the text in lower case, with zeros for its digits."""
+    """``question`` with its answers remembered: asked once of all bytes that differ in digits or case only.
+
+    It is asked of the text in lower case, with zeros for its digits, which must not change its answer.
+    """
     known = _Kinds(question)
     return lambda text: known[text.translate(_LOWER_ZEROS)]
 

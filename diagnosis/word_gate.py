@@ -90,7 +90,7 @@ class WordGate:
         return np.frombuffer(_positions(block, self._fold, self._bits, int(HASH), self._packed), np.int64)
 
     def positions_by_numpy(self, block: bytes) -> NDArray[np.int64]:
-        """As ``positions``, without the C module."""
+        """Indexes in the block where words stand, (n,), without the C module: the same as ``positions`` gives."""
         margin = self._margin
         data = np.full(len(block) + 2 * margin, FOLD, np.uint8)
         np.bitwise_or(np.frombuffer(block, np.uint8), self._fold, out=data[margin : margin + len(block)])

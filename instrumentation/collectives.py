@@ -43,7 +43,7 @@ class CollectiveBackend(Protocol):
         """The group was destroyed; its ProcessGroup is no longer held."""
 
     def leave(self, groups: Sequence[RankGroup]) -> None:
-        """At the interpreter's end: what torch holds of us is let go, group by group."""
+        """Lets go of what torch holds of us, group by group; at the interpreter's end."""
 
 
 class CollectiveHooks:

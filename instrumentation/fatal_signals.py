@@ -25,10 +25,10 @@ _borrowed: tuple[int, int, int] | None = None
 
 
 def watch_fatal_signals(ring: Path, crash_offset: int) -> tuple[int, ...]:
-    """Installs handlers that note a fatal signal and stack in the ring; returns the signals watched, () without C.
+    """Installs handlers that note a fatal signal and stack in the ring; returns the signals that are watched.
 
-    Signals that the program handles are left alone. crash_offset: where the ring's crash area begins, in bytes. Raises
-    ImportError without the C module, OSError, ValueError.
+    () where C is not wanted; signals that the program handles are left alone. crash_offset: where the ring's crash area
+    begins, in bytes. Raises ImportError without the C module, OSError, ValueError.
     """
     if not native_wanted():
         return ()

@@ -36,7 +36,7 @@ _SENT_BY_ROOT = frozenset({Op.BROADCAST, Op.SCATTER})
 class StepNumber(Protocol):
     @property
     def step(self) -> int:
-        """Of the training, as the step counter has it now."""
+        """The number of the training's step, as the step counter has it now."""
 
 
 class _Call(NamedTuple):

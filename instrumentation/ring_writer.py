@@ -296,10 +296,7 @@ class RingWriter(RingCollectives):
 
     # --- level, cost, exit ------------------------------------------------------------------------------------------
     def set_level(self, level: int, hook_state: int) -> None:
-        """Writes the level and the hooks' state, and a LEVEL event.
-
-        Below EVENTS operations are only counted, OFF is silent.
-        """
+        """Writes the level and the hooks' state, with a LEVEL event. At OFF phases and steps write no events."""
         with self._lock:
             now = monotonic_ns()
             self._append(int(EventKind.LEVEL), 0, 0, now, int(level), self._step, int(hook_state), 0)

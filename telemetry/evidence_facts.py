@@ -101,7 +101,7 @@ class EvidenceFact:
         return self.rank is None and not self.endings
 
     def without_place(self) -> EvidenceFact:
-        """The same without step and phase, to compare endings wherever they happened."""
+        """The fact without step and phase, to compare endings wherever they happened."""
         return replace(self, step=None, phase="")
 
 

@@ -197,7 +197,7 @@ def metric_entry(name: str, points: Iterable[bytes]) -> bytes:
 
 
 def number_entry(name: str, description: str, unit: str, instrument: Instrument, points: Iterable[bytes]) -> bytes:
-    """As ``metric_entry``, for a metric that stands in another table (``node_metrics``)."""
+    """A metric of another table (``node_metrics``) with its points, an entry for ``RequestBuilder``."""
     return _entry(_head(name, description, unit), instrument, points)
 
 

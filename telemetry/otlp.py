@@ -112,7 +112,10 @@ def _scanned_block(
 
 
 def decode_with_protobuf(topic: str, value: bytes, with_copies: bool) -> list[Payload]:
-    """As ``decode_logs``, by the protobuf library and not by C."""
+    """Payloads of one message in order, by the protobuf library: what ``decode_logs`` does without C. Never raises.
+
+    with_copies: also what an agent has sent on another topic for the operators.
+    """
     try:
         request = ExportLogsServiceRequest.FromString(value)
     except DecodeError:

@@ -146,7 +146,7 @@ def redact(text: str) -> str:
 
 
 def redact_bytes(content: bytes) -> bytes:
-    """As ``redact``, for text of unknown encoding: what is not UTF-8 stays as it is."""
+    """Text of unknown encoding with each secret replaced by ``[removed]``; what is not UTF-8 stays as it is."""
     text = content.decode("utf-8", "surrogateescape")
     left = redact(text)
     return content if left is text else left.encode("utf-8", "surrogateescape")
@@ -159,7 +159,7 @@ def mask(text: str) -> str:
 
 
 def mask_bytes(content: bytes) -> bytes:
-    """As ``mask``, for texts inside of binary files: each secret is replaced by something of just as many bytes."""
+    """Text inside of a binary file with each secret replaced by something of just as many bytes."""
     text = content.decode("utf-8", "surrogateescape")
     hidden = _hide(text)
     if hidden is text:

@@ -96,7 +96,10 @@ class ConfluentProducer:
         headers: Mapping[str, bytes] | None = None,
         on_done: OnDone | None = None,
     ) -> None:
-        """As ``Producer.send``. Raises QueueFull, and KafkaTrouble where the topic is not known in time."""
+        """Queues a message; ``on_done`` is called once with what became of it, in ``poll`` or ``flush``.
+
+        Raises QueueFull, and KafkaTrouble where the topic is not known in time.
+        """
         self._know(topic)
         size = len(key) + len(value)
         self._queued.take(size)

@@ -87,9 +87,9 @@ def common_options(settings: KafkaSettings, heard: Heard) -> dict[str, Any]:
 
 
 def reach(client: Producer | Consumer | AdminClient, timeout_s: float) -> None:
-    """Asks the brokers for their topics.
+    """Asks the brokers for their topics, to see that one answers.
 
-    Raises KafkaException if none answers; ``error_cb`` has then heard the reason.
+    Raises KafkaException if none does; ``error_cb`` has then heard the reason.
     """
     try:
         client.list_topics(timeout=timeout_s)

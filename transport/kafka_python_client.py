@@ -89,7 +89,10 @@ class KafkaPythonProducer:
         headers: Mapping[str, bytes] | None = None,
         on_done: OnDone | None = None,
     ) -> None:
-        """As ``Producer.send``. Raises QueueFull, and KafkaTrouble where the library refuses the message."""
+        """Queues a message; ``on_done`` is called once with what became of it, in the library's own thread.
+
+        Raises QueueFull, and KafkaTrouble where the library refuses the message.
+        """
         size = len(key) + len(value) + _MESSAGE_OVERHEAD_BYTES
         self._queued.take(size)
 

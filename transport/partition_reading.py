@@ -50,7 +50,7 @@ class PartitionReading:
 
 
 def deaf_words(deaf: Sequence[Partition]) -> str:
-    """What to report: that nothing comes of these partitions; for none of them that all are read again."""
+    """A line for people: that nothing comes of these partitions; for none, that all are read again."""
     if not deaf:
         return "all partitions are read again"
     names = ", ".join(f"{topic}/{number}" for topic, number in deaf[:_MOST_NAMED])

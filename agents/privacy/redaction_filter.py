@@ -45,7 +45,10 @@ class RedactionFilter:
         return through
 
     def publish_ranked(self, way_out: PublishRanked) -> PublishRanked:
-        """As ``publish``, for a way out that also takes a priority."""
+        """A function that calls ``way_out`` with each message as it may leave, and its priority.
+
+        What may not leave is not passed on.
+        """
 
         def through(topic: str, key: str, value: bytes, priority: Priority) -> None:
             found = self.message(topic, key, value)
@@ -64,11 +67,9 @@ class RedactionFilter:
 
 
 def pack(raw: bytes, form: str) -> bytes:
-    """A file of evidence as it may be kept and sent. form: of ``EvidencePiece``. Empty: nothing of it may.
+    """A file of evidence as it may be kept and sent: without secrets, and compressed. Empty: nothing of it may.
 
-    Raises ValueError for a form that is none.
-
-    A ring's last events are numbers alone.
+    form: of ``EvidencePiece``; raises ValueError for one that is none. A ring's last events are numbers alone.
     """
     if form == "text":
         return redact_bytes(raw)
@@ -82,7 +83,10 @@ def pack(raw: bytes, form: str) -> bytes:
 
 
 def pack_again(content: bytes, form: str) -> bytes:
-    """As ``pack``, for a file that an earlier release may have packed with secrets. Empty: none such, or damaged."""
+    """A file that an earlier release packed, packed again without secrets. Empty: none such, or damaged.
+
+    form: of ``EvidencePiece``.
+    """
     if form == "text":
         return redact_bytes(content)
     raw = unpack(content, MAX_FILE_BYTES)
@@ -100,7 +104,7 @@ def unpack(content: bytes, limit_bytes: int) -> bytes | None:
 
 
 def mask_dump(raw: bytes) -> bytes:
-    """A flight recorder's dump without secrets in its texts, which keep their lengths."""
+    """A flight recorder's dump with the secrets in its texts masked; texts keep their lengths."""
     texts: list[tuple[int, int]] = []
     try:
         check_opcodes(raw, texts)

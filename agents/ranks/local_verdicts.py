@@ -42,7 +42,7 @@ def wants_a_closer_look(rank: WatchedRank, now_ns: int, settings: AgentSettings)
 
 
 def judge_stop(rank: WatchedRank, now_ns: int, settings: AgentSettings) -> bool | None:
-    """By the rank's process read now: True: it is stopped (news), False: it goes on again (news), None: no news.
+    """Whether the rank was stopped (True) or goes on again (False), by its process as read now; None: no news.
 
     Sets ``stop_first_seen_ns`` and ``stopped`` of the rank. A stop is news once it lasted for the setting's time.
     """

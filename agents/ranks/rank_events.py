@@ -49,7 +49,7 @@ def frame_attributes(frames: tuple[UserFrame, ...]) -> Attributes:
 
 
 def started_attributes(rank: WatchedRank) -> Attributes:
-    """RANK_STARTED: process, place among the ranks, who launched it, and what its ring was laid out for."""
+    """Attributes of RANK_STARTED: process, place among the ranks, who launched it, what its ring was laid out for."""
     header = rank.ring.header
     claims = header.identity
     attributes: Attributes = {
@@ -75,7 +75,7 @@ def without_stack(attributes: Attributes) -> Attributes:
 
 
 def exception_attributes(rank: WatchedRank, found: RingException) -> Attributes:
-    """RANK_EXCEPTION: type, message and stack, and whether it only says that a peer went away."""
+    """Attributes of RANK_EXCEPTION: type, message, stack, and whether it only says that a peer went away."""
     attributes: Attributes = {
         **where_attributes(rank),
         "type": found.type_name,

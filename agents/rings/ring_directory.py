@@ -79,9 +79,9 @@ class RingDirectory:
         return [self._path / name for name in new if not name.startswith(".")]
 
     def open_ring(self, path: Path) -> RingFile | None:
-        """Opens a ring.
+        """The ring at this path, opened; None where it is damaged, unreadable, gone or of another owner.
 
-        None, and one line in the health record, where it is damaged, unreadable or of another owner.
+        Unless it is gone that is counted, and reported in the health record.
         """
         try:
             ring = RingFile(path)

@@ -194,7 +194,7 @@ class RingFile:
             self._fd = -1
 
     def read(self, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes; fewer at the end of the file or on an error."""
+        """Up to ``size`` bytes of the ring from ``offset`` on; fewer at the end of the file or on an error."""
         try:
             return os.pread(self._fd, size, offset)
         except (OSError, OverflowError, ValueError):

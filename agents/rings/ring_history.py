@@ -36,7 +36,7 @@ class RingHistory:
 
     @property
     def size(self) -> int:
-        """Bytes kept now."""
+        """Bytes of events that are kept now."""
         return self._bytes
 
     def take_copy(self) -> bytes:

@@ -47,7 +47,10 @@ def opened(name: str, path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def opened_text(name: str, path: Path) -> Iterator[io.TextIOWrapper]:
-    """As ``opened``, as text. Raises OSError, and Unreadable also for what is no text."""
+    """A context with the file as text, unpacked. name: what errors call it.
+
+    Raises OSError, and Unreadable for what is no text or cannot be unpacked.
+    """
     with opened(name, path) as file:
         yield io.TextIOWrapper(text_only(name, file), encoding="utf-8", errors="replace")
 

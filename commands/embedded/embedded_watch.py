@@ -304,7 +304,7 @@ class EmbeddedWatch:
                 self._say_once(f"at the end: {type(error).__name__}: {error}")
 
     def losses(self, started_ns: int) -> Losses:
-        """What was dropped, lost or not written; final after ``close``."""
+        """Counts of what was dropped, lost or not written; final after ``close``. started_ns: Unix, of the run."""
         begins_ns = started_ns
         if self._bus.trimmed:
             try:

@@ -30,7 +30,7 @@ class Feed(Protocol):
     unreadable: int
 
     def read(self, wait_s: float) -> Revisions:
-        """What has come since, with the time of each (Unix seconds); waits up to ``wait_s`` for something.
+        """Revisions that have come since, with the time of each (Unix seconds); waits up to ``wait_s`` for one.
 
         Raises KafkaTrouble, Unusable.
         """

@@ -296,7 +296,7 @@ def _phase_words(where: CodePlace) -> str:
 
 
 def describe_kind(incident: IncidentDocument) -> str:
-    """What happened, in a sentence that goes on after its suspects."""
+    """What happened, in words that go on after the suspects: "died"."""
     kind = word_of(incident.kind)
     if not incident.suspects and kind in SENTENCES_OF_NOBODY:
         return SENTENCES_OF_NOBODY[kind] if incident.first_bad.group is not None else ALL_STAND

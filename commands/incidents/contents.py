@@ -118,7 +118,7 @@ def without_secrets(file: KeptFile) -> KeptFile:
 
 
 def find_missing(chosen: Chosen, entries: Iterable[ArchiveEntry]) -> list[Missing]:
-    """What an incident of this kind asks for, and is not among the entries, with the reason."""
+    """The evidence that an incident of this kind asks for and that is not among the entries, with the reason."""
     incident, there = chosen.last, list(entries)
     kind = incident.kind
     if not isinstance(kind, Kind):  # of a later release

@@ -97,7 +97,7 @@ class Peers(Protocol):
 
     @property
     def losses(self) -> dict[str, int]:
-        """What was lost between the nodes, by reason."""
+        """Counts of what was lost between the nodes, by reason."""
         ...
 
     @property

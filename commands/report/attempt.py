@@ -68,7 +68,7 @@ class AttemptRows:
     _shape: GroupShape | None = None
 
     def has_others(self, ranks: np.ndarray, launch: int) -> bool:
-        """ranks: (n,), indices of ranks. Whether any of them belongs to another launch already."""
+        """Whether any of these ranks belongs to another launch already. ranks: (n,), indices of ranks."""
         ranks = ranks[ranks < self.ranks.size]
         known = self.ranks["launch"][ranks]
         return bool(((known >= 0) & (known != launch)).any())

@@ -35,7 +35,7 @@ class Activity:
 
 
 def activity_of(dump: RankDump) -> Activity:
-    """What the rank was in, or what it did last, with the line of the user's code."""
+    """What the rank was doing when it dumped: its first open call, its last call, and the user's line of code."""
     opened = [entry for entry in dump.entries if entry.is_open]
     last = dump.entries[-1] if dump.entries else None
     shown = opened[0] if opened else last

@@ -141,7 +141,7 @@ def first_wait(graph: WaitGraph, rank: int) -> DumpWait:
 
 
 def named_ranks(suspects: Sequence[DumpSuspect]) -> str:
-    """ "rank 3" or "ranks 3-5", as a sentence needs it."""
+    """The suspects' ranks in words, as a sentence needs them: "rank 3" or "ranks 3-5"."""
     ranks = [suspect.rank for suspect in suspects]
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
 

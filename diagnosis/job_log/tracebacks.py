@@ -101,7 +101,7 @@ class Raised:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it was raised while something was taken down, by the names of its frames."""
+        """Whether the exception was raised while something was taken down, by the names of its frames."""
         return any(frame.function.split(".")[-1] in ENDING for frame in self.frames)
 
 

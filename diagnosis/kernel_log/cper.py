@@ -61,7 +61,7 @@ class CperFollower(Holder):
         self._maker, self._class = "", ""
 
     def takes(self, event: KernelEvent) -> bool:
-        """Whether it is a firmware report whose first line does not tell the device."""
+        """Whether the event is a firmware report whose first line does not tell the device."""
         return event.event == CPER and not event.device and "event severity" in event.text
 
     def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:

@@ -105,7 +105,7 @@ class HungFollower(Holder):
         self._unsure: list[tuple[str, str]] = []
 
     def takes(self, event: KernelEvent) -> bool:
-        """Whether it is the line that says that a task is blocked."""
+        """Whether the event says that a task is blocked."""
         return event.event == HUNG_TASK
 
     def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:

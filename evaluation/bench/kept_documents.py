@@ -83,7 +83,7 @@ def write_sound(sound: Sound) -> str:
 
 
 def read_sound(kept: bytes) -> Sound:
-    """What ``write_sound`` wrote. Raises NotKept for something else."""
+    """What was seen of sound days, from the JSON text of ``write_sound``. Raises NotKept for something else."""
     try:
         found = json.loads(kept)
         if found["schema"] != SCHEMA:
@@ -106,7 +106,7 @@ def write_lines(lines: Sequence[ScoreLine]) -> str:
 
 
 def read_lines_of_table(kept: bytes) -> list[ScoreLine]:
-    """What ``write_lines`` wrote. Raises NotKept for something else."""
+    """Lines of the table, from the JSON text of ``write_lines``. Raises NotKept for something else."""
     names = ("name", "asked", "measured", "share", "ok", "is_run")
     try:
         return [ScoreLine(**{name: line[name] for name in names}) for line in json.loads(kept)["lines"]]

@@ -199,9 +199,9 @@ class UnderWay:
 
 
 def run_apart(asked: Run, *, limit_s: float) -> MeasuredRun:
-    """As ``run``, in a process of its own, for at most ``limit_s``. Raises ValueError for what cannot be laid out.
+    """Runs it with its detectors in a process of its own, for at most ``limit_s``.
 
-    A process that is late or ends is a problem of the result.
+    A process that is late or ends is a problem of the result. Raises ValueError for what cannot be laid out.
     """
     truth = truth_before(asked)
     context = multiprocessing.get_context("spawn")

@@ -35,7 +35,7 @@ def straggler_trace_lines(folder: Path) -> list[ScoreLine]:
 
 
 def lines_of(found: Slowdown) -> list[ScoreLine]:
-    """Each figure of the replay beside the one that the trace's authors have published."""
+    """A line for each figure of the replay, beside the one that the trace's authors have published."""
     return [
         _near("slowdown S", found.slowdown, SLOWDOWN, SLOWDOWN_OFF),
         _near("share of the last stage M_S", found.removal_last_stage, LAST_STAGE, LAST_STAGE_OFF),

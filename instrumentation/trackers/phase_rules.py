@@ -43,7 +43,7 @@ class FailedPhase:
     unwound: tuple[int, int]
 
     def leave_by_exception(self, identifier: int, error: BaseException) -> None:
-        """As ``leave``, and remembers which phase the exception came from.
+        """Ends a phase whose body raised ``error``, and remembers that the error came from it.
 
         Only the exception's identity is kept: a reference would keep its traceback, and with it tensors, alive.
         """

@@ -54,7 +54,7 @@ class Phases(Protocol):
         """Ends that phase, and whatever was left open above it."""
 
     def leave_by_exception(self, identifier: int, error: BaseException) -> None:
-        """As ``leave``, where the phase's body raised: it is remembered as the phase of that error."""
+        """Ends a phase whose body raised ``error``, which is remembered as the error's phase."""
 
     def phase_of_exception(self, error: BaseException) -> int | None:
         """The phase that this error, or what it was raised from, unwound; None where it unwound none."""

@@ -61,7 +61,7 @@ class KernelLogSource(Protocol):
     counts: SourceCounts
 
     def read(self, now: Timestamps, most_lines: int) -> Sequence[KernelLine]:
-        """At most so many lines that came since the last call; never waits for more. Raises OSError."""
+        """Lines that came since the last call, at most so many; never waits for more. Raises OSError."""
 
     def close(self) -> None:
         """Ends the source for good."""

@@ -67,13 +67,13 @@ def parse_process(text: str) -> ProcessNumbers | None:
 
 
 def read_process(proc: Path, pid: int) -> ProcessNumbers | None:
-    """From /proc/PID/stat; None where the process is gone or the file is not of the known form."""
+    """The numbers in /proc/PID/stat; None where the process is gone or the file is not of the known form."""
     text = read_text(f"{proc}/{pid}/stat", 4096)
     return parse_process(text) if text is not None else None
 
 
 def read_io(proc: Path, pid: int) -> ProcessIo | None:
-    """From /proc/PID/io, which only the owner may read; None where it cannot be had."""
+    """Bytes read and written, from /proc/PID/io, which only the owner may read; None where it cannot be had."""
     numbers = keyed_numbers(read_text(f"{proc}/{pid}/io", 4096) or "")
     try:
         return ProcessIo(
@@ -131,7 +131,10 @@ def thread_name(proc: Path, pid: int, thread: int) -> str:
 
 
 def kernel_functions(proc: Path, pid: int, thread: int) -> tuple[str, ...]:
-    """Where the thread is in the kernel, innermost first: its stack (for root only), else the one function of wchan."""
+    """Functions of the kernel that the thread is in, innermost first: its stack (for root only), else that of wchan.
+
+    Empty where it is in none, or that is not told.
+    """
     stack = read_text(f"{proc}/{pid}/task/{thread}/stack", 8192) or ""
     functions = tuple(match["function"] for match in _FRAME.finditer(stack))[:_MOST_FRAMES]
     if functions:

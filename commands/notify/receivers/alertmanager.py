@@ -27,9 +27,9 @@ class Alertmanager:
         self._clock = clock
 
     def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
-        """Sends an alert with the labels under which it is known there; one that got louder ends, and another begins.
+        """Sends an alert with the labels under which it is known there, and says what came of it.
 
-        See ``Receiver``.
+        One that got louder ends, and another begins. Never raises for what Alertmanager answers.
         """
         now = self._clock()
         labels = labels_of(notice)

@@ -21,7 +21,10 @@ class PagerDuty:
         self._routing_key = routing_key
 
     def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
-        """Sends an event, or two where what is acknowledged was never triggered. See ``Receiver``."""
+        """Sends an event, or two where what is acknowledged was never triggered, and says what came of it.
+
+        Never raises for what PagerDuty answers.
+        """
         actions = [_ACTIONS[notice.standing]]
         if notice.standing is AlertState.ACKNOWLEDGED and telling.told is not AlertState.ACKNOWLEDGED and notice.is_new:
             actions.insert(0, "trigger")  # what was never triggered cannot be acknowledged

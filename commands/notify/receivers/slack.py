@@ -77,7 +77,10 @@ class Slack:
         self._channel = channel
 
     def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
-        """Edits the message that is known, or that an earlier try has left; else posts one. See ``Receiver``."""
+        """Edits the message that is known, or that an earlier try has left, else posts one; says what came of it.
+
+        Never raises for what Slack answers.
+        """
         reference = telling.reference
         if not reference.ts and telling.is_unsure:
             found = self._find("conversations.history", notice)

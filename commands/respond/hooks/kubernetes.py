@@ -87,9 +87,9 @@ class Kubernetes:
         return f"PATCH {_node_path(act.target)}: {verb}, taint {TAINT}:NoSchedule"
 
     def do(self, act: Act) -> HookResult:
-        """Patches the node or job; a node that others have changed meanwhile is read again, some times.
+        """Patches the node or job, and says what came of it; never raises for what the API answers.
 
-        See ``Hook``.
+        A node that others have changed meanwhile is read again, some times.
         """
         try:
             if act.operation is HookOperation.MARK_JOB:

@@ -46,7 +46,7 @@ class Slurm:
         return " ".join(self._words(act))
 
     def do(self, act: Act) -> HookResult:
-        """Runs the command for the act. See ``Hook``.
+        """Runs the command for the act, and says what came of it. REFUSED for a name that is unsafe.
 
         A node that is drained already stays as it is; what others have drained since is not resumed.
         """

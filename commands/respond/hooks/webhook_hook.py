@@ -60,9 +60,9 @@ class WebhookHook:
         return f"POST {self._shown}"
 
     def do(self, act: Act) -> HookResult:
-        """Sends a signed request; the same act has the same id, so that a receiver can tell a repetition.
+        """Sends a signed request, and says what came of it.
 
-        See ``Hook``.
+        The same act has the same id, so that a receiver can tell a repetition.
         """
         identity = hashlib.sha256(act.key.encode()).hexdigest()[:32]
         body = payload(act)

@@ -64,7 +64,7 @@ NUMERIC_WARNING = (
 
 
 def judge(found: Episodes) -> LogVerdict:
-    """The verdict on a whole log. Its ``failure`` is None where
+    """The verdict on a whole log, from its episodes. The verdict's ``failure`` is None where
 
     - the log tells of none,
     - the log says that training was done, and it went on after the failure,

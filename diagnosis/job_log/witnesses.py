@@ -126,7 +126,10 @@ def _is_importing(frames: Sequence[TracebackFrame]) -> bool:
 
 
 def of_chain(chain: Sequence[Raised]) -> Iterator[Witness]:
-    """The witnesses of linked exceptions: one is the failure, the others report it. None where one was only handled."""
+    """The witnesses of linked exceptions: one is the failure, the others report it.
+
+    Yields nothing where one of them is only context (an exception that was handled).
+    """
     witnesses = [of_exception(raised.line, raised.kind, raised.message, raised) for raised in chain]
     if any(witness.role is LineRole.CONTEXT for witness in witnesses):
         return

@@ -56,7 +56,7 @@ class Flushes:
         self._step_at_flush = (0, monotonic_ns())  # highest step of any rank, and when
 
     def tell_people_of(self, identity: Identity) -> None:
-        """Spans and metrics are of this node from now on."""
+        """Begins spans and metrics anew under this node's identity; nothing where people are told none."""
         if self._settings.tell_people:
             self.people = ObservabilityExport(
                 self._settings,
@@ -69,7 +69,10 @@ class Flushes:
             )
 
     def flush(self, ranks: Sequence[WatchedRank], now_ns: int, *, with_progress: bool) -> None:
-        """Drain all rings and ship: definitions, collectives, steps, progress, then what happened."""
+        """Drains all rings and ships definitions, collectives, steps, progress, then events; sets when the next is due.
+
+        with_progress: with a row of progress for each rank. now_ns: monotonic.
+        """
         settings = self._settings
         self._pending.urgent = False
         period_s = settings.fast_flush_period_s if self._steps_are_short(ranks, now_ns) else settings.flush_period_s
@@ -82,7 +85,10 @@ class Flushes:
         self.ship(ranks, drain_rings(ranks, self._health), now_ns, with_progress=with_progress)
 
     def ship(self, ranks: Sequence[WatchedRank], drained: Drained, now_ns: int, *, with_progress: bool) -> None:
-        """Everything that waits, around the blocks of what was drained."""
+        """Ships all that waits to be told around the blocks made of ``drained``; now_ns: monotonic.
+
+        with_progress: with a row of progress for each rank.
+        """
         for rank in ranks:
             self.definitions.read(rank, ranks, now_ns)
             if with_progress:
@@ -118,7 +124,10 @@ class Flushes:
             self.people.tell(ranks, clock_offset_ns=offset_ns, now_ns=now_ns, everything=everything)
 
     def forget(self, rank: WatchedRank, others: Sequence[WatchedRank]) -> None:
-        """Its exit has been shipped: another ring may take its slot. others: that are still watched."""
+        """Forgets a rank whose exit has been shipped: another ring may take its slot.
+
+        others: the ranks that are still watched.
+        """
         self.blocks.forget_ring(rank)
         self._inferred_steps.forget(rank.slot)
         if self.people is not None:

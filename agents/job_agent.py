@@ -167,12 +167,12 @@ class Agent:
 
     @property
     def rank_processes(self) -> Mapping[int, Identity]:
-        """Ranks that are watched, by pid. Any thread."""
+        """Identities of the watched ranks by pid. May be asked from any thread."""
         return self._rank_processes
 
     @property
     def watched(self) -> int:
-        """Ranks whose end has not been told."""
+        """How many ranks there are whose end has not been told."""
         return len(self._ranks)
 
     def request(self, event: Event) -> None:
@@ -180,7 +180,7 @@ class Agent:
         self._answers.request(event, self._monotonic_ns())
 
     def rename_node(self, node: str) -> None:
-        """Another node of the job has our name: what is told from now on carries this one."""
+        """Gives the node another name, as another one of the job has it: all that is told from now on carries it."""
         self._identity = replace(self._identity, node=node)
         self._launches.rename_node(node)
         self._answers.stacks.rename_node(node)
@@ -204,7 +204,7 @@ class Agent:
         self._guarded(lambda: self._read_left_behind(self._monotonic_ns()))
 
     def close(self) -> None:
-        """Final drain and flush; ends the stack thread."""
+        """Looks and flushes a last time, ends the threads and closes the rings; may be called again."""
         if self._closed:
             return
         self._next_look_ns = 0

@@ -89,7 +89,10 @@ class NodeAgent:
         self.watched_before = 0
 
     def turn(self) -> None:
-        """Look for folders, and for threads that have ended."""
+        """Looks for folders of rings: starts a thread for each new or changed one, and forgets threads that have ended.
+
+        Without any job it tells that the agent lives. To be called every few seconds.
+        """
         folders = {folder.path: folder for folder in find_job_folders(self._rings, self._report)}
         for path, watch in list(self._watches.items()):
             if not watch.is_alive():
@@ -105,14 +108,14 @@ class NodeAgent:
             self._tell_alive()
 
     def request(self, event: Event) -> None:
-        """A request for evidence, from any thread: to the job it names, or to all."""
+        """Hands a request for evidence to the job that it names, or to all jobs. May be called from any thread."""
         for watch in list(self._watches.values()):
             if event.identity.job in ("", watch.job.identity.job):
                 watch.take(event)
 
     @property
     def rank_processes(self) -> Mapping[int, Identity]:
-        """Ranks that are watched, by pid. Any thread."""
+        """Identities of all jobs' watched ranks by pid. May be asked from any thread."""
         found: dict[int, Identity] = {}
         for watch in list(self._watches.values()):
             found.update(watch.rank_processes)
@@ -124,7 +127,10 @@ class NodeAgent:
         return sorted(watch.job.identity.job for watch in self._watches.values())
 
     def close(self, patience_s: float) -> None:
-        """What the ranks did until now is published; threads that take longer are left."""
+        """Ends all jobs' threads; what the ranks did until now is published.
+
+        Waits ``patience_s`` for all together; threads that take longer are left.
+        """
         deadline = time.monotonic() + patience_s
         for watch in self._watches.values():
             watch.finish.set()

@@ -73,15 +73,17 @@ class NodeReports:
         self.events_dropped = 0
 
     def start(self) -> None:
-        """The collectors begin to look."""
+        """Starts the collectors."""
         self._telemetry.start()
 
     def rename_node(self, node: str) -> None:
-        """What is reported from now on is of a node of this name."""
+        """Gives the node another name in all that is reported from now on."""
         self._own = replace(self._own, node=node)
 
     def turn(self) -> None:
-        """Send what was seen since the last turn."""
+        """Sends what the collectors saw since the last turn; for ranks that are new, what was told of their processes
+        again.
+        """
         ranks = self._rank_processes()
         events: list[Event] = []
         points: list[Point] = []
@@ -101,7 +103,7 @@ class NodeReports:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What the collectors and this module counted, by name: failures, drops."""
+        """Counters for AGENT_HEALTH: failures and drops of the collectors and of this module, by name."""
         return {**self._telemetry.counters, "collectors.events_dropped": self.events_dropped, **self._drops}
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class RankLooks:
         self._witness_ns = 0  # when progress is to be told for the sake of a stop, 0 never
 
     def had_a_pause(self, now_ns: int) -> None:
-        """The agent was not there: heartbeats look older than they are for a while."""
+        """Tells that the agent did not run for a while: for ``_GRACE_NS`` from now no heartbeat counts as old."""
         self._judge_from_ns = now_ns + _GRACE_NS
 
     def take_witness(self, now_ns: int) -> bool:
@@ -53,7 +53,10 @@ class RankLooks:
         return is_due
 
     def look(self, rank: WatchedRank, now_ns: int) -> None:
-        """One look, and what follows from it; an ended rank's exit is told."""
+        """Looks at a rank's ring and process, and tells what follows: stops, silence, exceptions, its exit if it ended.
+
+        now_ns: monotonic.
+        """
         moved = rank.look(now_ns)
         if rank.alive and process_look_due(rank, now_ns, self._settings):
             rank.read_process(now_ns)
@@ -68,20 +71,23 @@ class RankLooks:
             self.announce_slow(rank, now_ns)
 
     def announce_slow(self, rank: WatchedRank, now_ns: int) -> None:
-        """Ship everything at once when an operation gets slow for the first time."""
+        """Makes the next flush urgent when an operation of the rank gets slow; once per operation."""
         age_ns = oldest_open_age_ns(rank, now_ns)
         if age_ns > to_ns(self._settings.slow_operation_s) and rank.told.slow_open_ns != now_ns - age_ns:
             rank.told.slow_open_ns = now_ns - age_ns
             self._pending.urgent = True
 
     def tell_resumed(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
-        """Ranks that live and are not stopped go on with us: what they stood still for meanwhile was no wait."""
+        """The agent itself was stopped: ranks that live and are not stopped are told as continued, with the next flush.
+
+        What they stood still for meanwhile was no wait.
+        """
         for rank in ranks:
             if rank.alive and not rank.stopped and not rank.stop_first_seen_ns:
                 self._pending.before_blocks(EventName.RANK_CONTINUED, rank.identity, now_ns, where_attributes(rank))
 
     def tell_left_stopped(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
-        """Stops of ranks that are still stopped, before the rows that show how long the others have waited for them.
+        """Tells RANK_STOPPED, ahead of the next blocks, for ranks found stopped whose peers went on. Sets ``stopped``.
 
         The heartbeat says since when, and has been silent for so long that a second look at the process adds nothing.
         """

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def extra_of(words: Sequence[str], package: str) -> str:
-    """words: that were given to the program."""
+    """The extra to install for a package that is missing. words: that were given to the program."""
     command = _command_of(words)
     extra = EXTRAS.get(command, AGENT)
     return ALL if extra == "grafana" and package in OF_THE_TOPIC else extra

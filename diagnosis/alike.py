@@ -27,19 +27,25 @@ def kind_of(text: str) -> str:
 
 
 def zeroed(text: bytes) -> bytes:
-    """As ``kind_of``, of text in UTF-8."""
+    """The text (UTF-8) with every digit as a 0, as ``kind_of`` has it."""
     return text.translate(_ZEROS)
 
 
 def asked_once(question: Callable[[str], Answer]) -> Callable[[str], Answer]:
-    """question: takes all digits alike."""
+    """``question`` with its answers remembered: asked once of all texts that differ in digits only.
+
+    question: must give texts with other digits the same answer; it gets zeros for them.
+    """
     known = _Kinds(lambda kind: question(kind.decode("utf-8", "surrogatepass")))
     # As bytes: replacing characters of a str takes ten times as long.
     return lambda text: known[zeroed(_bytes(text))]
 
 
 def asked_once_of_bytes(question: Callable[[bytes], Answer]) -> Callable[[bytes], Answer]:
-    """question: takes all digits alike, and is asked of the text in lower case."""
+    """``question`` with its answers remembered: asked once of all bytes that differ in digits or case only.
+
+    It is asked of the text in lower case, with zeros for its digits, which must not change its answer.
+    """
     known = _Kinds(question)
     return lambda text: known[text.translate(_LOWER_ZEROS)]
 

@@ -13,6 +13,9 @@ else:
 
 
 def read_toml(package: str, name: str) -> dict[str, Any]:
-    """``package``: the module beside which the file lies (``__package__``). Raises what tomllib does."""
+    """The content of a TOML file beside a module. Raises OSError or tomllib.TOMLDecodeError.
+
+    package: the module beside which the file lies (``__package__``).
+    """
     table: dict[str, Any] = tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
     return table

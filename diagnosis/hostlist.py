@@ -15,7 +15,10 @@ class HostlistError(ValueError):
 
 
 def expand_hostlist(text: str) -> list[str]:
-    """``gpu[01-03,7],login1`` -> gpu01 gpu02 gpu03 gpu7 login1. Raises HostlistError."""
+    """Node names in a Slurm host list: ``gpu[01-03,7],login1`` -> gpu01 gpu02 gpu03 gpu7 login1.
+
+    Raises HostlistError for a list that cannot be read or is too long.
+    """
     found: list[str] = []
     for part in _split_outside_brackets(text):
         found += _expand_one(part, _MAX_HOSTLIST - len(found))

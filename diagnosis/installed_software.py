@@ -41,13 +41,13 @@ class Library:
 
     @property
     def site_packages(self) -> str:
-        """The folder in which Python's packages lie, "" for a library of the system."""
+        """The folder of Python's packages in which the library lies, "" for a library of the system."""
         before, found, _ = self.path.rpartition("-packages/")
         return f"{before}-packages" if found else ""
 
 
 def mapped_libraries(maps: str) -> list[Library]:
-    """Those of /proc/PID/maps that are worth knowing, each once."""
+    """Libraries in a /proc/PID/maps whose versions are worth knowing, each once."""
     found: dict[str, Library] = {}
     for line in maps.splitlines()[:_MAX_LINES]:
         slash = line.find("/")
@@ -63,13 +63,20 @@ def mapped_libraries(maps: str) -> list[Library]:
 
 
 def version_in_name(path: str) -> str:
-    """``2.21.5`` of libnccl.so.2.21.5; "" where only the interface's number stands there (libnccl.so.2)."""
+    """The version in a library's file name: ``2.21.5`` of libnccl.so.2.21.5.
+
+    "" where only the interface's number stands there (libnccl.so.2).
+    """
     match = _SO_VERSION.search(path)
     return match[1] if match is not None and "." in match[1] else ""
 
 
 def version_in_distributions(names: Iterable[str], distribution: str) -> str:
-    """Of the folder's names, the version in ``nvidia_nccl_cu12-2.21.5.dist-info``."""
+    """The version of a distribution from the names in site-packages (``nvidia_nccl_cu12-2.21.5.dist-info``); "" if
+    none.
+
+    distribution: its name without a CUDA suffix.
+    """
     for name in names:
         if name.endswith(".dist-info"):
             project, _, version = name.removesuffix(".dist-info").partition("-")
@@ -80,13 +87,16 @@ def version_in_distributions(names: Iterable[str], distribution: str) -> str:
 
 
 def torch_version(text: str) -> str:
-    """Of torch/version.py: with the build ("2.6.0+cu124"), which the folder's name need not have."""
+    """The version in the text of torch/version.py, "" if none.
+
+    It has the build ("2.6.0+cu124"), which the folder's name need not have.
+    """
     match = _TORCH_VERSION.search(text)
     return match[1] if match is not None else ""
 
 
 def nvidia_driver(text: str) -> str:
-    """Of /proc/driver/nvidia/version: ``550.54.15``, ``575.51.03 (open)``."""
+    """The driver's version in /proc/driver/nvidia/version: ``550.54.15``, ``575.51.03 (open)``; "" if none."""
     match = _DRIVER.search(text[:4096])
     if match is None:
         return ""
@@ -97,7 +107,7 @@ def nvidia_driver(text: str) -> str:
 
 
 def git_head(text: str) -> tuple[str, str]:
-    """(commit, reference) of a HEAD file; one of them is ""."""
+    """(commit, reference) in a HEAD file; one of them is "", both where it is no such file."""
     text = text.strip()
     if text.startswith("ref:"):
         reference = text[4:].strip()
@@ -108,13 +118,13 @@ def git_head(text: str) -> tuple[str, str]:
 
 
 def git_commit(text: str) -> str:
-    """Of a reference's own file."""
+    """The commit in a reference's own file, "" if that holds something else."""
     text = text.strip()
     return text if _HASH.fullmatch(text) else ""
 
 
 def packed_commit(text: str, reference: str) -> str:
-    """Of a packed-refs file."""
+    """The commit of ``reference`` in a packed-refs file, "" if it is not there."""
     for line in text.splitlines():
         commit, _, name = line.partition(" ")
         if name.strip() == reference and _HASH.fullmatch(commit):
@@ -123,7 +133,7 @@ def packed_commit(text: str, reference: str) -> str:
 
 
 def os_release(text: str) -> dict[str, str]:
-    """Of /etc/os-release."""
+    """The assignments in an /etc/os-release, value by name."""
     return dict(_assignments(text))
 
 

@@ -29,7 +29,10 @@ class NetworkCounter:
 
 @cache
 def network_counters() -> Mapping[str, NetworkCounter]:
-    """All of them by the kernel's name. Raises ValueError if a name stands there twice."""
+    """By the kernel's name of each counter what it is of ours.
+
+    Raises ValueError if a name stands in the table twice.
+    """
     found: dict[str, NetworkCounter] = {}
     for group in read_toml(__package__, "network_counters.toml")["group"]:
         for name in group["names"]:

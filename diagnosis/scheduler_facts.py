@@ -41,18 +41,21 @@ class SchedulerFact:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Tells facts apart that may be there at the same time; the same key with other values is news."""
+        """Tells facts apart that may be there at the same time. The same key with other values is news."""
         return self.scheduler, self.what, self.job, str(self.values.get("name", ""))
 
 
 def slurm_job_id(environ: Mapping[str, str]) -> str:
-    """Checked, because it becomes an argument of a command; "" if there is none."""
+    """The Slurm job's id among these variables, "" if there is none.
+
+    Its form is checked, because it becomes an argument of a command.
+    """
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
     return job if _JOB_ID.fullmatch(job) else ""
 
 
 def facts_of_environment(environ: Mapping[str, str]) -> Iterator[SchedulerFact]:
-    """Of a rank's variables: Slurm, torchelastic, Ray."""
+    """What a rank's variables tell of its job: attempt and time limit by Slurm, attempt by torchelastic or Ray."""
     job = slurm_job_id(environ)
     if job:
         restarts = _whole(environ.get("SLURM_RESTART_COUNT", "")) or 0
@@ -77,7 +80,7 @@ def facts_of_environment(environ: Mapping[str, str]) -> Iterator[SchedulerFact]:
 
 
 def parse_pairs(line: str) -> dict[str, str]:
-    """One line of ``scontrol -o``."""
+    """The values in one line of ``scontrol -o``, by key."""
     found: dict[str, str] = {}
     matches = list(_PAIR.finditer(line))
     ends = [match.start() for match in matches[1:]] + [len(line)]
@@ -97,7 +100,7 @@ def _gpus_of_tres(text: str) -> int:
 
 
 def parse_slurm_time(text: str) -> float | None:
-    """Unix seconds (as SLURM_TIME_FORMAT=%s gives them) or local time; None of "None", "N/A", "Unknown"."""
+    """Unix seconds of a time by Slurm: a number (SLURM_TIME_FORMAT=%s) or local time; None for anything else."""
     if text.isascii() and text.isdecimal() and len(text) <= 12:
         return float(text)
     try:
@@ -107,7 +110,7 @@ def parse_slurm_time(text: str) -> float | None:
 
 
 def facts_of_slurm_job(text: str) -> Iterator[SchedulerFact]:
-    """Of ``scontrol -o show job ID``: one line for each job, or component of one."""
+    """What ``scontrol -o show job ID`` tells: state, GPUs, attempt, limits; a line for each job or component of one."""
     for line in text.splitlines()[:256]:
         pairs = parse_pairs(line)
         job = pairs.get("JobId", "")
@@ -137,7 +140,7 @@ def facts_of_slurm_job(text: str) -> Iterator[SchedulerFact]:
 
 
 def facts_of_reservations(text: str, nodes: Sequence[str]) -> Iterator[SchedulerFact]:
-    """Of ``scontrol -o show res``: maintenance that is planned for a node by one of these names."""
+    """Maintenance that ``scontrol -o show res`` has planned for a node by one of these names."""
     short = {name.partition(".")[0] for name in nodes}
     for line in text.splitlines()[:4096]:
         pairs = parse_pairs(line)
@@ -157,7 +160,7 @@ def facts_of_reservations(text: str, nodes: Sequence[str]) -> Iterator[Scheduler
 
 
 def facts_of_slurm_node(text: str) -> Iterator[SchedulerFact]:
-    """Of ``scontrol -o show node NAME``: what keeps jobs from it, a fact for each such state that it is in."""
+    """What keeps jobs from a node by ``scontrol -o show node NAME``: a fact for each such state that it is in."""
     known = _notices()["slurm_states"]
     for line in text.splitlines()[:16]:
         pairs = parse_pairs(line)
@@ -186,7 +189,10 @@ def _is_for(hostlist: str, flags: Sequence[str], short: set[str]) -> bool:
 
 
 def parse_downward_api(text: str) -> dict[str, str]:
-    """``key="escaped value"`` a line, as the downward API writes labels and annotations."""
+    """Labels or annotations as the downward API writes them, ``key="escaped value"`` a line.
+
+    Other lines are left out.
+    """
     found: dict[str, str] = {}
     for line in text.splitlines()[:4096]:
         key, equals, value = line.partition("=")
@@ -210,7 +216,10 @@ def facts_of_pod(labels: Mapping[str, str]) -> Iterator[SchedulerFact]:
 
 
 def facts_of_kubernetes_node(document: object) -> Iterator[SchedulerFact]:
-    """Notices on a node, as ``kubectl get node -o json`` gives it (or its list of conditions alone)."""
+    """What a node's taints, conditions and annotations announce: maintenance, preemption, not ready.
+
+    document: of ``kubectl get node -o json``, or its list of conditions alone.
+    """
     if isinstance(document, list):
         document = {"status": {"conditions": document}}
     spec, status, about = (_table(document, key) for key in ("spec", "status", "metadata"))

@@ -45,7 +45,7 @@ class TopologyError(ValueError):
 
 
 def level_of(word: str) -> str:
-    """Our word for a level: "leaf" of "ToR-switch"; one that is not known stays, in lower case."""
+    """Our word for a level of the topology: "leaf" for "ToR-switch"; an unknown one stays, in lower case."""
     plain = re.sub(r"[^a-z0-9.]+", "_", word.strip().lower()).strip("_")
     return _words("words").get(plain, plain)
 
@@ -54,9 +54,9 @@ def level_of(word: str) -> str:
 
 
 def parse_topology(text: str, name: str) -> Places:
-    """A file by its name's ending (.toml, .json, .csv, .tsv) or, of another, Slurm's topology.conf.
+    """Where nodes stand, by node, from a file's text. Raises TopologyError.
 
-    Raises TopologyError.
+    name: of the file; its ending (.toml, .json, .csv, .tsv) tells the form; with another it is Slurm's topology.conf.
     """
     ending = name.rpartition(".")[2].lower()
     try:
@@ -140,9 +140,9 @@ def _add(found: Places, hosts: str, labels: Mapping[str, str]) -> None:
 
 
 def parse_slurm(text: str) -> Places:
-    """topology.conf: a tree of switches (nodes hang on a leaf, leaves on a spine, spines on a core) or blocks.
+    """Where nodes stand, by Slurm's topology.conf. Raises TopologyError, with the line.
 
-    Raises TopologyError, with the line.
+    That is a tree of switches (nodes hang on a leaf, leaves on a spine, spines on a core) or blocks.
     """
     found: Places = {}
     above: dict[str, str] = {}
@@ -207,7 +207,7 @@ def _slurm_lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def from_kubernetes_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Levels among a node's labels: those that are known, and those of any domain whose last part is a level's word."""
+    """Where a node stands by its labels: known labels, and those of any domain whose last part is a level's word."""
     known, words = _words("labels"), _words("words")
     found: dict[str, str] = {}
     for label, value in sorted(labels.items()):
@@ -223,7 +223,10 @@ def from_kubernetes_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_label_list(text: str) -> dict[str, str]:
-    """``key=value,key=value``, as kubectl prints labels and as one variable can hold them."""
+    """Labels in ``key=value,key=value``, as kubectl prints them and one variable can hold them.
+
+    Other parts are left out.
+    """
     pairs = (part.partition("=") for part in text[:100_000].split(","))
     return {key.strip(): value.strip() for key, equals, value in pairs if equals and key.strip()}
 
@@ -232,7 +235,7 @@ def parse_label_list(text: str) -> dict[str, str]:
 
 
 def place_of(places: Mapping[str, Mapping[str, str]], names: Iterable[str]) -> Mapping[str, str]:
-    """Labels of the node that goes by any of these names, with or without its domain; {} if it is not there."""
+    """Where the node stands that goes by any of these names, with or without its domain; {} if it is not there."""
     names = [name for name in names if name]
     for name in names:
         if name in places:

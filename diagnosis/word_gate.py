@@ -81,13 +81,16 @@ class WordGate:
         self._packed = b"".join(struct.pack("=IIIii", *row) for row in rows)
 
     def positions(self, block: bytes) -> NDArray[np.int64]:
-        """Where words are, in no order; at their rarest four bytes. In a long word's middle anything may stand."""
+        """Indexes in the block where words stand, (n,), in no order; each is that of the word's rarest four bytes.
+
+        In a long word's middle anything may stand.
+        """
         if _positions is None:
             return self.positions_by_numpy(block)
         return np.frombuffer(_positions(block, self._fold, self._bits, int(HASH), self._packed), np.int64)
 
     def positions_by_numpy(self, block: bytes) -> NDArray[np.int64]:
-        """The same without the C module."""
+        """Indexes in the block where words stand, (n,), without the C module: the same as ``positions`` gives."""
         margin = self._margin
         data = np.full(len(block) + 2 * margin, FOLD, np.uint8)
         np.bitwise_or(np.frombuffer(block, np.uint8), self._fold, out=data[margin : margin + len(block)])

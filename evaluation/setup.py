@@ -28,12 +28,12 @@ def folders() -> Iterator[Path]:
 
 
 def package_name(folder: Path) -> str:
-    """``whichrank.simulator.faults``."""
+    """The dotted name of a folder's package: ``whichrank.simulator.faults``."""
     return ".".join(("whichrank", *folder.relative_to(HERE.parent).parts))
 
 
 def data_files(folder: Path) -> list[str]:
-    """What lies beside its modules."""
+    """Names of the files beside a folder's modules that are packed with them, sorted."""
     return sorted(
         path.name
         for path in folder.iterdir()

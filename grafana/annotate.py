@@ -13,12 +13,14 @@ MAX_TEXT = 2000
 
 
 def tag_of(incident: str) -> str:
-    """By which an incident's annotation is found again."""
+    """The tag by which an incident's annotation is found again."""
     return f"incident:{incident}"
 
 
 def put(site: GrafanaSite, document: Mapping[str, Any], about: str) -> str:
-    """Makes the annotation of this incident, or changes it. about: one sentence. Returns what was done, "" nothing.
+    """Makes the annotation of this incident, or changes it. about: one sentence.
+
+    Returns "made" or "changed"; "" nothing.
 
     An incident that merged ends where it merged; its leader's region goes on. Raises GrafanaTrouble.
     """
@@ -41,7 +43,7 @@ def put(site: GrafanaSite, document: Mapping[str, Any], about: str) -> str:
 
 
 def tags_of(document: Mapping[str, Any]) -> list[str]:
-    """What dashboards choose by."""
+    """The tags of an incident's annotation, by which dashboards choose: id, kind, severity and jobs."""
     job = document.get("job") or {}
     jobs = {str(each.get("id")) for each in document.get("jobs") or () if each.get("id")} | {str(job.get("id") or "")}
     return [
@@ -54,7 +56,10 @@ def tags_of(document: Mapping[str, Any]) -> list[str]:
 
 
 def text_of(document: Mapping[str, Any], about: str) -> str:
-    """Escaped: Grafana shows annotations as HTML. With the way to the incident's page."""
+    """The text of an incident's annotation, with a link to its page. about: one sentence; it is escaped.
+
+    Grafana shows annotations as HTML.
+    """
     plain = about.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     state = str(document.get("state"))
     identifier = str(document["id"])

@@ -36,7 +36,10 @@ class Desired:
 
 
 def desired(uids: Mapping[str, str] | None = None, urls: Mapping[str, str] | None = None) -> Desired:
-    """uids: of the data sources that are there already, by kind. urls: of those that are to be made."""
+    """Dashboards, groups of rules and data sources that a Grafana is to hold.
+
+    uids: of the data sources that are there already, by kind. urls: of those that are to be made.
+    """
     known = {**{kind: kind for kind in TYPES}, **(uids or {})}
     logs = LogStore.LOKI if "loki" in {*(uids or {}), *(urls or {})} else LogStore.VICTORIALOGS
     dashboards = {board.uid: _with_sources(board.build(), known) for board in all_dashboards(logs)}
@@ -55,7 +58,7 @@ def desired(uids: Mapping[str, str] | None = None, urls: Mapping[str, str] | Non
 
 
 def for_grafana(wanted: Desired, major: int) -> Desired:
-    """Without what a Grafana of this version does not know, or it would differ from what is wanted for ever."""
+    """``wanted`` without what a Grafana of this major version does not know: it would never have it."""
     unknown = {name for name, since in _KNOWN_SINCE.items() if major < since}
     groups = {
         name: {
@@ -140,7 +143,7 @@ def holds(there: Any, wanted: Any) -> bool:
 
 
 def lines_of(content: Mapping[str, Any] | None, like: Mapping[str, Any]) -> list[str]:
-    """For a difference: only what we speak of."""
+    """The content as lines of JSON, for a difference; only keys that are in ``like``. None: no lines."""
     return json.dumps(_part(content, like), indent=1, sort_keys=True).splitlines() if content is not None else []
 
 

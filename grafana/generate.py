@@ -21,7 +21,10 @@ _MADE = "# Made by `make dashboards` from what stands in grafana/.\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes what is not current, or with --check only says so. The exit status is 1 where a check found something."""
+    """Writes dashboards and rules that are not current, and deletes left-over ones; with --check only says so.
+
+    The exit status is 1 where a check found something.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a file is not current")
     options = parser.parse_args(arguments)
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def all_files() -> Mapping[Path, str]:
-    """Text of each file that is made."""
+    """The text of each file that is made, by its path."""
     made = {FOLDER / f"{dashboard.uid}.json": dashboard.text() for dashboard in all_dashboards()}
     made[REPOSITORY / "deploy" / "prometheus" / "rules.yml"] = _yaml(
         {"groups": [*recorded(), *prometheus_rules()["groups"]]}

@@ -31,7 +31,7 @@ What to do: {{ .Annotations.runbook }}
 
 
 def contact_points() -> dict[str, Any]:
-    """Slack and PagerDuty, with addresses and secrets from the environment."""
+    """Provisioning of contact points for Slack and PagerDuty, with addresses and secrets from the environment."""
     title, message = '{{ template "whichrank.title" . }}', '{{ template "whichrank.message" . }}'
     slack = {
         "recipient": "$WHICHRANK_SLACK_CHANNEL",
@@ -49,7 +49,10 @@ def contact_points() -> dict[str, Any]:
 
 
 def policies() -> dict[str, Any]:
-    """One message an incident, at once; the end of it, too; again after half a day."""
+    """Provisioning of the notification policies: one message an incident, at once, and its end.
+
+    Again after half a day.
+    """
     pages = {
         "receiver": PAGES,
         "group_by": _GROUPED,
@@ -72,7 +75,7 @@ def policies() -> dict[str, Any]:
 
 
 def templates() -> dict[str, Any]:
-    """The words of a page: one title and one message for all receivers."""
+    """Provisioning of the words of a page: one title and one message for all receivers."""
     return _file(templates=[{"orgId": 1, "name": "whichrank", "template": _TEMPLATE}])
 
 

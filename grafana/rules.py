@@ -145,7 +145,7 @@ RULES: Sequence[AlertRule] = (
 
 
 def prometheus_rules() -> dict[str, Any]:
-    """A rule file of Prometheus."""
+    """The alert rules as a rule file of Prometheus."""
     return {
         "groups": [
             {
@@ -189,7 +189,7 @@ def _looked_up(label: str) -> str:
 
 
 def grafana_rules() -> dict[str, Any]:
-    """Provisioning of Grafana's own alerting, with the same expressions."""
+    """The alert rules as provisioning of Grafana's own alerting, with the same expressions."""
     return {
         "apiVersion": 1,
         "groups": [

@@ -46,22 +46,31 @@ class GrafanaSite:
         )
 
     def health(self) -> Mapping[str, Any]:
-        """Database and version, as /api/health tells them. Raises GrafanaTrouble, as all that asks here."""
+        """Database and version, as /api/health tells them. Raises GrafanaTrouble, as all methods here that ask."""
         found: Mapping[str, Any] = self._asked("its health", lambda: self._api.client.GET("/health"))
         return found
 
     def major(self) -> int:
-        """The first part of its version; of a Grafana that does not say, the newest there could be."""
+        """The first part of Grafana's version; where it does not say, the newest there could be.
+
+        Raises GrafanaTrouble.
+        """
         word = str(self.health().get("version") or "").partition(".")[0]
         return int(word) if word.isdigit() else _NEWEST
 
     # --- what is there; None where it is not ------------------------------------------------------------------------
     def folder(self, uid: str) -> Mapping[str, Any] | None:
-        """An Editor is told 403 of one that is not there, since rights are kept with it. Making it says the rest."""
+        """The folder with this uid; None where there is none, or we may not see it.
+
+        An Editor is told 403 of one that is not there, since rights are kept with it. Making it says the rest.
+        """
         return self._found(f"folder {uid}", lambda: self._api.folder.get_folder(uid), absent=(403, 404))
 
     def dashboard(self, uid: str) -> Mapping[str, Any] | None:
-        """With ``meta`` (its folder) beside ``dashboard``."""
+        """The dashboard with this uid under ``dashboard``, with ``meta`` (its folder) beside it.
+
+        None: there is none.
+        """
         return self._found(f"dashboard {uid}", lambda: self._api.dashboard.get_dashboard(uid))
 
     def group(self, folder: str, name: str) -> Mapping[str, Any] | None:
@@ -74,11 +83,11 @@ class GrafanaSite:
 
     # --- what is changed --------------------------------------------------------------------------------------------
     def make_folder(self, uid: str, title: str) -> None:
-        """Raises GrafanaTrouble where it is there already."""
+        """Makes a folder. Raises GrafanaTrouble where it is there already."""
         self._asked(f"to make folder {uid}", lambda: self._api.folder.create_folder(title, uid))
 
     def put_dashboard(self, dashboard: Mapping[str, Any], folder: str) -> None:
-        """Makes it, or overwrites what has its uid."""
+        """Makes the dashboard, or overwrites what has its uid. folder: uid."""
         message = {
             "dashboard": {**dashboard, "id": None},
             "folderUid": folder,
@@ -88,7 +97,10 @@ class GrafanaSite:
         self._asked(f"to put dashboard {dashboard['uid']}", lambda: self._api.dashboard.update_dashboard(message))
 
     def put_group(self, folder: str, name: str, group: Mapping[str, Any]) -> None:
-        """Rules that are not there are made first: a group may only name known ones (tried on 9.4)."""
+        """Makes or overwrites a group of alert rules. folder: uid.
+
+        Rules that are not there are made first: a group may only name known ones (tried on 9.4).
+        """
         rules = self._api.alertingprovisioning
         there: list[Mapping[str, Any]] = self._asked("its rules", rules.get_alertrules_all)
         known = {each["uid"] for each in there}
@@ -100,26 +112,29 @@ class GrafanaSite:
         self._asked(f"to put rules {name}", put)
 
     def make_source(self, source: Mapping[str, Any]) -> None:
-        """Raises GrafanaTrouble where it is there already."""
+        """Makes a data source. Raises GrafanaTrouble where it is there already."""
         self._asked(
             f"to make data source {source['uid']}", lambda: self._api.datasource.create_datasource(dict(source))
         )
 
     # --- annotations ------------------------------------------------------------------------------------------------
     def annotations(self, tags: list[str]) -> list[Mapping[str, Any]]:
-        """At most a hundred that have all of these tags."""
+        """The annotations that have all of these tags, at most a hundred."""
         find = self._api.annotations.get_annotation
         encoded = [quote(tag, safe="") for tag in tags]  # the client puts them into the address as they are
         found: list[Mapping[str, Any]] = self._asked("its annotations", lambda: find(tags=encoded, limit=100))
         return found
 
     def annotate(self, *, begin_ms: int, end_ms: int | None, tags: list[str], text: str) -> None:
-        """A region of all dashboards; end_ms None: a point in time."""
+        """Makes an annotation for all dashboards: a region in Unix ms; end_ms None: a point in time."""
         add = self._api.annotations.add_annotation
         self._asked("to annotate", lambda: add(time_from=begin_ms, time_to=end_ms, tags=tags, text=text))
 
     def change_annotation(self, number: int, *, begin_ms: int, end_ms: int | None, tags: list[str], text: str) -> None:
-        """All of it is sent again: a part that is left out would be wiped."""
+        """Changes the annotation with this number. Times in Unix ms.
+
+        All of it is sent again: a part that is left out would be wiped.
+        """
         update = self._api.annotations.update_annotation
         ask = lambda: update(number, time_from=begin_ms, time_to=end_ms, tags=tags, text=text)  # noqa: E731
         self._asked(f"to change annotation {number}", ask)

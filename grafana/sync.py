@@ -29,7 +29,10 @@ class GrafanaChange:
 
 
 def changes(site: GrafanaSite, wanted: Desired) -> Iterator[GrafanaChange]:
-    """What is not as it is wanted, in the order in which it has to be made. Raises GrafanaTrouble."""
+    """What differs from what is wanted, in the order in which it has to be made; ``make`` of each makes it.
+
+    Raises GrafanaTrouble, also where our uids belong to somebody else's folder or dashboards.
+    """
     folder = site.folder(FOLDER_UID)
     if folder is None:
         yield _change(f"folder {FOLDER_UID}", None, {"title": FOLDER}, lambda: site.make_folder(FOLDER_UID, FOLDER))
@@ -58,7 +61,7 @@ def changes(site: GrafanaSite, wanted: Desired) -> Iterator[GrafanaChange]:
 
 
 def missing_sources(site: GrafanaSite, wanted: Desired) -> list[str]:
-    """Uids of data sources that the dashboards ask, and that are neither there nor to be made."""
+    """Uids of data sources that the dashboards ask, and that are neither there nor to be made; sorted."""
     asked = {
         target["datasource"]["uid"]
         for dashboard in wanted.dashboards.values()

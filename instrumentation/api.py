@@ -63,13 +63,15 @@ def start_automatically() -> bool:
 
 
 def is_owned_by_another() -> bool:
-    """Whether an ancestor of this process owns the rank that RANK names."""
+    """Whether an ancestor of this process records the rank that RANK names, so that this one is only its helper."""
     place = place_of_environment(os.environ)
     return place is not None and is_helper(os.environ, place.rank, ring_directory_of_environment(os.environ))
 
 
 def step(*, loss: Any = None, grad_norm: Any = None) -> None:
-    """Say that a training step is over; from the first call on only these calls count steps.
+    """Says that a training step is over; from the first call on only these calls count steps.
+
+    Nothing where not recorded.
 
     loss, grad_norm: number or scalar tensor; a tensor on a device is read later, without waiting for it.
     """
@@ -115,12 +117,15 @@ class phase:
 
 
 def current_session() -> Session | None:
-    """The session of this process, if it records."""
+    """The session of this process; None if it does not record."""
     return _session
 
 
 def stop() -> None:
-    """Take out all hooks and end the recording. For tests and for programs that go on after training."""
+    """Takes out all hooks and ends the recording, if there is one.
+
+    For tests and for programs that go on after training.
+    """
     global _session
     with _lock:
         session, _session = _session, None

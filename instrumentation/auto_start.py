@@ -22,7 +22,11 @@ HELPER_ARGUMENTS = ("--multiprocessing-fork",)
 
 
 def arm() -> None:
-    """Wait for torch, unless this process is somebody's helper."""
+    """Lets the recording start once torch has been imported, and marks this process in the environment as the rank's
+    owner.
+
+    Where the mark was inherited: a spawned child does nothing, any other starts only when it joins a process group.
+    """
     rank = os.environ["RANK"]
     mark = os.environ.get(OWNER_VARIABLE, "")
     mark_pid, _, mark_rank = mark.partition(":")

@@ -15,7 +15,10 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 
 
 def start_background_thread(name: str, run: Callable[[], None]) -> threading.Thread:
-    """Start ``run`` with every signal but faults blocked from its first instruction on. Raises RuntimeError."""
+    """Starts ``run`` in a daemon thread to which no signal but faults is delivered. Raises RuntimeError.
+
+    Signals are blocked from its first instruction on.
+    """
     thread = threading.Thread(target=run, name=name, daemon=True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
     try:

@@ -43,7 +43,7 @@ class CallSites:
         self._is_full = False
 
     def note(self, mark: int, /) -> None:
-        """The operation of this ``call_mark`` is being issued. Never raises."""
+        """Notes which line of the user's code issues the operation of this ``call_mark``, just now. Never raises."""
         try:
             site = self._site(sys._getframe(1))
             self._count = count = self._count + 1

@@ -43,7 +43,7 @@ class CollectiveBackend(Protocol):
         """The group was destroyed; its ProcessGroup is no longer held."""
 
     def leave(self, groups: Sequence[RankGroup]) -> None:
-        """At the interpreter's end: what torch holds of us is let go, group by group."""
+        """Lets go of what torch holds of us, group by group; at the interpreter's end."""
 
 
 class CollectiveHooks:
@@ -137,17 +137,20 @@ class CollectiveHooks:
 
     # --- level ------------------------------------------------------------------------------------------------------
     def set_enabled(self, enabled: bool) -> None:
-        """Record operations, or only count them, so that numbers agree between ranks when recording resumes."""
+        """Sets whether operations are recorded, or only counted.
+
+        They are counted all the same, so that numbers agree between ranks when recording resumes.
+        """
         self.switch.enabled = bool(enabled)
 
     @property
     def enabled(self) -> bool:
-        """False: operations are counted and not written, as below the level EVENTS."""
+        """Whether operations are recorded. False: they are counted only, as below the level EVENTS."""
         return self.switch.enabled
 
     @property
     def stopped(self) -> bool:
-        """True for good once a hook has failed."""
+        """Whether hooks do nothing any more: one has failed, or they were uninstalled."""
         return self.switch.stopped
 
     @property
@@ -232,7 +235,7 @@ class CollectiveHooks:
             return None
 
     def end(self, row: int, seq: int, flags: int) -> None:
-        """Record the end of one operation; never raises."""
+        """Records the end of one operation (row and sequence number of its group); never raises."""
         try:
             self.writer.complete(row, seq, 0, flags)
         except Exception as error:

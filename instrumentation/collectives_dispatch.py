@@ -61,10 +61,13 @@ class DispatchHooks:
         self._library: Any = None
 
     def hook_group(self, pg: Any, group: RankGroup) -> None:
-        """Nothing: operations find their group by the ProcessGroup they are issued on."""
+        """Does nothing: operations find their group by the ProcessGroup they are issued on."""
 
     def install(self) -> None:
-        """Register the implementations. The Library object must live as long as they do."""
+        """Registers an implementation of every c10d operation, which records and passes on.
+
+        The Library object must live as long as they do.
+        """
         library = self._torch.library.Library("c10d", "IMPL")
         for schema in self._torch._C._jit_get_all_schemas():
             namespace, _, name = schema.name.partition("::")
@@ -76,10 +79,10 @@ class DispatchHooks:
         self._library = library
 
     def forget_group(self, group: RankGroup) -> None:
-        """Nothing: the registry no longer finds it."""
+        """Does nothing: the registry no longer finds the group."""
 
     def leave(self, groups: Sequence[RankGroup]) -> None:
-        """Nothing: groups have no hook."""
+        """Does nothing: groups have no hook."""
 
     def uninstall(self) -> None:
         """Take the implementations out, so that another install finds their place free. Only for an orderly stop, with

@@ -59,7 +59,7 @@ class OfficialHooks:
         }
 
     def install(self) -> None:
-        """Groups are hooked one by one; globally only ``monitored_barrier``, which fires no hook, is wrapped."""
+        """Wraps ``monitored_barrier``, which fires no hook; groups are hooked one by one (``hook_group``)."""
         c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
         package: Any = importlib.import_module("torch.distributed")
         original = c10d.monitored_barrier
@@ -82,10 +82,10 @@ class OfficialHooks:
         self._restore = (c10d, package, original)
 
     def forget_group(self, group: RankGroup) -> None:
-        """Nothing: its hooks go with the group object."""
+        """Does nothing: the group's hooks go with its object."""
 
     def leave(self, groups: Sequence[RankGroup]) -> None:
-        """Unregister from every group. At the end of the process, and of a forked child, only."""
+        """Unregisters the hooks from every group. At the end of the process, and of a forked child, only."""
         for group in groups:
             pg = group.pg()
             if pg is not None:
@@ -94,7 +94,7 @@ class OfficialHooks:
                     pg.unregister_post_hook(HOOK_ID)
 
     def uninstall(self) -> None:
-        """Put ``monitored_barrier`` back."""
+        """Puts ``monitored_barrier`` back; hooks of groups stay."""
         if self._restore is not None:
             c10d, package, original = self._restore
             c10d.monitored_barrier = package.monitored_barrier = original

@@ -37,7 +37,7 @@ class NativeCompletion:
 
     @property
     def errors(self) -> int:
-        """Works that ended with an error, as the C module counts them."""
+        """How many Works ended with an error, as the C module counts them."""
         return self.open_work.errors
 
     def install_wait(self) -> None:
@@ -46,14 +46,14 @@ class NativeCompletion:
         self._installed = True
 
     def uninstall_wait(self) -> None:
-        """Put the original ``wait`` back."""
+        """Puts torch's own ``Work.wait`` back."""
         if self._installed:
             self._work_class.wait = self._original_wait
             self._installed = False
 
 
 def make_switch(on_error: Callable[[BaseException], None]) -> _recorder.HookSwitch:
-    """The switch that hooks in C read."""
+    """A switch that hooks in C read. on_error: is called with what a hook raised."""
     return _recorder.HookSwitch(on_error)
 
 
@@ -80,7 +80,7 @@ class NativeOfficialHooks(OfficialHooks):
         super().install()
 
     def hook_group(self, pg: Any, group: RankGroup) -> None:
-        """A C pre-hook on the group and, where ends are recorded, a C post-hook."""
+        """Registers a C pre-hook on the group and, where ends are recorded, a C post-hook."""
         hook_group = _make_group(self.hooks, group, self.dtypes)
         pg.register_pre_hook(HOOK_ID, _recorder.PreHook(hook_group))
         if self.hooks.completes:
@@ -95,7 +95,7 @@ class NativeDispatchHooks(DispatchHooks):
         self._groups: dict[int, tuple[RankGroup, _recorder.HookGroup]] = {}
 
     def hook_group(self, pg: Any, group: RankGroup) -> None:
-        """A group came: addresses of groups that are gone may be used again."""
+        """Lets C forget the groups that it knows: a new group may have the address of one that is gone."""
         _recorder.forget_groups()
 
     def forget_group(self, group: RankGroup) -> None:

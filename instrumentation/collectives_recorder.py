@@ -15,23 +15,23 @@ class Completion(Protocol):
 
     @property
     def errors(self) -> int:
-        """Works whose end could not be asked for, so far."""
+        """How many Works there were whose end could not be asked for."""
 
     def __len__(self) -> int: ...
     def hold(self, work: Any, group: int, seq: int, flags: int, silent: bool = False) -> None:
-        """Keep the Work until its end is seen. silent: it may never say itself that it completed."""
+        """Keeps the Work of an operation until its end is seen. silent: it may never say itself that it completed."""
 
     def poll(self) -> int:
-        """Record the ends of Works that have ended; how many these were."""
+        """Records the ends of Works that have ended, and returns how many these were."""
 
     def clear(self) -> None:
-        """Let go of every Work without recording its end."""
+        """Lets go of every Work without recording its end."""
 
     def install_wait(self) -> None:
-        """See it when the script waits for a Work: then its end is known at once."""
+        """Wraps ``Work.wait``, so that the end of an operation is known at once when the script waits for it."""
 
     def uninstall_wait(self) -> None:
-        """Work.wait is torch's own again."""
+        """Puts torch's own ``Work.wait`` back."""
 
 
 class CollectiveRecorder(Protocol):
@@ -45,7 +45,7 @@ class CollectiveRecorder(Protocol):
     registry: GroupRegistry
 
     def begin_monitored_barrier(self, pg: Any) -> tuple[int, int] | None:
-        """(row, sequence) of it; None where it is not recorded. Never raises."""
+        """Records that a monitored barrier begins; (row, sequence) of it, None where not recorded. Never raises."""
         ...
 
     def end(self, row: int, seq: int, flags: int) -> None:
@@ -53,5 +53,5 @@ class CollectiveRecorder(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """A hook raised: all of them stop for good. Never raises."""
+        """Stops all hooks for good, as one of them raised this. Never raises."""
         ...

@@ -31,7 +31,10 @@ class RecorderStatus:
 
 
 def parse_status(text: bytes | str) -> dict[int, RecorderStatus]:
-    """``pg_status`` of a dump by the backend's own group id (order of creation). Empty for anything unreadable."""
+    """``pg_status`` of a recorder's dump, by the backend's own group id (order of creation).
+
+    {} for anything unreadable.
+    """
     try:
         groups = json.loads(text)["pg_status"]
         return {

@@ -51,12 +51,15 @@ class CompletionTracker:
         return len(self.held) + len(self.silent)
 
     def clear(self) -> None:
-        """Let everything go without reporting an end."""
+        """Lets go of every Work without reporting its end."""
         self.held.clear()
         self.silent.clear()
 
     def hold(self, work: Any, group: int, seq: int, flags: int, silent: bool = False) -> None:
-        """Remember an issued operation until its end is seen. ``silent``: its Work may never say that it completed."""
+        """Keeps the Work of an issued operation until its end is seen. silent: it may never say that it completed.
+
+        Beyond ``MAX_HELD`` the oldest are reported as ended.
+        """
         if silent:
             self.silent[id(work)] = (work, group, seq, flags, get_ident(), monotonic_ns())
             if len(self.silent) > MAX_HELD:
@@ -70,7 +73,7 @@ class CompletionTracker:
                 self._finish(next(iter(held)), _POLLED)
 
     def poll(self) -> int:
-        """Test every held Work once; returns how many ended."""
+        """Asks every held Work once whether it has completed, and reports the ends; returns how many ended."""
         ended = 0
         for key, entry in list(self.held.items()):
             try:
@@ -83,7 +86,10 @@ class CompletionTracker:
         return ended + self._poll_silent()
 
     def poll_oldest(self, limit: int = 4) -> None:
-        """Test the oldest held Work, going on only while they have ended: cheap enough for every operation."""
+        """Asks the oldest held Works, going on only while they have ended, ``limit`` at most.
+
+        Cheap enough for every operation.
+        """
         if self.silent:
             self._poll_silent()
         for key, entry in list(self.held.items())[:limit]:
@@ -155,13 +161,13 @@ class CompletionTracker:
         Work.wait = wait  # type: ignore[method-assign]
 
     def uninstall_wait(self) -> None:
-        """Put the original ``wait`` back (tests, level off)."""
+        """Puts torch's own ``Work.wait`` back (tests, level off)."""
         if self._work_class is not None:
             self._work_class.wait = self._original_wait
             self._work_class = None
 
     def fail(self, work: Any) -> None:
-        """The wait for this Work raised: the operation ended with an error."""
+        """Reports that this Work's operation ended with an error, because a wait for it raised."""
         entry: Any = self.held.pop(id(work), None) or self.silent.pop(id(work), None)
         if entry is not None:
             try:

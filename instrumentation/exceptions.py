@@ -83,7 +83,10 @@ class ExceptionRecorder:
             sys.exit = self._previous_exit
 
     def chain_again(self) -> None:
-        """Heartbeat thread: get in front of a hook that was set since and may not call ours."""
+        """Puts our exception hook in front of one that was set since and may not call ours.
+
+        For the heartbeat thread.
+        """
         current = sys.excepthook
         if current is not self._hook and self._guard.enabled:
             # A hook that does chain to ours calls us twice; the second call finds the exception recorded.
@@ -128,7 +131,11 @@ class ExceptionRecorder:
             self._guard.fail(error)
 
     def record(self, value: BaseException, trace: TracebackType | None, *, in_main: bool) -> None:
-        """Write an uncaught exception: first its phase, so that it is the phase that failed, then text and stack."""
+        """Writes an uncaught exception into the ring, with text, stack and its phase; of the main thread the first
+        only.
+
+        Nothing in a forked child.
+        """
         if not self._guard.enabled or not self._is_owner() or (in_main and self._main_recorded):
             return
         try:
@@ -149,7 +156,11 @@ class ExceptionRecorder:
         self._writer.record_exit(ExitState.EXCEPTION)
 
     def mark_exit(self) -> None:
-        """At exit: the process leaves in an orderly way. ``os._exit`` and signals never come here."""
+        """Writes, once, that the process leaves in an orderly way, or the exception that ended it; to be called at
+        exit.
+
+        ``os._exit`` and signals never come here.
+        """
         if self._left or not self._is_owner():
             return
         self._left = True

@@ -25,9 +25,10 @@ _borrowed: tuple[int, int, int] | None = None
 
 
 def watch_fatal_signals(ring: Path, crash_offset: int) -> tuple[int, ...]:
-    """Install the handlers; returns the signals watched. Raises ImportError without the C module, OSError, ValueError.
+    """Installs handlers that note a fatal signal and stack in the ring; returns the signals that are watched.
 
-    crash_offset: where the crash area of the ring file begins, in bytes.
+    () where C is not wanted; signals that the program handles are left alone. crash_offset: where the ring's crash area
+    begins, in bytes. Raises ImportError without the C module, OSError, ValueError.
     """
     if not native_wanted():
         return ()
@@ -74,7 +75,7 @@ def _give_back() -> None:
 
 
 def unwatch_fatal_signals() -> None:
-    """Put the previous dispositions back."""
+    """Takes our handlers out again, and puts the previous dispositions back."""
     from . import _fatal
 
     if _fatal.uninstall():

@@ -10,7 +10,7 @@ _writers: list[weakref.ref[Any]] = []
 
 
 def register_for_fork(writer: weakref.ref[Any]) -> None:
-    """Have ``forget_in_child`` called on a writer in every forked child."""
+    """Lets ``forget_in_child`` be called on this writer in every forked child, as long as it lives."""
     _writers[:] = [known for known in _writers if known() is not None]
     _writers.append(writer)
 

@@ -121,7 +121,10 @@ class GroupRegistry:
 
     # --- life of a group --------------------------------------------------------------------------------------------
     def add(self, pg: Any, name: str) -> None:
-        """Take in a group; never raises (edge towards the user's call that created it)."""
+        """Takes in a group that is new, hooks it, and defines it if its members are known. Never raises.
+
+        A group of one gets no row: it never waits. (Edge towards the user's call that created the group.)
+        """
         try:
             with self._lock:
                 known = self._by_id.get(id(pg))
@@ -153,7 +156,7 @@ class GroupRegistry:
         return forget
 
     def drop(self, name: str) -> None:
-        """Mark the group of this name as destroyed."""
+        """Treats the group of this name as destroyed: its row is marked, and ``on_gone`` called."""
         with self._lock:
             for group in list(self._by_id.values()):
                 if group.name == name and not group.gone:
@@ -177,7 +180,10 @@ class GroupRegistry:
         self._on_gone(group)
 
     def find(self, pg: Any) -> RankGroup | None:
-        """The group of a ProcessGroup object, taken in on the spot if it escaped registration."""
+        """The group of a ProcessGroup object, taken in on the spot if it escaped registration.
+
+        None if torch has none.
+        """
         group = self._by_id.get(id(pg))
         if group is None or group.gone or group.pg() is not pg:
             name = self._c10d._world.pg_names.get(pg) if self._c10d is not None else None
@@ -188,18 +194,21 @@ class GroupRegistry:
         return group
 
     def find_recorded(self, pg: Any) -> RankGroup | None:
-        """The group of a ProcessGroup object if it has a row, after giving it one where that can be done now."""
+        """The group of a ProcessGroup object if it has a row, after giving it one where that can be done now.
+
+        Else None.
+        """
         group = self.find(pg)
         return group if group is not None and self.define(group) and not group.blind else None
 
     def find_or_default(self, pg: Any) -> RankGroup | None:
-        """Like :meth:`find`; None stands for the default group."""
+        """As ``find``; for pg None the default group."""
         if pg is None and self._c10d is not None:
             pg = self._c10d._world.default_pg
         return None if pg is None else self.find(pg)
 
     def groups(self) -> list[RankGroup]:
-        """Groups alive with a row."""
+        """Groups that are not destroyed and have a row."""
         with self._lock:
             return [group for group in self._by_id.values() if group.row >= 0 and not group.gone]
 
@@ -212,7 +221,7 @@ class GroupRegistry:
 
     # --- definition -------------------------------------------------------------------------------------------------
     def define_waiting(self) -> None:
-        """Define every group whose members are known by now; cheap when there is none."""
+        """Defines every group whose members are known by now; cheap when none waits."""
         if self._undefined:
             for group in list(self._undefined):
                 self.define(group)

@@ -47,7 +47,7 @@ CROSSING_NS_DISPATCH = 25_000
 
 
 def note_sample(switch: Switch, begin_ns: int) -> None:
-    """A timed operation that began at this monotonic time stands for the ``SAMPLE_EVERY`` of its kind."""
+    """Counts the time since ``begin_ns`` (monotonic) as that of one operation, which stands for ``SAMPLE_EVERY``."""
     switch.calls += SAMPLE_EVERY
     switch.sampled += 1
     switch.sampled_ns += min(monotonic_ns() - begin_ns, MAX_SAMPLE_NS)

@@ -36,7 +36,7 @@ _SENT_BY_ROOT = frozenset({Op.BROADCAST, Op.SCATTER})
 class StepNumber(Protocol):
     @property
     def step(self) -> int:
-        """Of the training, as the step counter has it now."""
+        """The number of the training's step, as the step counter has it now."""
 
 
 class _Call(NamedTuple):
@@ -70,7 +70,10 @@ class InputChecks:
         self._reader = ScalarReader(self._report_count, guard)
 
     def check(self, mark: int, op: int, peer: int, tensors: Any, /) -> None:
-        """mark: of the call; peer: root or peer, -1 for none; tensors: its inputs, as torch has them. Never raises."""
+        """Looks for a NaN in the inputs of an operation, and reports the first in the ring. Never raises.
+
+        mark: of the call; peer: root or peer, -1 for none; tensors: its inputs, as torch has them.
+        """
         if not self._guard.enabled or self._reports >= MOST_REPORTS:
             return
         try:

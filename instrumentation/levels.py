@@ -24,18 +24,18 @@ COST_WINDOW_STEPS = 20
 
 
 def parse_level(text: str) -> Level | None:
-    """The level named, or None for anything else."""
+    """The level of this name ("off", "status", "events"); None for anything else."""
     return LEVELS.get(text.strip().lower())
 
 
 def level_of_environment(environ: Mapping[str, str]) -> Level:
-    """WHICHRANK_LEVEL; events where unset or not understood."""
+    """The level in WHICHRANK_LEVEL; EVENTS where unset or not understood."""
     level = parse_level(environ.get("WHICHRANK_LEVEL", ""))
     return Level.EVENTS if level is None else level
 
 
 def cost_limit_of_environment(environ: Mapping[str, str]) -> float:
-    """WHICHRANK_COST_LIMIT in per cent of a step, as a fraction; 0 means no limit. Default 1."""
+    """WHICHRANK_COST_LIMIT (per cent of a step) as a fraction; 0 means no limit. Default 0.01."""
     try:
         percent = float(environ.get("WHICHRANK_COST_LIMIT", ""))
     except ValueError:
@@ -44,7 +44,7 @@ def cost_limit_of_environment(environ: Mapping[str, str]) -> float:
 
 
 def checks_inputs(environ: Mapping[str, str]) -> bool:
-    """WHICHRANK_CHECK_INPUTS: whether NaN is looked for in the inputs of operations (``input_checks``)."""
+    """Whether NaN is to be looked for in the inputs of operations (``input_checks``): WHICHRANK_CHECK_INPUTS is 1."""
     return environ.get("WHICHRANK_CHECK_INPUTS") == "1"
 
 
@@ -60,7 +60,7 @@ class LevelFile:
         self.level: Level | None = None
 
     def look(self) -> Level | None:
-        """Read again if the file has changed. Never raises."""
+        """The level in the file, which is read again if it has changed; None without one. Never raises."""
         try:
             state = os.stat(self._path)
             seen = (state.st_mtime_ns, state.st_size)
@@ -103,5 +103,5 @@ class CostLimit:
 
 
 def lowered(level: Level) -> Level:
-    """One level down; off stays off."""
+    """The level below; OFF stays OFF."""
     return Level(max(level - 1, Level.OFF))

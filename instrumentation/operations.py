@@ -45,7 +45,10 @@ def family_of(name: str) -> Op | None:
 
 
 def families_by_number(members: Mapping[str, Any]) -> dict[int, Op]:
-    """``HookOpName.__members__`` -> family by the enum's number. Names of no family are left out, UNKNOWN is kept."""
+    """Family of each operation by the number of ``HookOpName`` (its ``__members__``).
+
+    Names of no family are left out, UNKNOWN is kept.
+    """
     table: dict[int, Op] = {}
     for name, member in members.items():
         family = Op.UNKNOWN if name == "UNKNOWN" else family_of(name)
@@ -55,7 +58,7 @@ def families_by_number(members: Mapping[str, Any]) -> dict[int, Op]:
 
 
 def dtype_codes(torch: Any) -> dict[Any, int]:
-    """torch.dtype -> small code, for the dtypes that this torch has."""
+    """A small code for each torch.dtype that this torch has."""
     return {getattr(torch, name): code for code, name in enumerate(DTYPES, start=1) if hasattr(torch, name)}
 
 

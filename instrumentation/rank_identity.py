@@ -55,7 +55,7 @@ class RankPlace:
 
 
 def place_of_environment(environ: Mapping[str, str]) -> RankPlace | None:
-    """RANK, LOCAL_RANK and WORLD_SIZE as launchers set them; None unless RANK is a number."""
+    """Rank, local rank and world size as launchers set them; None unless RANK is a number."""
     rank = _number(environ, "RANK")
     if rank < 0:
         return None
@@ -79,7 +79,7 @@ def job_of_environment(environ: Mapping[str, str]) -> str:
 
 
 def ring_directory_of_environment(environ: Mapping[str, str]) -> Path:
-    """WHICHRANK_DIR, or a folder per user and job in shared memory."""
+    """The folder for rings: WHICHRANK_DIR, or one per user and job in shared memory. It is not made."""
     given = environ.get("WHICHRANK_DIR", "")
     if given:
         return Path(given)
@@ -87,10 +87,10 @@ def ring_directory_of_environment(environ: Mapping[str, str]) -> Path:
 
 
 def make_ring_directory(directory: Path) -> None:
-    """Create the folder (0700) if it is missing.
+    """Creates the folder (0700) if it is missing. Raises OSError.
 
-    A folder that others can write or that another user owns could be swapped under us: no ring there. Raises
-    PermissionError then, and any other OSError that creating it meets.
+    A folder that others can write or that another user owns could be swapped under us: no ring there, but
+    PermissionError.
     """
     parent = directory.parent
     if not parent.is_dir():
@@ -108,7 +108,7 @@ def make_ring_directory(directory: Path) -> None:
 
 
 def describe_process(environ: Mapping[str, str], *, backend: str, torch_version: str) -> dict[str, IdentityValue]:
-    """The identity part of the ring's header: flat, JSON-ready."""
+    """What the ring's header tells of this process: job, host, script, versions, launcher. Flat and JSON-ready."""
     launcher_pid = os.getppid()
     identity: dict[str, IdentityValue] = {
         "job": job_of_environment(environ),
@@ -131,7 +131,7 @@ def describe_process(environ: Mapping[str, str], *, backend: str, torch_version:
 
 
 def owner_mark(rank: int) -> str:
-    """Value of OWNER_VARIABLE for this process."""
+    """The value of OWNER_VARIABLE by which this process owns the rank."""
     return f"{os.getpid()}:{rank}"
 
 

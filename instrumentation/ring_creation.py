@@ -57,18 +57,21 @@ class RingGeometry:
 
     @property
     def crash_bytes(self) -> int:
-        """Of the crash area, with the lines of calls at its end."""
+        """Bytes of the crash area, with the lines of calls at its end."""
         return layout.C_CALLS + layout.CALLS * 8
 
     @property
     def file_bytes(self) -> int:
-        """Of the whole file: a multiple of the page size."""
+        """Bytes of the whole file: a multiple of the page size."""
         page = 4096
         return (self.crash_offset + self.crash_bytes + page - 1) // page * page
 
 
 def geometry_for(world_size: int, *, event_slots: int | None = None, group_rows: int | None = None) -> RingGeometry:
-    """Default geometry; definitions grow with the world, because strided member lists do not shorten to ranges."""
+    """Sizes of a ring's areas for this world; None: the default.
+
+    Definitions grow with the world, because strided member lists do not shorten to ranges.
+    """
     return RingGeometry(
         group_rows=layout.DEFAULT_GROUP_ROWS if group_rows is None else group_rows,
         event_slots=layout.DEFAULT_EVENT_SLOTS if event_slots is None else event_slots,
@@ -98,17 +101,17 @@ class PreparedRing:
         self.geometry = geometry
 
     def publish(self) -> None:
-        """Rename into place: a reader that finds the file finds it whole. Raises OSError."""
+        """Renames the file into place: a reader that finds it finds it whole. Raises OSError."""
         os.rename(self.temporary_path, self.path)
 
     def discard(self) -> None:
-        """Undo everything; safe to call at any point before publication."""
+        """Removes the file and closes it; safe to call at any point before publication."""
         self.remove_temporary()
         with contextlib.suppress(OSError):
             os.close(self.fd)
 
     def remove_temporary(self) -> None:
-        """Remove the unpublished file; its descriptor has an owner already."""
+        """Removes the unpublished file; its descriptor has an owner already, and stays open."""
         with contextlib.suppress(OSError):
             os.unlink(self.temporary_path)
 
@@ -123,7 +126,10 @@ def prepare_ring(
     geometry: RingGeometry,
     writer_kind: int,
 ) -> PreparedRing:
-    """Create, reserve, fill in and lock the file. Raises OSError where it cannot; nothing is left behind then."""
+    """Creates, reserves, fills in and locks a ring file under a temporary name.
+
+    Raises OSError; then nothing is left behind.
+    """
     pid = os.getpid()
     created_ns = time.monotonic_ns()
     name = layout.RING_NAME.format(rank=rank, pid=pid, created_ns=created_ns)

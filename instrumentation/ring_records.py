@@ -89,8 +89,10 @@ class RingRecords:
         return True
 
     def define_call_site(self, number: int, payload: dict[str, Any]) -> bool:
-        """A line that issues operations; False where the room for such is used up. A lock is not needed: under the GIL
-        two threads may at worst define one line twice."""
+        """Defines a line that issues operations; False where the room for such is used up.
+
+        A lock is not needed: under the GIL two threads may at worst define one line twice.
+        """
         before = self._definitions_used
         if self._call_site_bytes >= layout.CALL_SITE_BYTES - _LONGEST_CALL_SITE:
             return False
@@ -100,7 +102,10 @@ class RingRecords:
         return is_written
 
     def note_call(self, number: int, word: int) -> None:
-        """Which line issued an operation. number: of all operations so far; word: as ``ring_layout`` has it."""
+        """Notes which line issued an operation, in place of an older one.
+
+        number: of all operations so far; word: as ``ring_layout`` has it.
+        """
         self._words[self._calls_word + (number & _CALLS_MASK)] = word
 
     def define_group(self, definition: dict[str, Any]) -> int:
@@ -140,7 +145,10 @@ class RingRecords:
         fr_completed: int = layout.UNKNOWN_U64,
         /,
     ) -> None:
-        """One heartbeat. Only the heartbeat thread calls this. The C recorder has its own."""
+        """Writes one heartbeat, with what the heartbeat thread counted. Only that thread calls this.
+
+        The C recorder has its own.
+        """
         row = self._row_word(layout.HEARTBEAT_ROW)
         words = self._words
         beats = words[row + (layout.B_BEATS >> 3)] + 1
@@ -156,12 +164,12 @@ class RingRecords:
         words[row] = 2 * beats
 
     def phase_since_ns(self) -> int:
-        """Monotonic time at which the shown phase began."""
+        """Monotonic time (ns) at which the shown phase began."""
         return self._words[self._row_word(layout.RANK_ROW) + (layout.R_PHASE_SINCE_NS >> 3)]
 
     # --- crash area -------------------------------------------------------------------------------------------------
     def record_exception(self, text: str, frames: Sequence[Frame], in_main: bool) -> bool:
-        """Keep the first uncaught exception: its text and stack. Later ones are not written (returns False).
+        """Keeps the first uncaught exception: its text and stack. False: an earlier one is kept.
 
         The main thread's replaces a worker thread's: a worker's may be one that the training outlives.
         """
@@ -189,7 +197,7 @@ class RingRecords:
         return True
 
     def record_stack(self, frames: Sequence[Frame]) -> None:
-        """Keep the main thread's stack of now; each call replaces the last. Only the heartbeat thread calls this."""
+        """Keeps this stack as the main thread's, in place of the last one. Only the heartbeat thread calls this."""
         crash = self.geometry.crash_offset
         base = crash >> 3
         words = self._words

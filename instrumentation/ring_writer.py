@@ -53,7 +53,7 @@ class RankRecorder(Protocol):
         """Append a definition; False where their area is full."""
 
     def define_group(self, definition: dict[str, Any]) -> int:
-        """The row of a new process group; -1 where none is left (the group is blind)."""
+        """Gives a new process group a row, and returns it; -1 where none is left (the group is blind)."""
 
     def drop_group(self, group: int) -> None:
         """Mark the row as that of a destroyed group; its numbers stay readable."""
@@ -62,57 +62,57 @@ class RankRecorder(Protocol):
         """Whether enqueued operations count as open; off where nothing would report their ends."""
 
     def enqueue(self, group: int, op: int, nbytes: int, dtype: int, peer: int, flags: int) -> int:
-        """Record an issued operation; its sequence number, from 1, point-to-point apart."""
+        """Records an issued operation, and returns its sequence number, from 1, point-to-point counted apart."""
 
     def skip(self, group: int, flags: int) -> int:
-        """Count an operation and write no event; its sequence number."""
+        """Counts an operation without an event, and returns its sequence number."""
 
     def complete(self, group: int, seq: int, enqueued_ns: int, flags: int, waiting_since_ns: int = 0) -> None:
-        """Record the end of one operation, once."""
+        """Records the end of one operation; nothing if it is not open."""
 
     def complete_through(self, group: int, seq: int, flags: int) -> int:
-        """Record the ends of all open ones up to ``seq``; how many that were."""
+        """Records the ends of all open operations up to ``seq``, and returns how many that were."""
 
     def started_through(self, group: int, seq: int) -> None:
-        """The device has started every collective up to ``seq``."""
+        """Records that the device has started every collective up to ``seq``."""
 
     def enqueued(self, group: int, flags: int = 0) -> int:
         """The last sequence number of the group; of point-to-point where ``flags`` has P2P."""
 
     def append_event(self, kind: int, group: int = 0, seq: int = 0, value: int = 0, extra: int = 0) -> None:
-        """An event of the present phase and step, stamped now."""
+        """Writes an event of the present phase and step, stamped now."""
 
     def set_phase(self, phase: int) -> int:
-        """Enter a phase; the one before."""
+        """Enters a phase, and returns the one before."""
 
     def phase_since_ns(self) -> int:
-        """Monotonic begin of the phase that is shown."""
+        """Monotonic time (ns) at which the shown phase began."""
 
     def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int:
-        """Close the step; the number of the next one. None: loss or norm is not known."""
+        """Closes the step, and returns the number of the next one. None: loss or norm is not known."""
 
     def add_microstep(self) -> None:
         """Count a backward pass."""
 
     def set_loss(self, loss: float) -> None:
-        """Show a loss before its step ends."""
+        """Shows a loss before its step ends."""
 
     def set_level(self, level: int, hook_state: int) -> None:
         """Publish the level and the hooks' state."""
 
     def add_cost(self, ns: int, calls: int) -> None:
-        """Add to what recording has cost so far."""
+        """Adds to what recording has cost so far: nanoseconds and calls of hooks."""
 
     def beat(
         self, hook_errors: int = 0, pending: int = 0, fr_enqueued: int = _UNKNOWN, fr_completed: int = _UNKNOWN, /
     ) -> None:
-        """A sign of life, with what the heartbeat thread counted."""
+        """Writes a sign of life, with what the heartbeat thread counted."""
 
     def define_call_site(self, number: int, payload: dict[str, Any]) -> bool:
-        """A line that issues operations; False where there is no room."""
+        """Defines a line that issues operations; False where there is no room."""
 
     def note_call(self, number: int, word: int) -> None:
-        """Which line issued operation ``number``."""
+        """Notes which line issued operation ``number``. word: as ``ring_layout`` has it."""
 
     def record_exception(self, text: str, frames: Sequence[Frame], in_main: bool) -> bool:
         """Keep an uncaught exception; False where an earlier one is kept already."""
@@ -121,13 +121,13 @@ class RankRecorder(Protocol):
         """Keep the main thread's stack in place of the last one."""
 
     def record_exit(self, exit_state: int) -> None:
-        """How the process leaves (ExitState)."""
+        """Notes how the process leaves (ExitState)."""
 
     def close(self) -> None:
         """Let go of lock and memory; the file stays for the agent."""
 
     def forget_in_child(self) -> None:
-        """In a forked child: what is written from now on reaches no ring."""
+        """To be called in a forked child: what is written from now on reaches no ring."""
 
 
 class RingWriter(RingCollectives):
@@ -296,7 +296,7 @@ class RingWriter(RingCollectives):
 
     # --- level, cost, exit ------------------------------------------------------------------------------------------
     def set_level(self, level: int, hook_state: int) -> None:
-        """Publish the level and the hooks' state; a LEVEL event marks the moment."""
+        """Writes the level and the hooks' state, with a LEVEL event. At OFF phases and steps write no events."""
         with self._lock:
             now = monotonic_ns()
             self._append(int(EventKind.LEVEL), 0, 0, now, int(level), self._step, int(hook_state), 0)
@@ -316,7 +316,7 @@ class RingWriter(RingCollectives):
             self._words[self._rank_word + 11] += calls
 
     def record_exit(self, exit_state: int) -> None:
-        """Say how the process leaves (ExitState)."""
+        """Notes how the process leaves (ExitState), with an EXIT event."""
         with self._lock:
             self._words[self._rank_word + 12] = int(exit_state)
             self._append(int(EventKind.EXIT), 0, 0, monotonic_ns(), int(exit_state), self._step, 0, 0)

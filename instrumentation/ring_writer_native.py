@@ -86,7 +86,10 @@ class NativeRingWriter(_recorder.Recorder, RingRecords):
         self._forget()
 
     def forget_in_child(self) -> None:
-        """The C recorder has done its part at the fork itself; a lock held by another thread must not stay held."""
+        """Lets go of the ring in a forked child; a lock held by another thread must not stay held.
+
+        The C recorder has done its part at the fork itself.
+        """
         self._records_lock = threading.Lock()
         self._forget()
 

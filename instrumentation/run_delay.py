@@ -26,7 +26,11 @@ class RunDelay:
             self._fd = -1  # a kernel without it
 
     def since_last(self, now_ns: int) -> int:
-        """What a STEP event carries: microseconds since the last reading, plus one; 0 = not read this time."""
+        """Microseconds without a CPU since the last reading, plus one, as a STEP event carries it; 0 = not read this
+        time.
+
+        Read every ``RUN_DELAY_PERIOD_NS``. now_ns: monotonic.
+        """
         passed_ns = now_ns - self._read_ns
         if self._fd < 0 or passed_ns < RUN_DELAY_PERIOD_NS:
             return 0
@@ -43,7 +47,7 @@ class RunDelay:
         return min(delay_ns // 1000 + 1, 0xFFFF_FFFF)
 
     def close(self) -> None:
-        """Give the file back, if it still is ours."""
+        """Closes the file, if it still is ours."""
         try:
             self._total_ns()
             os.close(self._fd)

@@ -83,7 +83,7 @@ class Session:
         )
 
     def owns_rank(self) -> bool:
-        """False in a forked child."""
+        """Whether this process started the session; False in a forked child."""
         return os.getpid() == self.pid
 
     # --- start and stop ---------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ class Session:
 
     # --- by hand ----------------------------------------------------------------------------------------------------
     def step(self, loss: Any, grad_norm: Any) -> None:
-        """End a step because the script says so."""
+        """Ends a step because the script says so; loss and norm are read first, in the main thread only."""
         context = self.context
         if context is not None and threading.get_ident() == self._main_thread_id:
             if loss is not None:
@@ -363,5 +363,5 @@ _PHASES_BY_NAME = {phase.name.lower(): int(phase) for phase in Phase}
 
 
 def phase_number(name: str) -> int | None:
-    """The phase with that name, or None."""
+    """The number of the phase of this name, or None."""
     return _PHASES_BY_NAME.get(name.lower())

@@ -302,7 +302,7 @@ EVENT_ATTRIBUTE_BOUNDS: dict[str, tuple[int, int]] = {
 
 
 def wire_name(short: str) -> str:
-    """Full name on the wire of a record's short attribute name."""
+    """Full name on the wire for the short name of a record's attribute."""
     known = _WIRE_BY_SHORT.get(short)
     if known is not None:
         return known
@@ -313,7 +313,7 @@ def wire_name(short: str) -> str:
 
 
 def short_name(wire: str) -> str:
-    """Inverse of wire_name; a foreign name stays as it is."""
+    """The short name of an attribute on the wire, the inverse of ``wire_name``; a foreign name stays as it is."""
     known = _SHORT_BY_WIRE.get(wire)
     if known is not None:
         return known

@@ -94,7 +94,7 @@ class BlockError(ValueError):
 
 
 def describe_dtype(dtype: np.dtype[Any]) -> str:
-    """In-band descriptor of a packed structured dtype: ``"<u4 rank;<i8[11] phase_ns"``."""
+    """A structured dtype as text, as blocks carry it: ``"<u4 rank;<i8[11] phase_ns"``."""
     parts = []
     for name in dtype.names or ():
         column = dtype[name]
@@ -105,7 +105,7 @@ def describe_dtype(dtype: np.dtype[Any]) -> str:
 
 
 def parse_dtype(descriptor: str) -> np.dtype[Any]:
-    """Inverse of describe_dtype for whitelisted types. Raises BlockError."""
+    """The dtype that ``describe_dtype`` described. Raises BlockError for types that are not on its list."""
     fields: list[tuple[str, str] | tuple[str, str, tuple[int]]] = []
     seen: set[str] = set()
     for part in descriptor.split(";", MAX_COLUMNS):
@@ -140,7 +140,7 @@ def _foreign_dtype(descriptor: str) -> np.dtype[Any]:
 
 
 def unknown_rows(dtype: np.dtype[Any], count: int) -> np.ndarray:
-    """``count`` rows in which every column reads as unknown."""
+    """``count`` new rows of this dtype in which every column has its value for unknown (-1, NaN or its own)."""
     rows = np.zeros(count, dtype)
     for name in dtype.names or ():
         column = dtype[name]
@@ -176,7 +176,8 @@ def _adapt(source: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 def read_rows(name: EventName, descriptor: str, count: int, body: bytes, group_count: int) -> np.ndarray:
     """Rows of a block's body in the columns of ``TABLES[name]``; read-only where no conversion was needed.
 
-    Raises BlockError if the body is not what its head says, or if an index points nowhere.
+    descriptor: of the columns as written; count: of rows; group_count: groups that ``group`` may point to. Raises
+    BlockError if the body is not what its head says, or if an index points nowhere.
     """
     dtype = TABLES[name]
     same = descriptor == DESCRIPTORS[name]
@@ -205,7 +206,10 @@ def _is_plain(body: bytes, name: EventName, count: int, group_count: int) -> boo
 
 
 def is_plain_by_columns(body: bytes, name: EventName, count: int, group_count: int) -> bool:
-    """As ``_is_plain``, without C; it may doubt rows that are plain, and never the other way round."""
+    """Whether all ranks, group indexes and enum values of the rows are within bounds, as ``_is_plain`` says in C.
+
+    It may doubt rows that are plain, and never the other way round.
+    """
     rank, group, enums = _PLACES[name]
     highest = np.maximum.reduce(np.frombuffer(body, np.uint8).reshape(count, -1), axis=0).tolist()
     if highest[rank + 2] >= MAX_RANK >> 16 or highest[rank + 3]:
@@ -236,7 +240,7 @@ def _largest(values: np.ndarray) -> int:
 
 
 def write_rows(block: Block) -> bytes:
-    """Body of a block. The rows must have the dtype of ``TABLES[block.name]``."""
+    """The rows of a block as bytes, converted to the dtype of ``TABLES[block.name]`` where they have another."""
     dtype = TABLES[block.name]
     rows = block.rows
     if rows.dtype != dtype:

@@ -97,16 +97,16 @@ class EvidenceFact:
 
     @property
     def is_repeat(self) -> bool:
-        """It counts others that ended as somebody did who has a row of his own."""
+        """Whether the row counts others that ended as somebody did who has a row of his own."""
         return self.rank is None and not self.endings
 
     def without_place(self) -> EvidenceFact:
-        """The same ending, wherever its step was."""
+        """The fact without step and phase, to compare endings wherever they happened."""
         return replace(self, step=None, phase="")
 
 
 def signal_word(signal: int) -> str:
-    """``"SIGKILL"``, ``"signal 34"``."""
+    """The name of a signal by number: ``"SIGKILL"``, ``"signal 34"`` for one without a name."""
     return _SIGNALS.get(signal, f"signal {signal}")
 
 
@@ -119,7 +119,7 @@ _DEPTH = 2
 
 
 def write_fact(fact: EvidenceFact) -> dict[str, Any]:
-    """Its JSON: what is known, in the order of the fields."""
+    """The fact as JSON data: what is known, in the order of the fields."""
     written: dict[str, Any] = {}
     for name in EvidenceFact.__slots__:
         value = getattr(fact, name)
@@ -132,7 +132,7 @@ def write_fact(fact: EvidenceFact) -> dict[str, Any]:
 
 
 def read_fact(row: Mapping[str, Any]) -> EvidenceFact | None:
-    """Of a row of evidence; None where it carries none. What cannot be read in it counts as unknown."""
+    """The fact in a row of evidence (JSON data); None where it carries none. What cannot be read is unknown."""
     return _read(row.get(FACT), _DEPTH)
 
 

@@ -56,7 +56,7 @@ class EvidencePiece:
 
 
 def split_evidence(whole: EvidencePiece, piece_bytes: int = PIECE_BYTES) -> Iterator[EvidencePiece]:
-    """Pieces of a file that is held in one."""
+    """Cuts a file that is held in one piece into pieces of ``piece_bytes`` at most; one even if it is empty."""
     pieces = max(1, -(-len(whole.content) // piece_bytes))
     for piece in range(pieces):
         content = whole.content[piece * piece_bytes : (piece + 1) * piece_bytes]
@@ -64,7 +64,7 @@ def split_evidence(whole: EvidencePiece, piece_bytes: int = PIECE_BYTES) -> Iter
 
 
 def encode_evidence(piece: EvidencePiece) -> bytes:
-    """One serialized ExportLogsServiceRequest."""
+    """The piece as one serialized ExportLogsServiceRequest."""
     request = ExportLogsServiceRequest()
     resource_logs = request.resource_logs.add()
     resource_logs.resource.CopyFrom(build_resource(piece.identity))

@@ -41,7 +41,10 @@ class HistogramTable:
         return len(self._slots)
 
     def series(self, key: Hashable, attributes: bytes, now_ns: int) -> int:
-        """The row of a series; -1 where there are too many. now_ns: Unix time at which a new one begins to count."""
+        """The row of a series, a new one if need be; -1 where there are too many.
+
+        attributes: encoded, for its points. now_ns: Unix time at which a new one begins to count.
+        """
         slot = self._slots.get(key)
         if slot is not None:
             self._ended.discard(key)
@@ -56,11 +59,11 @@ class HistogramTable:
         return slot
 
     def known(self, key: Hashable) -> int | None:
-        """The row of a series that has one."""
+        """The row of a series; None if it has none or has ended."""
         return self._slots.get(key) if key not in self._ended else None
 
     def record(self, rows: NDArray[np.intp], values: NDArray[np.float64]) -> None:
-        """One value per row; -1 takes none."""
+        """Adds values (n,) to the rows (n,) of these numbers; a row of -1 is passed over."""
         if len(rows) and rows.min() < 0:
             rows, values = rows[rows >= 0], values[rows >= 0]
         if not len(rows):
@@ -75,12 +78,15 @@ class HistogramTable:
         np.add.at(self._counts, (rows, np.clip(index, 0, _BUCKETS - 1)), 1)
 
     def end(self, key: Hashable) -> None:
-        """The series has ended: it is written once more, and forgotten."""
+        """Ends a series, if it is there: it is written once more by ``points``, and then forgotten."""
         if key in self._slots:
             self._ended.add(key)
 
     def points(self, time_ns: int) -> list[bytes]:
-        """A point of each series; those that ended are forgotten."""
+        """An encoded point for each series, counting since its begin; those that ended are then forgotten.
+
+        time_ns: Unix.
+        """
         slots = np.fromiter(self._slots.values(), np.intp, len(self._slots))
         counts = self._counts[slots]
         used = counts > 0

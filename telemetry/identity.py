@@ -44,7 +44,7 @@ class Surroundings:
     hostname: str
 
     def first(self, *variables: str) -> str:
-        """First of these environment variables that says something."""
+        """The value of the first of these environment variables that is set, stripped; "" where none is."""
         for variable in variables:
             value = self.environ.get(variable, "").strip()
             if value:
@@ -142,7 +142,7 @@ _FIELDS = ("cluster", "run", "job", "attempt", "world", "node")
 def explain_identity(
     environ: Mapping[str, str], *, pod_labels: Mapping[str, str] | None = None, hostname: str = ""
 ) -> dict[str, tuple[str, str]]:
-    """Per field of Identity (without rank) its value and the source that gave it; both "" where nobody knows."""
+    """By field of Identity (without rank) its value and the source that gave it; both "" where nobody knows."""
     around = Surroundings(environ=environ, pod_labels=pod_labels or {}, hostname=hostname)
     resolved: dict[str, tuple[str, str]] = dict.fromkeys(_FIELDS, ("", ""))
     for source, look in SOURCES:
@@ -165,10 +165,10 @@ def resolve_identity(
     hostname: str = "",
     rank: int = -1,
 ) -> Identity:
-    """Identity of a process with this environment. Without a known run, the job stands for it; "" is unknown.
+    """Identity of a process with this environment. A run that is not known is its job; "" is unknown.
 
-    pod_labels: labels of the pod in Kubernetes (``read_pod_labels``).
-    hostname: stands for the node where nothing better is known.
+    pod_labels: labels of the pod in Kubernetes (``read_pod_labels``). hostname: stands for the node where nothing
+    better is known.
     """
     resolved = {
         field: value
@@ -188,7 +188,7 @@ def resolve_identity(
 def resolve_job_name(
     environ: Mapping[str, str], *, pod_labels: Mapping[str, str] | None = None, hostname: str = ""
 ) -> str:
-    """What people call the job: ``WHICHRANK_JOB_NAME`` > Kubernetes owner > Slurm's name; "" where nobody named it.
+    """What people call the job; "" where nobody named it. ``WHICHRANK_JOB_NAME`` > Kubernetes owner > Slurm's name.
 
     Unlike the id it need not be unique: it is shown, never matched.
     """
@@ -205,7 +205,10 @@ def resolve_job_name(
 def launch_id(
     job: str, node: str, world: str, *, launcher_pid: int, launcher_start_ticks: int, restart_count: int
 ) -> str:
-    """Id of one start of ranks by one launcher on one node: another restart is another launch, another node too."""
+    """Id of one start of ranks by one launcher on one node.
+
+    Another restart is another launch, another node too.
+    """
     return _digest("launch", job, node, world, launcher_pid, launcher_start_ticks, restart_count)
 
 
@@ -214,7 +217,10 @@ def _digest(*parts: object) -> str:
 
 
 def read_pod_labels(environ: Mapping[str, str]) -> dict[str, str]:
-    """Labels that the downward API mounted, lines of ``key="value"``; empty if there are none."""
+    """Labels of the pod that the downward API mounted, lines of ``key="value"``; empty if there are none.
+
+    environ: WHICHRANK_POD_INFO there names another folder.
+    """
     folder = Path(environ.get("WHICHRANK_POD_INFO") or DEFAULT_POD_INFO)
     try:
         text = (folder / "labels").read_text(encoding="utf-8", errors="replace")

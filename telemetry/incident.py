@@ -142,7 +142,7 @@ def canonical_line(document: Mapping[str, Any]) -> bytes:
 
 
 def read_line(line: bytes) -> Document:
-    """Document of one line. Raises ValueError with one line of what is wrong."""
+    """The incident document in a line of JSON. Raises ValueError with one line of what is wrong."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -166,7 +166,7 @@ _CLOSED_SETS: tuple[tuple[str, type[Enum]], ...] = (
 
 
 def check_document(document: Mapping[str, Any]) -> list[str]:
-    """What must never be wrong, one line each; empty if all is well. Cheap enough for every revision."""
+    """What is wrong with an incident document, one line each; empty if all is well. Cheap enough for every revision."""
     wrong: list[str] = []
     missing = [name for name in FIELDS if name not in document]
     if missing:

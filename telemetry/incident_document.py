@@ -46,12 +46,12 @@ class SuspectEntry:
 
     @property
     def phase(self) -> str | None:
-        """Of its innermost frame; None where nobody knows."""
+        """Phase in which the suspect's program is; None where nobody knows."""
         return self.where.phase if self.where is not None else None
 
     @property
     def line(self) -> int | None:
-        """Of the user's code; None where nobody knows."""
+        """Line of the user's code where the suspect's program is; None where nobody knows."""
         return self.where.line if self.where is not None else None
 
 
@@ -276,5 +276,5 @@ class IncidentDocument:
 
 
 def word_of(value: Enum | str | None) -> str:
-    """As it stands in the document, member or not; "" of None."""
+    """The word as it stands in the document, for a member of an enum or a text; "" for None."""
     return str(value.value) if isinstance(value, Enum) else value or ""

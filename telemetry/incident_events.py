@@ -40,19 +40,22 @@ class SpanPlace:
 
 
 def severity_number(document: Mapping[str, Any]) -> int:
-    """OTLP's number; what is over is information."""
+    """OTLP's number for an incident's severity; that of information once it is resolved, and for unknown ones."""
     if document.get("state") == IncidentState.RESOLVED.value:
         return SEVERITY_NUMBERS[Severity.INFO.value]
     return SEVERITY_NUMBERS.get(str(document.get("severity")), SEVERITY_NUMBERS[Severity.INFO.value])
 
 
 def event_name(document: Mapping[str, Any]) -> str:
-    """``whichrank.incident.opened`` and so on. Raises KeyError for a document without a change."""
+    """Name of the event of an incident's revision: ``whichrank.incident.opened`` and so on.
+
+    Raises KeyError for a document without a change.
+    """
     return f"{EventName.INCIDENT.value}.{document['change']}"
 
 
 def sentence(document: Mapping[str, Any]) -> str:
-    """One line of text for log viewers, from an incident document."""
+    """One line for log viewers on an incident: kind, suspects, step, bucket and what has changed."""
     suspects = document.get("suspects") or ()
     who = ", ".join(f"{suspect.get('scope')} {suspect.get('id')}" for suspect in suspects) or "nobody"
     first_bad = document.get("first_bad") or {}
@@ -98,7 +101,7 @@ def incident_time_ns(document: Mapping[str, Any]) -> int:
 
 
 def incident_resource(document: Mapping[str, Any]) -> bytes:
-    """Serialized Resource: the job that the incident is of; whichrank where it is of none."""
+    """Serialized OTLP Resource of an incident: its job, or whichrank where it is of none."""
     job = document.get("job") or {}
     return resource(
         {
@@ -136,14 +139,20 @@ def is_over(document: Mapping[str, Any]) -> bool:
 
 
 def incident_place(document: Mapping[str, Any]) -> SpanPlace:
-    """Of the span of an incident's life so far. One that is reopened has another one when it ends again."""
+    """Trace and span id of the span of an incident's life.
+
+    One that is reopened has another span when it ends again.
+    """
     trace_id = incident_trace_id(str(document.get("id")))
     revision = int(document.get("revision") or 0) if is_over(document) else 0
     return SpanPlace(trace_id=trace_id, span_id=int(span_ids(trace_word(trace_id), STEP, 0, revision)[0]))
 
 
 def incident_span(document: Mapping[str, Any], bad_step: SpanPlace | None = None) -> bytes:
-    """Its life from onset to this revision's time as a span, an entry for ``RequestBuilder``."""
+    """An incident's life, from onset to this revision's time, as a span; an entry for ``RequestBuilder``.
+
+    bad_step: the suspect's span of the first bad step, to which it links.
+    """
     place = incident_place(document)
     end_ns = incident_time_ns(document)
     onset_s = (document.get("times") or {}).get("onset")

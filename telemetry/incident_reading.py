@@ -42,7 +42,7 @@ Word = TypeVar("Word", bound=Enum)
 
 
 def read_incident(document: object) -> IncidentDocument:
-    """Of any JSON: what is not there or of another type stays as it is where nothing is known."""
+    """An incident from any JSON data; what is absent or of another type is as where nothing is known. Never raises."""
     of = _mapping(document)
     return IncidentDocument(
         schema=_whole(of, "schema") or SCHEMA_VERSION,
@@ -77,7 +77,7 @@ def read_incident(document: object) -> IncidentDocument:
 
 
 def read_job_reference(value: object) -> JobReference:
-    """``job``."""
+    """The job from the field ``job`` of an incident document; what is absent or wrong is None."""
     of = _mapping(value)
     return JobReference(**{name: _text(of, name) for name in _JOB_KEYS}, extra=_extra(of, _JOB_KEYS))
 
@@ -95,7 +95,7 @@ def _read_share(of: Mapping[str, object]) -> JobShare:
 
 
 def read_suspect(value: object) -> SuspectEntry:
-    """A row of ``suspects``."""
+    """A suspect from a row of the field ``suspects`` of an incident document; what is absent or wrong is None."""
     of = _mapping(value)
     where = of.get("where")
     return SuspectEntry(
@@ -122,13 +122,13 @@ def _read_place(of: Mapping[str, object]) -> CodePlace:
 
 
 def read_victims(value: object) -> Victims:
-    """``victims``."""
+    """The victims from the field ``victims`` of an incident document; what is absent or wrong is None."""
     of = _mapping(value)
     return Victims(count=_whole(of, "count"), ranks=_text(of, "ranks"), extra=_extra(of, ("count", "ranks")))
 
 
 def read_coverage(value: object) -> Coverage:
-    """``coverage``."""
+    """The coverage from the field ``coverage`` of an incident document; what is absent or wrong is None."""
     of = _mapping(value)
     return Coverage(
         ranks_seen=_whole(of, "ranks_seen"),
@@ -138,7 +138,7 @@ def read_coverage(value: object) -> Coverage:
 
 
 def read_first_bad(value: object) -> FirstBadPlace:
-    """``first_bad``."""
+    """The first bad place from the field ``first_bad`` of an incident document; what is absent or wrong is None."""
     of = _mapping(value)
     return FirstBadPlace(
         step=_whole(of, "step"),
@@ -150,7 +150,7 @@ def read_first_bad(value: object) -> FirstBadPlace:
 
 
 def read_times(value: object) -> IncidentTimes:
-    """``times``."""
+    """The times from the field ``times`` of an incident document; what is absent or wrong is None, the onset 0.0."""
     of = _mapping(value)
     return IncidentTimes(
         onset_s=_number(of, "onset") or 0.0,
@@ -162,7 +162,10 @@ def read_times(value: object) -> IncidentTimes:
 
 
 def read_evidence(value: object) -> EvidenceRow:
-    """A row of ``evidence``; without a fact where it carries none (``processors/older_sentences.py`` reads on)."""
+    """A row of the field ``evidence`` of an incident document; without a fact where it carries none.
+
+    (``processors/older_sentences.py`` reads on.)
+    """
     of = _mapping(value)
     told = of.get("value")
     return EvidenceRow(
@@ -178,7 +181,7 @@ def read_evidence(value: object) -> EvidenceRow:
 
 
 def read_ruled_out(value: object) -> RuledOutEntry:
-    """A row of ``ruled_out``."""
+    """A row of the field ``ruled_out`` of an incident document; what is absent or wrong is "" or None."""
     of = _mapping(value)
     return RuledOutEntry(
         who=_text(of, "who") or "",
@@ -216,7 +219,7 @@ def _read_advice(value: object) -> IncidentAdvice | None:
 
 
 def read_cost(value: object) -> IncidentCost | None:
-    """``cost``; None where nothing is told."""
+    """The cost from the field ``cost`` of an incident document; None where nothing is told."""
     if not isinstance(value, Mapping) or not value:
         return None
     return IncidentCost(
@@ -241,7 +244,7 @@ def _read_cause(value: object) -> IncidentCause | None:
 
 
 def read_hold(value: object) -> IncidentHold | None:
-    """``hold``; None where it does not wait."""
+    """What a page waits for, from the field ``hold`` of an incident document; None where it does not wait."""
     if not isinstance(value, Mapping):
         return None
     return IncidentHold(
@@ -252,7 +255,7 @@ def read_hold(value: object) -> IncidentHold | None:
 
 
 def read_label(value: object) -> IncidentLabel | None:
-    """``label``; None where nobody has said anything."""
+    """What a person has said, from the field ``label`` of an incident document; None where nobody has said anything."""
     if not isinstance(value, Mapping):
         return None
     wrong = value.get("wrong")

@@ -31,7 +31,7 @@ from .incident_document import (
 
 
 def write_incident(incident: IncidentDocument) -> Document:
-    """Its JSON, complete and in the order of the fields (``telemetry.incident.complete_document``)."""
+    """The incident as JSON data, complete and in the order of the fields (``telemetry.incident.complete_document``)."""
     times = incident.times
     written: Document = {
         "schema": incident.schema,
@@ -89,7 +89,7 @@ def write_incident(incident: IncidentDocument) -> Document:
 
 
 def write_job_reference(job: JobReference) -> Document:
-    """``job``."""
+    """JSON data of the field ``job`` of an incident document."""
     written = {
         "run": job.run,
         "id": job.id,
@@ -102,7 +102,7 @@ def write_job_reference(job: JobReference) -> Document:
 
 
 def write_share(share: JobShare) -> Document:
-    """A row of ``jobs``."""
+    """JSON data of a row of the field ``jobs`` of an incident document."""
     written = {
         "id": share.id,
         "attempt": share.attempt,
@@ -114,7 +114,7 @@ def write_share(share: JobShare) -> Document:
 
 
 def write_suspect(entry: SuspectEntry) -> Document:
-    """A row of ``suspects``."""
+    """JSON data of a row of the field ``suspects`` of an incident document."""
     where = entry.where
     written: Document = {
         "scope": _written(entry.scope),
@@ -138,7 +138,7 @@ def _write_victims(victims: Victims) -> Document:
 
 
 def write_first_bad(place: FirstBadPlace) -> Document:
-    """``first_bad``."""
+    """JSON data of the field ``first_bad`` of an incident document."""
     written = {
         "step": place.step,
         "group": place.group,
@@ -149,7 +149,7 @@ def write_first_bad(place: FirstBadPlace) -> Document:
 
 
 def write_evidence(row: EvidenceRow) -> Document:
-    """A row of ``evidence``."""
+    """JSON data of a row of the field ``evidence`` of an incident document."""
     written: Document = {
         "signal": row.signal,
         "source": row.source,
@@ -161,7 +161,7 @@ def write_evidence(row: EvidenceRow) -> Document:
 
 
 def write_ruled_out(entry: RuledOutEntry) -> Document:
-    """A row of ``ruled_out``."""
+    """JSON data of a row of the field ``ruled_out`` of an incident document."""
     written: Document = {"who": entry.who, "looks_guilty": entry.looks_guilty, "because": entry.because}
     if entry.ranks is not None:
         written["ranks"] = entry.ranks
@@ -177,7 +177,7 @@ def _with_origin(written: Document, fact: EvidenceFact | None, condition: str) -
 
 
 def write_advice(advice: IncidentAdvice) -> Document:
-    """``advice``."""
+    """JSON data of the field ``advice`` of an incident document."""
     written: Document = {"action": _written(advice.action), "by": advice.by, "text": advice.text}
     if advice.retry is not None:
         written["retry"] = {"number": advice.retry.number, "of": advice.retry.of}
@@ -185,7 +185,7 @@ def write_advice(advice: IncidentAdvice) -> Document:
 
 
 def write_cost(cost: IncidentCost) -> Document:
-    """``cost``."""
+    """JSON data of the field ``cost`` of an incident document."""
     written: Document = {"gpu_seconds": cost.gpu_seconds}
     if cost.charged_to:
         written["charged_to"] = cost.charged_to
@@ -193,7 +193,7 @@ def write_cost(cost: IncidentCost) -> Document:
 
 
 def write_cause(cause: IncidentCause) -> Document:
-    """``cause``."""
+    """JSON data of the field ``cause`` of an incident document."""
     written = {
         "condition": cause.condition,
         "entity": cause.entity,
@@ -206,12 +206,12 @@ def write_cause(cause: IncidentCause) -> Document:
 
 
 def write_hold(hold: IncidentHold) -> Document:
-    """``hold``."""
+    """JSON data of the field ``hold`` of an incident document."""
     return _with({"until": hold.until_s, "because": hold.because}, hold.extra)
 
 
 def write_label(label: IncidentLabel) -> Document:
-    """``label``, as it was said."""
+    """JSON data of the field ``label`` of an incident document, with its keys in the order in which they were said."""
     known = {
         "cause": label.cause,
         "wrong": label.wrong,

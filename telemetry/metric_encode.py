@@ -189,12 +189,15 @@ _KINDS: Mapping[Instrument, tuple[int, bytes]] = {
 
 
 def metric_entry(name: str, points: Iterable[bytes]) -> bytes:
-    """A metric with its points (``number_point``, ``histogram_point``), an entry for ``RequestBuilder``."""
+    """A metric of ``METRICS`` with its points (``number_point``, ``histogram_point``), an entry for ``RequestBuilder``.
+
+    Raises KeyError for an unknown name.
+    """
     return _entry(_HEADS[name], METRICS[name].instrument, points)
 
 
 def number_entry(name: str, description: str, unit: str, instrument: Instrument, points: Iterable[bytes]) -> bytes:
-    """The same for a metric that stands in another table (``node_metrics``)."""
+    """A metric of another table (``node_metrics``) with its points, an entry for ``RequestBuilder``."""
     return _entry(_head(name, description, unit), instrument, points)
 
 
@@ -205,17 +208,20 @@ def _entry(head: bytes, instrument: Instrument, points: Iterable[bytes]) -> byte
 
 
 def number_attributes(values: Mapping[str, AttributeValue | None]) -> bytes:
-    """Attributes of points that hold one number."""
+    """Encoded attributes of a point that holds one number, for ``number_point``; None and "" are left out."""
     return attributes(_NUMBER_ATTRIBUTES, values)
 
 
 def histogram_attributes(values: Mapping[str, AttributeValue | None]) -> bytes:
-    """Attributes of points that hold a histogram."""
+    """Encoded attributes of a point that holds a histogram, for ``histogram_point``; None and "" are left out."""
     return attributes(_HISTOGRAM_ATTRIBUTES, values)
 
 
 def number_point(attributes: bytes, value: float, *, time_ns: int, start_ns: int = 0) -> bytes:
-    """start_ns: when a counter began to count; 0 for a gauge."""
+    """A serialized point of one number. attributes: of ``number_attributes``; times in Unix ns.
+
+    start_ns: when a counter began to count; 0 for a gauge.
+    """
     content = fixed64_field(_AS_INT, value) if isinstance(value, int) else double_field(_AS_DOUBLE, value)
     start = fixed64_field(_START, start_ns) if start_ns else b""
     return attributes + start + fixed64_field(_TIME, time_ns) + content
@@ -233,7 +239,10 @@ def histogram_point(
     offset: int,
     buckets: bytes,
 ) -> bytes:
-    """offset: index of the first bucket; buckets: their counts, packed (``otlp_wire.varint`` each)."""
+    """A serialized point of an exponential histogram. attributes: of ``histogram_attributes``; times in Unix ns.
+
+    offset: index of the first bucket; buckets: their counts, packed (``otlp_wire.varint`` each).
+    """
     positive = sint_field(_BUCKET_OFFSET, offset) + bytes_field(_BUCKET_COUNTS, buckets)
     return b"".join(
         (

@@ -85,7 +85,7 @@ class Layout:
         return first
 
     def read(self, value: bytes) -> list[Samples] | None:
-        """None where the message is of another layout."""
+        """The samples in a message of this layout; None where it is of another layout, or a number is not finite."""
         content = np.frombuffer(value, np.uint8)
         if content.size != self._kept.size or self._digest_of(content) != self._digest:
             return None
@@ -136,7 +136,7 @@ class Layouts:
         self._known: OrderedDict[tuple[int, bytes], Layout] = OrderedDict()
 
     def read(self, value: bytes) -> list[Samples] | None:
-        """None where no message of this layout has come lately."""
+        """The samples in a message, read by place; None where no message of its layout has come lately."""
         try:
             key = _key_of(value)
         except _Strange:
@@ -148,7 +148,11 @@ class Layouts:
         return layout.read(value)
 
     def learn(self, value: bytes, samples: Sequence[Samples]) -> Sequence[Samples]:
-        """A message that had to be decoded in full, as what is read in those after it."""
+        """Learns the layout of a message that had to be decoded in full to ``samples``, so that ``read`` knows the next
+        ones.
+
+        Returns its samples; ``samples`` themselves where the message is too large or not built as ours are.
+        """
         if len(value) > MOST_BYTES:
             return samples
         try:

@@ -25,7 +25,7 @@ _INSTALLED_AS = {
 
 
 def missing_package(error: BaseException) -> str:
-    """Empty for every other error."""
+    """Name by which the package is installed whose absence made this error; empty for every other error."""
     if not isinstance(error, ModuleNotFoundError):
         return ""
     name = error.name or ""
@@ -41,6 +41,6 @@ def how_to_install(package: str, extra: str) -> str:
 
 
 def in_words(error: BaseException, extra: str) -> str:
-    """extra: of the part in which it was met."""
+    """The error as one line; if a package is missing, how to install it. extra: of the part in which it was met."""
     package = missing_package(error)
     return how_to_install(package, extra) if package else f"{type(error).__name__}: {error}"

@@ -112,7 +112,10 @@ def _scanned_block(
 
 
 def decode_with_protobuf(topic: str, value: bytes, with_copies: bool) -> list[Payload]:
-    """As ``decode_logs``, by the protobuf library."""
+    """Payloads of one message in order, by the protobuf library: what ``decode_logs`` does without C. Never raises.
+
+    with_copies: also what an agent has sent on another topic for the operators.
+    """
     try:
         request = ExportLogsServiceRequest.FromString(value)
     except DecodeError:
@@ -241,7 +244,7 @@ _VALUE_READERS: dict[str, Callable[[AnyValue], Any]] = {
 
 
 def value_of(value: AnyValue) -> Any:
-    """As plain Python, None for sorts that records do not hold (maps, bytes)."""
+    """An OTLP value as plain Python; None for sorts that records do not hold (maps, bytes)."""
     kind = value.WhichOneof("value")
     reader = _VALUE_READERS.get(kind) if kind is not None else None
     return reader(value) if reader is not None else None
@@ -261,7 +264,7 @@ def _identity(resource: bytes) -> Identity:
 
 
 def read_identity(pairs: Sequence[KeyValue]) -> Identity:
-    """Identity of a resource's attributes; what is absent or of another type is unknown."""
+    """The Identity in a resource's attributes; what is absent or of another type is unknown."""
     found = {pair.key: pair.value for pair in pairs}
 
     def text(name: str) -> str:

@@ -271,7 +271,7 @@ def _resource_bytes(identity: Identity) -> bytes:
 
 
 def build_resource(identity: Identity) -> Resource:
-    """The OTLP resource of an identity. ``service.name`` is the job, so that any OTLP back end groups by it."""
+    """The OTLP resource of an identity; ``service.name`` is its job, so that any OTLP back end groups by it."""
     resource = Resource()
     add = resource.attributes.add
     _set(add(), names.SERVICE_NAME, identity.job or names.SCOPE_NAME)

@@ -90,9 +90,10 @@ def _plain(pairs: Iterable[KeyValue]) -> dict[str, Any]:
 
 
 def encode_points(identity: Identity, points: Iterable[Point], *, limit_bytes: int) -> list[bytes]:
-    """Requests of at most ``limit_bytes`` each. Points of metrics that ``node_metrics`` does not know are left out.
+    """Points of a node as OTLP requests of at most ``limit_bytes`` each; unknown metrics are left out.
 
-    What is in the resource for programs is in each point as well: of a resource Prometheus keeps little.
+    identity: whose they are. What is in the resource for programs is in each point as well: of a resource Prometheus
+    keeps little.
     """
     builder = RequestBuilder(names.SCOPE_NAME, limit_bytes)
     by_name: dict[str, list[bytes]] = {}

@@ -65,7 +65,7 @@ class RequestRedactor:
         return logs.SerializeToString() if self._is_changed else value
 
     def text(self, text: str) -> str:
-        """A text by itself, as the key of a message is."""
+        """A text by itself, as the key of a message is, without secrets."""
         left = self._look("", text)
         return text if left is None else left
 

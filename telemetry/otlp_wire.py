@@ -34,7 +34,10 @@ AttributeValue = str | bool | int | float
 
 
 def varint(value: int) -> bytes:
-    """A number in base 128; a negative one as the 64-bit two's complement that int64 fields hold."""
+    """An integer in base 128 as Protobuf writes it.
+
+    A negative one as the 64-bit two's complement that int64 fields hold.
+    """
     value &= _UINT64_MASK
     if value < 1 << 7:
         return _ONE_BYTE[value]
@@ -59,7 +62,7 @@ def bytes_field(number: int, content: bytes) -> bytes:
 
 
 def text_field(number: int, text: str) -> bytes:
-    """A length-delimited field; what cannot be encoded as UTF-8 becomes a question mark."""
+    """A field of text; what cannot be encoded as UTF-8 becomes a question mark."""
     return bytes_field(number, text.encode("utf-8", "replace"))
 
 
@@ -79,12 +82,12 @@ def fixed64_tag(number: int) -> bytes:
 
 
 def fixed64_field(number: int, value: int) -> bytes:
-    """Of type fixed64 or sfixed64."""
+    """A field of type fixed64 or sfixed64."""
     return fixed64_tag(number) + _pack_fixed(value & _UINT64_MASK)
 
 
 def double_field(number: int, value: float) -> bytes:
-    """A field of eight bytes, little-endian."""
+    """A field of type double: eight bytes, little-endian."""
     return fixed64_tag(number) + _pack_double(value)
 
 
@@ -183,14 +186,17 @@ class RequestBuilder:
         return sum(map(len, self._entries.values()))
 
     def add(self, resource: bytes, entries: Iterable[bytes]) -> None:
-        """Entries as ``entry`` makes them, of one serialized Resource."""
+        """Adds entries, as ``entry`` makes them, of one serialized Resource."""
         entries = list(entries)
         if entries:
             self._entries.setdefault(resource, []).extend(entries)
             self.size_bytes += sum(map(len, entries))
 
     def take(self) -> list[bytes]:
-        """Requests of at most ``limit_bytes`` each (one entry alone may be larger) with all that was added."""
+        """Takes away all that was added, as requests of at most ``limit_bytes`` each.
+
+        One entry alone may be larger.
+        """
         requests: list[bytes] = []
         parts: list[bytes] = []
         used = 0
@@ -214,7 +220,7 @@ class RequestBuilder:
 
 
 def entry(content: bytes) -> bytes:
-    """A serialized Span, Metric or LogRecord as an entry of its scope."""
+    """A serialized Span, Metric or LogRecord behind its tag and length, as an entry of its scope."""
     return b"\x12" + varint(len(content)) + content
 
 

@@ -46,7 +46,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """What people are told everywhere: "world", what it is for, where torch was told ("mesh_dp"), or its name."""
+        """What people are told everywhere: "world", else what torch was told it is for ("mesh_dp"), else its name."""
         if self.is_default:
             return "world"
         return self.name if self.desc in ("", "undefined") else self.desc

@@ -135,7 +135,7 @@ def _hints() -> tuple[str, ...]:
 
 @cache
 def shapes_without_hints() -> tuple[Shape, ...]:
-    """Those that no fixed text announces: their patterns are tried on every text."""
+    """Shapes that no fixed text announces: their patterns are tried on every text."""
     return tuple(shape for shape in shapes() if not shape.hints)
 
 
@@ -146,7 +146,7 @@ def redact(text: str) -> str:
 
 
 def redact_bytes(content: bytes) -> bytes:
-    """The same for text of unknown encoding: what is not UTF-8 stays as it is."""
+    """Text of unknown encoding with each secret replaced by ``[removed]``; what is not UTF-8 stays as it is."""
     text = content.decode("utf-8", "surrogateescape")
     left = redact(text)
     return content if left is text else left.encode("utf-8", "surrogateescape")
@@ -159,7 +159,7 @@ def mask(text: str) -> str:
 
 
 def mask_bytes(content: bytes) -> bytes:
-    """For texts inside of binary files: each secret is replaced by something of just as many bytes."""
+    """Text inside of a binary file with each secret replaced by something of just as many bytes."""
     text = content.decode("utf-8", "surrogateescape")
     hidden = _hide(text)
     if hidden is text:
@@ -172,7 +172,10 @@ def mask_bytes(content: bytes) -> bytes:
 
 
 def redact_data(value: Any, clean: Callable[[str], str] = redact) -> Any:
-    """JSON data (dicts, lists, tuples, texts) with its texts redacted, also such as stand under a name of a secret."""
+    """JSON data (dicts, lists, tuples, texts) with its texts cleaned by ``clean``.
+
+    Texts that stand under a secret's name are removed whole.
+    """
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Mapping):
@@ -186,12 +189,12 @@ def redact_data(value: Any, clean: Callable[[str], str] = redact) -> Any:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a value of this name is a secret."""
+    """Whether a value that stands under this name is a secret."""
     return _is_secret(name, value)
 
 
 def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
-    """A command line, argument by argument: a value may stand in the argument after its flag."""
+    """The arguments of a command line without secrets; a value may stand in the argument after its flag."""
     left: list[str] = []
     flag = ""
     for argument in arguments:

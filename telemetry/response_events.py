@@ -22,7 +22,10 @@ _SEVERITIES = {
 
 
 def response_event(told: Mapping[str, Any]) -> bytes:
-    """told: a line of the audit file: ``time`` (Unix seconds), ``outcome``, ``text``, and what else is known."""
+    """An act or refusal of ``whichrank respond`` as a LogRecord, an entry for ``RequestBuilder``.
+
+    told: a line of the audit file: ``time`` (Unix seconds), ``outcome``, ``text``, and what else is known.
+    """
     number, word = _SEVERITIES.get(str(told["outcome"]), _INFO)
     shown = {
         names.INCIDENT_ID: told.get("incident"),
@@ -47,5 +50,5 @@ def response_event(told: Mapping[str, Any]) -> bytes:
 
 
 def response_resource(cluster: str, node: str) -> bytes:
-    """Serialized Resource of the service. node: its host."""
+    """Serialized OTLP Resource of ``whichrank respond``. node: the host it runs on."""
     return resource({names.SERVICE_NAME: "whichrank-respond", names.CLUSTER_ID: cluster, names.HOST_NAME: node})

@@ -199,7 +199,10 @@ CALL_SEQ_MASK = (1 << 32) - 1
 
 
 def call_mark(row: int, seq: int, flags: int) -> int:
-    """The word of an operation, but for the index. flags: of its ENQUEUE event."""
+    """The word by which a ring notes an operation's line of code, but for the line's index.
+
+    row: of its group; flags: of its ENQUEUE event.
+    """
     return (seq & CALL_SEQ_MASK) << 31 | row << 15 | (flags & 1) << 14
 
 
@@ -219,7 +222,8 @@ def pack_signature(op: int, flags: int, dtype: int) -> int:
 
 
 def cut_text(text: str, limit: int) -> str:
-    """At most so many characters, up to a place between two words: of half a secret nobody knows that it is one.
+    """The text, cut to ``limit`` characters at most at a place between words: of half a secret nobody knows that it is
+    one.
 
     Where one word is longer than ``LONGEST_WORD``, or than half of the limit, so many of its characters are left out.
     """
@@ -230,7 +234,7 @@ def cut_text(text: str, limit: int) -> str:
 
 
 def format_ranks(ranks: list[int]) -> str:
-    """Ranges in the order of the list's sorted members: ``[0, 1, 2, 7] -> "0-2,7"``."""
+    """The ranks as ranges, sorted, each once: ``[0, 1, 2, 7] -> "0-2,7"``."""
     parts: list[str] = []
     first = last = None
     for rank in sorted(set(ranks)):
@@ -254,7 +258,7 @@ def ranks_words(ranks: Iterable[int]) -> str:
 
 
 def parse_ranks(text: str) -> list[int]:
-    """Inverse of format_ranks. Raises ValueError on anything else."""
+    """The ranks in a text of ranges, the inverse of ``format_ranks``. Raises ValueError on anything else."""
     ranks: list[int] = []
     for part in filter(None, text.split(",")):
         low, _, high = part.partition("-")

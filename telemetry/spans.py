@@ -96,7 +96,10 @@ class TraceScope:
 def rank_resource(
     identity: Identity, *, job_name: str = "", pid: int = 0, local_rank: int = -1, world_size: int = 0
 ) -> bytes:
-    """Serialized Resource of a rank's process. ``service.name`` is what people call the job."""
+    """Serialized OTLP Resource of a rank's process; ``service.name`` is what people call the job.
+
+    What is 0, "" or -1 is left out.
+    """
     return resource(
         {
             names.SERVICE_NAME: job_name or identity.job or names.SCOPE_NAME,
@@ -116,7 +119,7 @@ def rank_resource(
 
 
 def step_spans(rows: NDArray[np.void], scope: TraceScope) -> list[bytes]:
-    """One span per row of STEPS."""
+    """Serialized spans of steps, one per row of STEPS (columns in monotonic ns)."""
     phases_s = (rows["phase_ns"] / 1e9).tolist()
     columns = zip(
         rows["rank"].tolist(),
@@ -153,7 +156,7 @@ def step_spans(rows: NDArray[np.void], scope: TraceScope) -> list[bytes]:
 
 
 def phase_spans(rows: NDArray[np.void], scope: TraceScope) -> list[bytes]:
-    """One span per row of PHASE_SPANS."""
+    """Serialized spans of phases, one per row of PHASE_SPANS (columns in monotonic ns), below their steps' spans."""
     traces, trace_words = _traces(rows["step"], scope)
     # In one step a rank begins no two phases within a microsecond.
     ids = span_ids(trace_words, PHASE, rows["rank"], rows["begin_ns"] // 1000)
@@ -176,10 +179,10 @@ def phase_spans(rows: NDArray[np.void], scope: TraceScope) -> list[bytes]:
 def collective_spans(
     rows: NDArray[np.void], groups: Sequence[Group], scope: TraceScope, *, open_until_ns: int = 0
 ) -> list[bytes]:
-    """One span per row of COLLECTIVES that is done, and with ``open_until_ns`` per open one, too.
+    """Serialized spans of operations, one per row of COLLECTIVES that is done (columns in monotonic ns).
 
-    groups: what the ``group`` column indexes. open_until_ns: Unix time up to which an open operation is known to have
-    been open; its span ends there, with an error and the state that it was in.
+    groups: what the ``group`` column indexes. open_until_ns: Unix time up to which open operations are known to have
+    been open, 0: leave them out; their spans end there, with an error and the state that they were in.
     """
     if not open_until_ns:
         rows = rows[rows["done_ns"] != 0]

@@ -18,7 +18,10 @@ _SHORTEST_RUN = 3
 
 @lru_cache(maxsize=512)
 def shorten(ranks: str) -> str:
-    """Ranges with strides. Raises ValueError for what ``format_ranks`` has not made: it could not be had back."""
+    """Ranges of ranks, as ``format_ranks`` writes them, with strides: ``"0,8,16,24"`` -> ``"0-24/8"``.
+
+    Raises ValueError for what ``format_ranks`` has not made: it could not be had back.
+    """
     members = parse_ranks(ranks)
     if format_ranks(members) != ranks:
         raise ValueError(f"{ranks[:40]!r} are not ranges of ranks in order")
@@ -41,7 +44,7 @@ def shorten(ranks: str) -> str:
 
 @lru_cache(maxsize=512)
 def lengthen(runs: str, ranks: int, characters: int) -> str:
-    """Inverse of ``shorten``; the same text gives the same string.
+    """The ranges that ``shorten`` shortened; the same text gives the same string.
 
     ranks, characters: what all members must be below, and how long the result may be. Raises ValueError for more, and
     for what are no runs.

@@ -34,12 +34,12 @@ def attempt_word(*, launch: str, token: str, restart_count: int) -> str:
 
 @lru_cache(maxsize=4096)
 def step_trace_id(job: str, attempt: str, step: int) -> bytes:
-    """16 bytes. attempt: as ``attempt_word`` has it."""
+    """The trace id (16 bytes) of one step of all ranks. attempt: as ``attempt_word`` has it."""
     return _digest(16, "step", job, attempt, step)
 
 
 def incident_trace_id(incident: str) -> bytes:
-    """16 bytes."""
+    """The trace id (16 bytes) of an incident, by its id."""
     return _digest(16, "incident", incident)
 
 
@@ -55,9 +55,9 @@ def trace_word(trace_id: bytes) -> int:
 
 
 def operation_place(group_words: NDArray[np.uint64], seq: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Of operations, within the spans of a rank: of group and number what tells them apart in a step.
+    """Numbers that tell operations of a rank and step apart, for ``span_ids``: 40 bits of group and sequence number.
 
-    group_words (``group_word``) and seq (sequence numbers): one per operation; 40 bits each come back.
+    group_words (``group_word``), seq: (operations,).
     """
     place: NDArray[np.uint64] = (group_words & _20_BITS) << _GROUP_SHIFT | seq.astype(np.uint64) & _20_BITS
     return place
@@ -77,7 +77,7 @@ def span_ids(trace_words: _Column, sort: _Column, rank: _Column, place: _Column)
 
 @lru_cache(maxsize=65_536)
 def step_span_id(trace_id: bytes, rank: int) -> int:
-    """Of a rank's step, the parent of its phases and collectives."""
+    """Id of the span of a rank's step, the parent of its phases and collectives."""
     return int(span_ids(trace_word(trace_id), STEP, rank, 0)[0])
 
 

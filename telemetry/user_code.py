@@ -31,5 +31,5 @@ def is_user_file(file: str) -> bool:
 
 
 def is_framework_file(file: str) -> bool:
-    """Whether it belongs to a framework that runs the user's model for him."""
+    """Whether a file belongs to a framework that runs the user's model for him."""
     return bool(_FRAMEWORK.search(file))

@@ -55,7 +55,7 @@ class Bus(Protocol):
 
     @property
     def identity(self) -> str:
-        """Tells this log from any other; kept beside a reader's position."""
+        """Tells this log from any other; kept beside a reader's position, which holds for this log only."""
         ...
 
     @property
@@ -64,7 +64,10 @@ class Bus(Protocol):
         ...
 
     def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int | None:
-        """Append. Returns the position where it is known at once. Raises OSError when storage refuses."""
+        """Appends a message. Returns its position where that is known at once, else None.
+
+        Raises OSError when storage refuses.
+        """
         ...
 
     def read(self, after: int, limit: int) -> Sequence[Message]:
@@ -75,11 +78,14 @@ class Bus(Protocol):
         ...
 
     def publish(self, outputs: Sequence[Output], until: int) -> None:
-        """Append what was concluded from everything up to position ``until``. Raises OSError if it was not taken."""
+        """Appends what was concluded from everything up to position ``until``. Raises OSError if it was not taken."""
         ...
 
     def has_given(self, position: int) -> bool:
-        """Whether ``read`` has given out all up to a position although nothing lies there; False if it cannot tell."""
+        """Whether ``read`` has given all up to this position, although no message lies there.
+
+        False if it cannot tell.
+        """
         ...
 
     def caught_up(self) -> bool:
@@ -87,7 +93,7 @@ class Bus(Protocol):
         ...
 
     def now_ns(self) -> int:
-        """The stamp the next append would get."""
+        """The stamp (Unix ns) that the next append would get."""
         ...
 
     def close(self) -> None:

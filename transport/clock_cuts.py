@@ -27,7 +27,10 @@ class ClockCuts:
         self.unreadable = 0
 
     def ends_at(self, position: int, first_kept: int) -> dict[Partition, int]:
-        """Ends of the last cut up to a position, read back from the clock; {} if none is kept. Raises KafkaTrouble."""
+        """Ends by partition of the last cut at or before a position, read back from the clock; {} if none is kept.
+
+        Raises KafkaTrouble.
+        """
         begin, step = position + 1, SEARCH_RECORDS
         while begin > first_kept:
             until, begin = begin - 1, max(first_kept, begin - step)
@@ -37,7 +40,10 @@ class ClockCuts:
         return {}
 
     def last(self, begin: int, until: int) -> dict[Partition, int]:
-        """The last cut of a stretch of the clock, both ends included; empty if there is none. Raises KafkaTrouble."""
+        """Ends by partition of the last cut between two offsets of the clock, both included; {} if there is none.
+
+        Raises KafkaTrouble.
+        """
         reader = self._client.consumer(committed_only=True)
         ends: dict[Partition, int] = {}
         deadline = self._monotonic_s() + APPEND_TIMEOUT_S
@@ -54,7 +60,10 @@ class ClockCuts:
         return ends
 
     def read(self, record: Fetched) -> dict[Partition, int]:
-        """Ends by partition; empty, counted, and the first time reported, where the record cannot be read."""
+        """Ends by partition of the cut in a record.
+
+        {} where it cannot be read: that is counted, and the first one reported.
+        """
         try:
             return unpack_ends(record.headers[HEADER_CUT])
         except ValueError as error:

@@ -55,7 +55,7 @@ class ConfluentAdmin:
         }
 
     def create(self, topic: TopicFacts) -> None:
-        """Returns when the brokers have answered. Raises KafkaTrouble, also where the topic is there already."""
+        """Creates the topic, and waits for the brokers' answer. Raises KafkaTrouble, also where it is there already."""
         wanted = NewTopic(
             topic.name, topic.partitions, topic.replication, config={k: str(v) for k, v in topic.configuration.items()}
         )
@@ -63,12 +63,12 @@ class ConfluentAdmin:
             self._admin.create_topics([wanted])[topic.name].result(self._settings.request_timeout_s)
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Up to ``total``. Raises KafkaTrouble."""
+        """Adds partitions until the topic has ``total``. Raises KafkaTrouble."""
         with explained(self._heard, f"add partitions to topic {topic}"):
             self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(self._settings.request_timeout_s)
 
     def close(self) -> None:
-        """The library has nothing to close here."""
+        """Does nothing: the library has nothing to close here."""
 
     def _ids(self, topics: Sequence[str]) -> Mapping[str, str]:
         if not topics:

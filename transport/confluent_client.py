@@ -43,15 +43,21 @@ class ConfluentClient:
         self._settings = settings
 
     def producer(self, *, transactional_id: str | None = None) -> ConfluentProducer:
-        """Raises KafkaTrouble when no broker answers in time."""
+        """A new producer. Raises KafkaTrouble when no broker answers in time.
+
+        transactional_id None: no transactions.
+        """
         return ConfluentProducer(self._settings, transactional_id)
 
     def consumer(self, *, committed_only: bool) -> ConfluentConsumer:
-        """Raises KafkaTrouble when no broker answers in time."""
+        """A new consumer. Raises KafkaTrouble when no broker answers in time.
+
+        committed_only: messages of aborted and open transactions are not seen.
+        """
         return ConfluentConsumer(self._settings, committed_only)
 
     def admin(self) -> ConfluentAdmin:
-        """Raises KafkaTrouble when no broker answers in time."""
+        """A new admin, for topics. Raises KafkaTrouble when no broker answers in time."""
         return ConfluentAdmin(self._settings)
 
 
@@ -90,7 +96,10 @@ class ConfluentProducer:
         headers: Mapping[str, bytes] | None = None,
         on_done: OnDone | None = None,
     ) -> None:
-        """As ``Producer.send``. Raises QueueFull, and KafkaTrouble where the topic is not known in time."""
+        """Queues a message; ``on_done`` is called once with what became of it, in ``poll`` or ``flush``.
+
+        Raises QueueFull, and KafkaTrouble where the topic is not known in time.
+        """
         self._know(topic)
         size = len(key) + len(value)
         self._queued.take(size)
@@ -116,15 +125,15 @@ class ConfluentProducer:
             raise self._heard.trouble(error, f"write to topic {topic}") from error
 
     def poll(self) -> None:
-        """Callbacks run here, in the caller's thread."""
+        """Runs callbacks of messages that were answered, in the caller's thread; never waits."""
         self._producer.poll(0)
 
     def flush(self, timeout_s: float) -> int:
-        """Waits for answers; how many messages have none after ``timeout_s``."""
+        """Waits until all messages are answered, for ``timeout_s`` at most; how many are not."""
         return int(self._producer.flush(timeout_s))
 
     def begin(self) -> None:
-        """The first one also asks for the transactional id. Raises Fenced and KafkaTrouble."""
+        """Begins a transaction; the first one also takes the transactional id over. Raises Fenced and KafkaTrouble."""
         with explained(self._heard, "begin a transaction"):
             if not self._is_initialised:
                 self._producer.init_transactions(self._settings.request_timeout_s)
@@ -132,17 +141,17 @@ class ConfluentProducer:
             self._producer.begin_transaction()
 
     def commit(self, timeout_s: float) -> None:
-        """Raises Fenced and KafkaTrouble; then it is not known whether it took place."""
+        """Commits the transaction. Raises Fenced and KafkaTrouble; then it is not known whether it took place."""
         with explained(self._heard, "commit a transaction"):
             self._producer.commit_transaction(timeout_s)
 
     def abort(self, timeout_s: float) -> None:
-        """Raises Fenced and KafkaTrouble."""
+        """Gives the transaction up. Raises Fenced and KafkaTrouble."""
         with explained(self._heard, "abort a transaction"):
             self._producer.abort_transaction(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """What is not answered within ``timeout_s`` is thrown away and its callbacks hear of it."""
+        """Waits for answers for ``timeout_s``; what has none then is thrown away, and its callbacks hear of it."""
         self._producer.flush(timeout_s)
         self._producer.purge()
         self._producer.poll(0)
@@ -190,11 +199,11 @@ class ConfluentConsumer:
 
     @property
     def gone(self) -> int:
-        """Messages that retention had deleted before they were read."""
+        """How many messages retention had deleted before they were read."""
         return self._gone
 
     def partitions(self, topic: str) -> Sequence[int]:
-        """Sorted numbers. Raises KafkaTrouble for a topic that is not there."""
+        """Numbers of the topic's partitions, sorted. Raises KafkaTrouble for a topic that is not there."""
         with explained(self._heard, f"read topic {topic}"):
             found = self._consumer.list_topics(topic, timeout=self._settings.request_timeout_s).topics.get(topic)
         if found is None or found.error is not None or not found.partitions:
@@ -206,7 +215,10 @@ class ConfluentConsumer:
         return sorted(found.partitions)
 
     def assign(self, offsets: Offsets) -> None:
-        """Partitions that are read already go on where they are. Raises KafkaTrouble."""
+        """Reads these partitions alone, from these offsets on; those read already go on where they are.
+
+        Raises KafkaTrouble.
+        """
         wanted = {partition: self._next.get(partition, offset) for partition, offset in offsets.items()}
         with explained(self._heard, "read"):
             self._consumer.assign([TopicPartition(*partition, offset) for partition, offset in wanted.items()])
@@ -214,7 +226,7 @@ class ConfluentConsumer:
         self._ends = {partition: end for partition, end in self._ends.items() if partition in wanted}
 
     def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
-        """First kept offset and the one after the last, asked partition by partition. Raises KafkaTrouble."""
+        """By partition the first kept offset and the one after the last, asked one by one. Raises KafkaTrouble."""
         found = {}
         with explained(self._heard, "ask for the bounds of partitions"):
             for partition in partitions:
@@ -225,7 +237,7 @@ class ConfluentConsumer:
         return found
 
     def poll(self, timeout_s: float) -> Sequence[Fetched]:
-        """Waits for a first message only; what the library holds beside it comes along. Raises KafkaTrouble."""
+        """Messages that have come; waits ``timeout_s`` at most, and for the first one only. Raises KafkaTrouble."""
         fetched: list[Fetched] = []
         deadline = time.monotonic() + timeout_s
         while not fetched:
@@ -244,7 +256,7 @@ class ConfluentConsumer:
         return self._next[partition]
 
     def end_offset(self, partition: Partition) -> int | None:
-        """The higher of what the library has cached and what reading has shown; None: neither."""
+        """The partition's end: the higher of what the library has cached and what reading has shown; None: neither."""
         _, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
         known = self._ends.get(partition)
         if high is None or high == OFFSET_INVALID or high < 0:
@@ -252,15 +264,15 @@ class ConfluentConsumer:
         return high if known is None else max(high, known)
 
     def pause(self, partitions: Sequence[Partition]) -> None:
-        """Nothing of these is fetched until ``resume``."""
+        """Fetches nothing of these partitions until ``resume``."""
         self._consumer.pause([TopicPartition(*partition) for partition in partitions])
 
     def resume(self, partitions: Sequence[Partition]) -> None:
-        """Paused partitions are fetched again."""
+        """Fetches paused partitions again."""
         self._consumer.resume([TopicPartition(*partition) for partition in partitions])
 
     def close(self) -> None:
-        """Leaves nothing behind: offsets are never committed."""
+        """Leaves the brokers; offsets are never committed."""
         self._consumer.close()
 
     def _take(self, message: Message, fetched: list[Fetched]) -> None:

@@ -39,7 +39,10 @@ class Heard:
             self.last = error
 
     def trouble(self, error: BaseException, what: str) -> KafkaTrouble:
-        """What to raise for an error of the library; ``what`` was tried: "read", "begin a transaction"."""
+        """The KafkaTrouble to raise for an error of the library.
+
+        what: what was tried ("read", "begin a transaction").
+        """
         told = _kafka_error(error)
         name = told.name() if told is not None else None
         if self.last is not None and name in (None, "_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"):
@@ -53,7 +56,7 @@ def _kafka_error(error: BaseException) -> KafkaError | None:
 
 
 def common_options(settings: KafkaSettings, heard: Heard) -> dict[str, Any]:
-    """What producer, consumer and admin are all told, in librdkafka's names. heard: is told of errors by it."""
+    """What producer, consumer and admin are all told, in librdkafka's names. heard: is called with errors."""
     options: dict[str, Any] = {
         "bootstrap.servers": settings.brokers,
         "client.id": settings.client_id,
@@ -84,7 +87,10 @@ def common_options(settings: KafkaSettings, heard: Heard) -> dict[str, Any]:
 
 
 def reach(client: Producer | Consumer | AdminClient, timeout_s: float) -> None:
-    """Raises KafkaException if no broker answers; the reason has then been heard by ``error_cb``."""
+    """Asks the brokers for their topics, to see that one answers.
+
+    Raises KafkaException if none does; ``error_cb`` has then heard the reason.
+    """
     try:
         client.list_topics(timeout=timeout_s)
     except KafkaException:
@@ -94,7 +100,7 @@ def reach(client: Producer | Consumer | AdminClient, timeout_s: float) -> None:
 
 @contextlib.contextmanager
 def explained(heard: Heard, what: str) -> Iterator[None]:
-    """Errors of the library within become KafkaTrouble (or Fenced), with ``what`` was tried."""
+    """A context in which the library's errors become KafkaTrouble (or Fenced). what: what is tried, for its text."""
     try:
         yield
     except (KafkaException, ValueError, OSError) as error:

@@ -32,7 +32,7 @@ class Queue:
     is_deaf: bool = False
 
     def heard_until_ns(self) -> int:
-        """Up to this stamp, all of the partition is here."""
+        """The broker's stamp up to which all messages of the partition are here; for ever if drained or deaf."""
         if self.is_drained or self.is_deaf:
             return _FOREVER_NS
         return max((self.taken_ns, *(m.stamp_ns for m in self.messages[-1:])))
@@ -41,10 +41,11 @@ class Queue:
 def choose_cut(
     queues: Mapping[Partition, Queue], *, messages: int = CUT_MESSAGES, size_bytes: int = CUT_BYTES
 ) -> dict[Partition, int]:
-    """The ends of the next cut of those partitions that it takes something of; empty if there is nothing to take.
+    """By partition the offset at which the next cut ends, of those that it takes something of; {} if nothing may be
+    taken.
 
-    No partition is taken further than the others have been heard, or the jobs of a partition that lags would seem
-    silent. At least one message is taken if any may be.
+    messages, size_bytes: how much at most. No partition is taken further than the others have been heard, or the jobs
+    of a partition that lags would seem silent. At least one message is taken if any may be.
     """
     until_ns = min((queue.heard_until_ns() for queue in queues.values()), default=0)
     ends: dict[Partition, int] = {}
@@ -60,7 +61,10 @@ def choose_cut(
 
 
 def in_order(taken: Mapping[Partition, tuple[int, Sequence[Fetched]]]) -> list[Fetched]:
-    """The messages of a cut in the order in which they are read; per partition the stamp taken before, and messages."""
+    """The messages of a cut in the order in which they are read.
+
+    taken: by partition the stamp (ns) taken before, and its messages.
+    """
     return [message for _, _, message in _merged((p, before, messages) for p, (before, messages) in taken.items())]
 
 
@@ -80,7 +84,7 @@ def _stamped(
 
 
 def pack_ends(ends: Offsets) -> bytes:
-    """For a header: {"topic": {"partition": offset}}, in a fixed order."""
+    """The ends of a cut as JSON for a header: {"topic": {"partition": offset}}, in a fixed order."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(ends.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -88,7 +92,7 @@ def pack_ends(ends: Offsets) -> bytes:
 
 
 def unpack_ends(text: bytes) -> dict[Partition, int]:
-    """Raises ValueError for what is no cut."""
+    """The ends of a cut that ``pack_ends`` packed. Raises ValueError for what is no cut."""
     content = json.loads(text)
     if not isinstance(content, dict):
         raise ValueError("a cut is not an object of topics")

@@ -116,11 +116,11 @@ class EmbeddedBus:
 
     @property
     def last_position(self) -> int:
-        """Of the newest message, also of one that another process has written; 0 or less: none."""
+        """Position of the newest message, also of one that another process has written; 0 or less: none."""
         return self._last_position
 
     def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int:
-        """Append and return the position (the first is 1).
+        """Appends a message and returns its position (the first is 1).
 
         Raises OSError once when the disk begins to refuse (the message is kept in memory all the same), ValueError for
         a message that no frame can hold.
@@ -143,7 +143,7 @@ class EmbeddedBus:
             return message.position
 
     def publish(self, outputs: Sequence[Output], until: int) -> None:
-        """See ``Bus``. A disk that refuses is said by the report; what was concluded is on the bus all the same."""
+        """Appends the outputs; a disk that refuses is reported, and they are on the bus all the same."""
         for output in outputs:
             try:
                 self.append(output.topic, output.key, output.value, output.headers)
@@ -151,15 +151,18 @@ class EmbeddedBus:
                 self._report_line(str(error))
 
     def has_given(self, position: int) -> bool:
-        """At every position lies a message: its reader knows."""
+        """Always False: at every position lies a message, so a reader knows by itself."""
         return False
 
     def caught_up(self) -> bool:
-        """Always: who reads is who appends."""
+        """Always True: who reads is who appends."""
         return True
 
     def read(self, after: int, limit: int) -> Sequence[Message]:
-        """See ``Bus``. Damage in the files is skipped and reported, never raised."""
+        """Messages with position > ``after``, at most ``limit``.
+
+        Damage in files is skipped and reported, never raised.
+        """
         with self._lock:
             if limit <= 0:
                 return []
@@ -187,7 +190,7 @@ class EmbeddedBus:
             return None
 
     def now_ns(self) -> int:
-        """The stamp the next append would get."""
+        """The stamp (Unix ns) that the next append would get."""
         now = self._clock_base_ns
         if not self.read_only:
             now += self._monotonic_ns() - self._clock_start_ns

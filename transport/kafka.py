@@ -11,7 +11,10 @@ CLIENTS = ("kafka-python", "confluent-kafka")
 
 
 def make_client(settings: KafkaSettings) -> Client:
-    """Raises KafkaTrouble for a library that is unknown or not installed. Nothing is connected yet."""
+    """A client of the library that the settings name; it connects to nothing yet.
+
+    Raises KafkaTrouble for a library that is unknown or not installed.
+    """
     client = _library(settings)
     return PrefixedClient(client, settings.topic_prefix) if settings.topic_prefix else client
 

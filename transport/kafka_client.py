@@ -88,7 +88,7 @@ class Producer(Protocol):
         ...
 
     def poll(self) -> None:
-        """Let callbacks run that wait for a thread. Cheap."""
+        """Runs callbacks that wait for a thread. Cheap."""
         ...
 
     def flush(self, timeout_s: float) -> int:
@@ -103,32 +103,32 @@ class Producer(Protocol):
         ...
 
     def commit(self, timeout_s: float) -> None:
-        """End the transaction: readers of committed messages see it whole."""
+        """Ends the transaction: readers of committed messages see it whole. Raises Fenced and KafkaTrouble."""
 
     def abort(self, timeout_s: float) -> None:
-        """Give the transaction up: readers of committed messages see none of it."""
+        """Gives the transaction up: readers of committed messages see none of it. Raises Fenced and KafkaTrouble."""
 
     def close(self, timeout_s: float) -> None:
-        """Wait for answers so long, then let go of what has none."""
+        """Waits for answers for ``timeout_s``, then lets go of what has none."""
 
 
 class Consumer(Protocol):
     """Reads partitions that it is told, from offsets that it is told; commits nothing. One thread."""
 
     def partitions(self, topic: str) -> Sequence[int]:
-        """Raises KafkaTrouble for a topic that is not there."""
+        """Numbers of the topic's partitions. Raises KafkaTrouble for a topic that is not there."""
         ...
 
     def assign(self, offsets: Offsets) -> None:
-        """Read these partitions from these offsets on; partitions that are assigned already keep their place."""
+        """Reads these partitions alone, from these offsets on; those that are assigned already keep their place."""
         ...
 
     def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
-        """First offset that is kept and the one after the last, asked of the brokers."""
+        """By partition the first offset that is kept and the one after the last, asked of the brokers."""
         ...
 
     def poll(self, timeout_s: float) -> Sequence[Fetched]:
-        """What has come, in order per partition; waits up to ``timeout_s`` for something.
+        """Messages that have come, in order per partition; waits up to ``timeout_s`` for something.
 
         Raises KafkaTrouble; offsets that are gone by retention are skipped and counted in ``gone``.
         """
@@ -143,18 +143,18 @@ class Consumer(Protocol):
         ...
 
     def pause(self, partitions: Sequence[Partition]) -> None:
-        """Fetch nothing of these until ``resume``; they keep their place."""
+        """Fetches nothing of these partitions until ``resume``; they keep their place."""
 
     def resume(self, partitions: Sequence[Partition]) -> None:
-        """Fetch paused partitions again."""
+        """Fetches paused partitions again."""
 
     @property
     def gone(self) -> int:
-        """Messages that retention had deleted before they were read."""
+        """How many messages retention had deleted before they were read."""
         ...
 
     def close(self) -> None:
-        """Leave the brokers."""
+        """Leaves the brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,20 +173,23 @@ class Admin(Protocol):
     """Raises KafkaTrouble."""
 
     def cluster_id(self) -> str:
-        """By which two addresses of one cluster are recognised."""
+        """The cluster's own id, by which two addresses of it are recognised."""
 
     def describe(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
-        """Those that exist. ``configuration`` is empty where the rights to see it are missing."""
+        """Those of the topics that exist, by name.
+
+        ``configuration`` is empty where the rights to see it are missing.
+        """
         ...
 
     def create(self, topic: TopicFacts) -> None:
-        """The topic must not be there yet."""
+        """Creates a topic, which must not be there yet."""
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Up to ``total``; keys may go to other partitions from then on."""
+        """Adds partitions until the topic has ``total``; keys may go to other partitions from then on."""
 
     def close(self) -> None:
-        """Leave the brokers."""
+        """Leaves the brokers."""
 
 
 class Client(Protocol):
@@ -195,10 +198,10 @@ class Client(Protocol):
     name: str
 
     def producer(self, *, transactional_id: str | None = None) -> Producer:
-        """transactional_id None: without transactions. Raises KafkaTrouble where no broker answers."""
+        """A new producer. transactional_id None: without transactions. Raises KafkaTrouble where no broker answers."""
 
     def consumer(self, *, committed_only: bool) -> Consumer:
-        """committed_only: messages of aborted and open transactions are not seen."""
+        """A new consumer. committed_only: messages of aborted and open transactions are not seen."""
 
     def admin(self) -> Admin:
-        """For topics and their configuration."""
+        """A new admin, for topics and their configuration."""

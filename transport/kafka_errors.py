@@ -109,7 +109,10 @@ def explain(
 
 
 def no_leader(settings: KafkaSettings, topic: str) -> str:
-    """The line for a topic whose partitions did not become known in time: both reasons look alike to a client."""
+    """The line for people about a topic whose partitions did not become known in time.
+
+    Both reasons (no broker, no topic) look alike to a client.
+    """
     return (
         f"Kafka at {settings.brokers}: no leader is known for topic {topic}: either its broker does not answer, or the "
         "topic is not there; make it with: whichrank topics"

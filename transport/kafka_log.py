@@ -92,7 +92,7 @@ class KafkaLog:
     # --- Bus ---
     @property
     def last_position(self) -> int:
-        """Of the newest record of the clock that is known of."""
+        """Position of the newest record of the clock that is known of; -1: none."""
         return self._clock_end - 1
 
     def start_position(self) -> int:
@@ -110,27 +110,27 @@ class KafkaLog:
 
     @property
     def too_large(self) -> int:
-        """Outputs that were left out because no broker takes a message of their size."""
+        """How many outputs were left out because no broker takes a message of their size."""
         return self._writer.too_large
 
     @property
     def missed(self) -> int:
-        """Messages that retention had deleted before they were read."""
+        """How many messages retention had deleted before they were read."""
         return self._consumer.gone if self._consumer is not None else 0
 
     @property
     def unreadable_marks(self) -> int:
-        """Records in the clock that could not be read."""
+        """How many records in the clock could not be read."""
         return self._cuts.unreadable
 
     def now_ns(self) -> int:
-        """The broker's clock, as far as it was heard; it never goes back."""
+        """The broker's clock (Unix ns), as far as it was heard; it never goes back."""
         elapsed_ns = round((self._monotonic_s() - self._stamped_s) * 1e9)
         self._now_ns = max(self._now_ns, self._stamp_ns + elapsed_ns)
         return self._now_ns
 
     def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int | None:
-        """Append and wait for the broker's answer. Returns the position of a mark, None of anything else.
+        """Appends a message and waits for the broker's answer. Returns the position of a mark, None of anything else.
 
         Raises KafkaTrouble.
         """
@@ -181,7 +181,7 @@ class KafkaLog:
         self._appended_s = self._monotonic_s()
 
     def close(self) -> None:
-        """Ends the writer first, so that what it has under way is answered or given up."""
+        """Ends the writer, so that what it has under way is answered or given up, and then the reader."""
         self._writer.close()
         if self._consumer is not None:
             self._consumer.close()
@@ -189,7 +189,7 @@ class KafkaLog:
 
     # --- who publishes ---
     def claim(self) -> None:
-        """Take over: from here on an older instance's transactions fail. What it published has to be read next.
+        """Takes over: from here on an older instance's transactions fail. What it published has to be read next.
 
         Raises KafkaTrouble.
         """
@@ -204,25 +204,28 @@ class KafkaLog:
         return (self.now_ns() - self._other_ns) / 1e9 if self._other_ns else float("inf")
 
     def say_alive(self) -> None:
-        """Be heard, and hear the broker's clock. Raises KafkaTrouble."""
+        """Writes a sign of life into the clock, by whose answer the broker's clock is heard. Raises KafkaTrouble."""
         self.append(TOPIC_CLOCK, "", b"", {HEADER_ALIVE: b"1"})
 
     def is_quiet(self) -> bool:
-        """Whether the instance that leads ought to say that it is alive."""
+        """Whether nothing was written for so long that this instance, if it leads, ought to ``say_alive``."""
         return self._monotonic_s() - self._appended_s >= ALIVE_PERIOD_S
 
     def clock_is_read(self) -> bool:
-        """All that other instances have written was given out: who leads is known."""
+        """Whether all that other instances have written into the clock was given out, so that it is known who leads."""
         return self._position != NOT_OPEN and not self._marks and self._is_at_end(self._clock)
 
     def has_given(self, position: int) -> bool:
-        """See ``Bus``: marks of transactions and words between instances give no message."""
+        """Whether ``read`` has given all up to this position, although no message lies there.
+
+        Marks of transactions and words between instances give no message.
+        """
         if self._position == NOT_OPEN or (self._marks and self._marks[0].offset <= position):
             return False
         return self._position >= position or self._connected().next_offset(self._clock) > position
 
     def caught_up(self) -> bool:
-        """Everything that the brokers are known to have was given out."""
+        """Whether everything that the brokers are known to have was given out."""
         return (
             self._consumer is not None
             and self._position != NOT_OPEN

@@ -17,16 +17,16 @@ class PrefixedClient:
         self._prefix = prefix
 
     def producer(self, *, transactional_id: str | None = None) -> Producer:
-        """Its topics and its transactional id get the prefix."""
+        """The inner client's producer, with the prefix before its topics and its transactional id."""
         own = None if transactional_id is None else self._prefix + transactional_id
         return _Producer(self._inner.producer(transactional_id=own), self._prefix)
 
     def consumer(self, *, committed_only: bool) -> Consumer:
-        """Its topics get the prefix, and lose it in what is read."""
+        """The inner client's consumer, with the prefix before its topics, which is taken off in what is read."""
         return _Consumer(self._inner.consumer(committed_only=committed_only), self._prefix)
 
     def admin(self) -> Admin:
-        """It sees topics under the prefix only."""
+        """The inner client's admin, which sees topics under the prefix only, without it in their names."""
         return _Admin(self._inner.admin(), self._prefix)
 
 

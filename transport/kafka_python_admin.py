@@ -52,18 +52,18 @@ class KafkaPythonAdmin:
         }
 
     def create(self, topic: TopicFacts) -> None:
-        """Returns when the brokers have answered. Raises KafkaTrouble, also where the topic is there already."""
+        """Creates the topic, and waits for the brokers' answer. Raises KafkaTrouble, also where it is there already."""
         wanted = NewTopic(topic.name, topic.partitions, topic.replication, topic_configs=dict(topic.configuration))
         with explained(self._settings, f"create topic {topic.name}"):
             self._admin.create_topics([wanted])
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Up to ``total``. Raises KafkaTrouble."""
+        """Adds partitions until the topic has ``total``. Raises KafkaTrouble."""
         with explained(self._settings, f"add partitions to topic {topic}"):
             self._admin.create_partitions({topic: NewPartitions(total)})
 
     def close(self) -> None:
-        """Errors at the end are nobody's any more."""
+        """Leaves the brokers; errors in doing so are ignored."""
         with contextlib.suppress(KafkaError, OSError):
             self._admin.close()
 

@@ -38,15 +38,21 @@ class KafkaPythonClient:
         self._settings = settings
 
     def producer(self, *, transactional_id: str | None = None) -> KafkaPythonProducer:
-        """Raises KafkaTrouble when no broker answers in time."""
+        """A new producer. Raises KafkaTrouble when no broker answers in time.
+
+        transactional_id None: no transactions.
+        """
         return KafkaPythonProducer(self._settings, transactional_id)
 
     def consumer(self, *, committed_only: bool) -> KafkaPythonConsumer:
-        """Raises KafkaTrouble when no broker answers in time."""
+        """A new consumer. Raises KafkaTrouble when no broker answers in time.
+
+        committed_only: messages of aborted and open transactions are not seen.
+        """
         return KafkaPythonConsumer(self._settings, committed_only)
 
     def admin(self) -> KafkaPythonAdmin:
-        """Raises KafkaTrouble when no broker answers in time."""
+        """A new admin, for topics. Raises KafkaTrouble when no broker answers in time."""
         return KafkaPythonAdmin(self._settings)
 
 
@@ -83,7 +89,10 @@ class KafkaPythonProducer:
         headers: Mapping[str, bytes] | None = None,
         on_done: OnDone | None = None,
     ) -> None:
-        """As ``Producer.send``. Raises QueueFull, and KafkaTrouble where the library refuses the message."""
+        """Queues a message; ``on_done`` is called once with what became of it, in the library's own thread.
+
+        Raises QueueFull, and KafkaTrouble where the library refuses the message.
+        """
         size = len(key) + len(value) + _MESSAGE_OVERHEAD_BYTES
         self._queued.take(size)
 
@@ -107,16 +116,16 @@ class KafkaPythonProducer:
         future.add_errback(lambda error: done(None, error))
 
     def poll(self) -> None:
-        """Its own thread calls back."""
+        """Does nothing: the library calls back from a thread of its own."""
 
     def flush(self, timeout_s: float) -> int:
-        """Waits for answers; how many messages have none after ``timeout_s``."""
+        """Waits until all messages are answered, for ``timeout_s`` at most; how many are not."""
         with contextlib.suppress(KafkaError):
             self._producer.flush(timeout_s)
         return self._queued.messages
 
     def begin(self) -> None:
-        """The first one also asks for the transactional id. Raises Fenced and KafkaTrouble."""
+        """Begins a transaction; the first one also takes the transactional id over. Raises Fenced and KafkaTrouble."""
         with explained(self._settings, "begin a transaction"):
             if not self._is_initialised:
                 self._producer.init_transactions()
@@ -124,15 +133,15 @@ class KafkaPythonProducer:
             self._producer.begin_transaction()
 
     def commit(self, timeout_s: float) -> None:
-        """Raises Fenced and KafkaTrouble, also when it takes longer than ``timeout_s``."""
+        """Commits the transaction. Raises Fenced and KafkaTrouble, also when it takes longer than ``timeout_s``."""
         self._within(timeout_s, self._producer.commit_transaction, "commit a transaction")
 
     def abort(self, timeout_s: float) -> None:
-        """Raises Fenced and KafkaTrouble, also when it takes longer than ``timeout_s``."""
+        """Gives the transaction up. Raises Fenced and KafkaTrouble, also when it takes longer than ``timeout_s``."""
         self._within(timeout_s, self._producer.abort_transaction, "abort a transaction")
 
     def close(self, timeout_s: float) -> None:
-        """Errors at the end are nobody's any more."""
+        """Waits for answers for ``timeout_s``, then ends the library's producer; errors are ignored."""
         with contextlib.suppress(KafkaError, OSError):
             self._producer.close(timeout=timeout_s)
 
@@ -183,11 +192,11 @@ class KafkaPythonConsumer:
 
     @property
     def gone(self) -> int:
-        """Messages that retention had deleted before they were read."""
+        """How many messages retention had deleted before they were read."""
         return self._gone
 
     def partitions(self, topic: str) -> Sequence[int]:
-        """Sorted numbers. Raises KafkaTrouble for a topic that is not there."""
+        """Numbers of the topic's partitions, sorted. Raises KafkaTrouble for a topic that is not there."""
         with explained(self._settings, f"read topic {topic}"):
             found = self._consumer.partitions_for_topic(topic)
         if not found:
@@ -199,7 +208,10 @@ class KafkaPythonConsumer:
         return sorted(found)
 
     def assign(self, offsets: Offsets) -> None:
-        """Partitions that are read already go on where they are. Raises KafkaTrouble."""
+        """Reads these partitions alone, from these offsets on; those read already go on where they are.
+
+        Raises KafkaTrouble.
+        """
         wanted = set(offsets)
         keep = {partition: self.next_offset(partition) for partition in self._assigned & wanted}
         with explained(self._settings, "read"):
@@ -210,7 +222,7 @@ class KafkaPythonConsumer:
         self._assigned = wanted
 
     def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, tuple[int, int]]:
-        """First kept offset and the one after the last, of all at once. Raises KafkaTrouble."""
+        """By partition the first kept offset and the one after the last, asked all at once. Raises KafkaTrouble."""
         wanted = [TopicPartition(*partition) for partition in partitions]
         with explained(self._settings, "ask for the bounds of partitions"):
             first = self._consumer.beginning_offsets(wanted)
@@ -218,7 +230,10 @@ class KafkaPythonConsumer:
         return {(tp.topic, tp.partition): (first[tp], last[tp]) for tp in wanted}
 
     def poll(self, timeout_s: float) -> Sequence[Fetched]:
-        """What has come within ``timeout_s``; a gap in the offsets is looked into. Raises KafkaTrouble."""
+        """Messages that have come within ``timeout_s``. Raises KafkaTrouble.
+
+        A gap in the offsets is looked into: what retention deleted counts as ``gone``.
+        """
         with explained(self._settings, "read"):
             batches = self._consumer.poll(timeout_ms=timeout_s * _MS)
         fetched: list[Fetched] = []
@@ -243,7 +258,7 @@ class KafkaPythonConsumer:
         return fetched
 
     def next_offset(self, partition: Partition) -> int:
-        """Beyond markers of transactions, which have offsets and are no messages."""
+        """The offset that the next ``poll`` continues with, beyond markers of transactions, which are no messages."""
         expected, end = self._expected[partition], self.end_offset(partition)
         if end is not None and expected >= end:  # asked in every turn, of every partition: the library looks further
             return expected
@@ -252,20 +267,20 @@ class KafkaPythonConsumer:
         return self._expected[partition] if position is None else int(position)
 
     def end_offset(self, partition: Partition) -> int | None:
-        """The end as of the last answer; None before the first."""
+        """The partition's end as of the last answer; None before the first."""
         end = self._consumer.highwater(TopicPartition(*partition))
         return None if end is None else int(end)
 
     def pause(self, partitions: Sequence[Partition]) -> None:
-        """Nothing of these is fetched until ``resume``."""
+        """Fetches nothing of these partitions until ``resume``."""
         self._consumer.pause(*[TopicPartition(*partition) for partition in partitions])
 
     def resume(self, partitions: Sequence[Partition]) -> None:
-        """Paused partitions are fetched again."""
+        """Fetches paused partitions again."""
         self._consumer.resume(*[TopicPartition(*partition) for partition in partitions])
 
     def close(self) -> None:
-        """Leaves nothing behind: offsets are never committed."""
+        """Leaves the brokers; offsets are never committed, errors are ignored."""
         with contextlib.suppress(KafkaError, OSError):
             self._consumer.close(autocommit=False)
 

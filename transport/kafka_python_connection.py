@@ -60,7 +60,7 @@ for _name in ("kafka.net.manager", "kafka.net.transport"):
 
 
 def common_options(settings: KafkaSettings) -> dict[str, Any]:
-    """What all three are told."""
+    """What producer, consumer and admin are all told, in kafka-python's names."""
     options: dict[str, Any] = {
         "bootstrap_servers": [part.strip() for part in settings.brokers.split(",")],
         "client_id": settings.client_id,
@@ -89,7 +89,7 @@ def common_options(settings: KafkaSettings) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def explained(settings: KafkaSettings, what: str) -> Iterator[None]:
-    """Errors of the library within become KafkaTrouble (or Fenced), with ``what`` was tried."""
+    """A context in which the library's errors become KafkaTrouble (or Fenced). what: what is tried, for its text."""
     began_s = time.monotonic()
     try:
         yield

@@ -18,7 +18,10 @@ class QueuedBytes:
         self._messages = 0
 
     def take(self, size: int) -> None:
-        """Room for a message of this size. A queue that is empty has room for any. Raises QueueFull."""
+        """Counts a message of ``size`` bytes as queued.
+
+        Raises QueueFull without room; an empty queue has room for any.
+        """
         with self._lock:
             if self._messages and self._bytes + size > self._limit_bytes:
                 raise self._full()
@@ -26,18 +29,18 @@ class QueuedBytes:
             self._messages += 1
 
     def give_back(self, size: int) -> None:
-        """The message was answered, or never taken."""
+        """Counts a message of ``size`` bytes as gone: it was answered, or never taken."""
         with self._lock:
             self._bytes -= size
             self._messages -= 1
 
     @property
     def messages(self) -> int:
-        """Handed to the client and not answered for."""
+        """How many messages the client was handed and has not answered for."""
         return self._messages
 
     def full(self) -> QueueFull:
-        """For a library that has a bound of its own."""
+        """The error to raise where a library's own queue is full."""
         with self._lock:
             return self._full()
 

@@ -51,5 +51,5 @@ class KafkaSettings:
 
     @property
     def security_protocol(self) -> str:
-        """Kafka's word for the two."""
+        """Kafka's word for whether TLS and SASL are used: "SASL_SSL", "SSL", "SASL_PLAINTEXT" or "PLAINTEXT"."""
         return ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")

@@ -57,7 +57,7 @@ TOPICS: tuple[TopicPlan, ...] = (
 
 
 def facts_of(plan: TopicPlan, *, partitions: int, replication: int, max_message_bytes: int) -> TopicFacts:
-    """What is asked of the brokers for a topic that is not there."""
+    """The topic as the brokers are asked to make it. partitions: where the plan does not say."""
     configuration = {_STAMP: APPEND_TIME, _LARGEST: str(max_message_bytes)}
     if plan.retention_ms:
         configuration |= {_CLEANUP: "delete", _RETENTION: str(plan.retention_ms)}
@@ -72,7 +72,7 @@ def facts_of(plan: TopicPlan, *, partitions: int, replication: int, max_message_
 
 
 def wrong_with(plan: TopicPlan, facts: TopicFacts) -> tuple[list[str], list[str]]:
-    """What makes an existing topic unusable, and what merely differs; a line each, with its remedy."""
+    """(what makes an existing topic unusable, what merely differs), one line each, with its remedy."""
     refused: list[str] = []
     differs: list[str] = []
     found = facts.configuration
@@ -104,9 +104,10 @@ def wrong_with(plan: TopicPlan, facts: TopicFacts) -> tuple[list[str], list[str]
 
 
 def check_topics(admin: Admin, names: Sequence[str] | None = None) -> Mapping[str, TopicFacts]:
-    """The topics as they are. Raises KafkaTrouble, a line per topic, for what is missing or cannot be used.
+    """Those of our topics that exist, by name; names None: all.
 
-    Without the right to see a topic's configuration it is taken as it is.
+    Raises KafkaTrouble, a line per topic, for what is missing or cannot be used. Without the right to see a topic's
+    configuration it is taken as it is.
     """
     plans = [plan for plan in TOPICS if names is None or plan.name in names]
     found = admin.describe([plan.name for plan in plans])
@@ -121,8 +122,8 @@ def check_topics(admin: Admin, names: Sequence[str] | None = None) -> Mapping[st
 
 
 def identity_of(admin: Admin, found: Mapping[str, TopicFacts]) -> str:
-    """Tells this cluster and its clock from any other: positions and state belong to one of them.
+    """A text that tells this cluster and its clock from any other: positions and state belong to one of them.
 
-    Raises KafkaTrouble.
+    found: topics as ``check_topics`` gives them. Raises KafkaTrouble.
     """
     return f"kafka/{admin.cluster_id()}/{TOPIC_CLOCK}/{found[TOPIC_CLOCK].topic_id}"

@@ -42,7 +42,7 @@ class KafkaWriter:
         self.too_large = 0
 
     def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> Sent:
-        """Append and wait for the broker's answer. Raises KafkaTrouble."""
+        """Appends a message and waits for the broker's answer. Raises KafkaTrouble, also without an answer in time."""
         answers: list[Sent | KafkaTrouble | None] = []
         answered = threading.Event()
         marked = dict(headers or {})
@@ -65,9 +65,11 @@ class KafkaWriter:
         return answer
 
     def publish(self, outputs: Sequence[Output], until: int) -> None:
-        """Outputs and a mark in one transaction. Raises Fenced, KafkaTrouble, and Unsettled: see ``KafkaLog.publish``.
+        """Writes outputs and a mark in one transaction.
 
-        One that is too large for the brokers is left out, counted and told: it would hold up all others for good.
+        Raises Fenced, KafkaTrouble, Unsettled: see ``KafkaLog.publish``.
+
+        An output that is too large for the brokers is left out, counted and told: it would hold up all others for good.
         """
         try:
             producer = self._publisher
@@ -96,7 +98,10 @@ class KafkaWriter:
             raise
 
     def claim(self) -> None:
-        """What an older owner of the transactional id has begun will fail. Raises KafkaTrouble, Unsettled always."""
+        """Takes the transactional id over: what an older owner has begun will fail.
+
+        Raises KafkaTrouble, else Unsettled always.
+        """
         self._discard_publisher()
         self._is_uncertain = True
         self.publish([], -1)

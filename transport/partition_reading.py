@@ -26,13 +26,16 @@ class PartitionReading:
     moved_s: float = 0.0
 
     def trim(self, count: int) -> list[Fetched]:
-        """Take the first ``count`` messages out."""
+        """Takes out and returns the first ``count`` messages of the queue."""
         taken, self.queue.messages = self.queue.messages[:count], self.queue.messages[count:]
         self.size_bytes -= sum(len(message.value) for message in taken)
         return taken
 
     def look(self, consumer: Consumer, partition: Partition, *, is_at_end: bool, now_s: float) -> None:
-        """Whether it is drained or deaf now; fetching of it pauses while too much is held. now_s: monotonic."""
+        """Notes whether the partition is drained or deaf now, and pauses fetching while too much is held.
+
+        now_s: monotonic.
+        """
         self.queue.is_drained = is_at_end
         if self.queue.is_drained or self.queue.messages:
             self.moved_s = now_s
@@ -47,7 +50,7 @@ class PartitionReading:
 
 
 def deaf_words(deaf: Sequence[Partition]) -> str:
-    """What to report of the partitions that are deaf now; of none that all are read again."""
+    """A line for people: that nothing comes of these partitions; for none, that all are read again."""
     if not deaf:
         return "all partitions are read again"
     names = ", ".join(f"{topic}/{number}" for topic, number in deaf[:_MOST_NAMED])

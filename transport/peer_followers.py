@@ -25,7 +25,10 @@ class Hello:
 
 
 def read_hello(secret: bytes, key: str, nonce: bytes, body: bytes) -> Hello:
-    """nonce: ours, over which the proof is. Raises BrokenPeer with the reason for people."""
+    """What a follower says of itself, after its proof was checked. Raises BrokenPeer with the reason for people.
+
+    key: of our job; nonce: ours, over which the proof is.
+    """
     fields = unpack_proof(secret, "follower", nonce, body)
     if fields.get("key") != key:
         raise BrokenPeer("another job")
@@ -53,7 +56,10 @@ class Follower:
     missing: int = 0
 
     def takes(self, number: int) -> bool:
-        """Whether the message of this number is new; it is not if it came before the connection was lost."""
+        """Whether the message of this number is new, which is then noted, and gaps before it as missing.
+
+        It is not new if it came before the connection was lost.
+        """
         if number <= self.received:
             return False
         self.missing += number - self.received - 1
@@ -69,7 +75,7 @@ class Followers:
         self._known: dict[str, Follower] = {}
 
     def meet(self, hello: Hello) -> Follower:
-        """The one that has come before under this instance, or a new one with a name of its own."""
+        """The follower that has come before under this instance, or a new one, whose name is made unique."""
         found = self._known.get(hello.instance)
         if found is None:
             found = self._known[hello.instance] = Follower(node=self._free_name(hello.node))
@@ -80,7 +86,7 @@ class Followers:
 
     @property
     def missing(self) -> int:
-        """Messages of all followers that were numbered and have not come."""
+        """How many messages of all followers were numbered and have not come."""
         return sum(follower.missing for follower in list(self._known.values()))
 
     def _free_name(self, node: str) -> str:
@@ -101,11 +107,11 @@ class FollowerClock:
     told_ns: int = 0
 
     def start(self, offset_ns: int) -> None:
-        """The first ping of a connection: nothing is known that it could be compared with."""
+        """Takes the offset of a connection's first ping: nothing is known that it could be compared with."""
         self.offset_ns = self.told_ns = offset_ns
 
     def compare(self, offset_ns: int) -> bool:
-        """Takes in what a ping shows; True if it is news. The least delayed one tells best.
+        """Takes in the offset that a ping shows; True if it is news, which then counts as told.
 
         Delays only ever make it larger: smaller is better, larger counts if it stays (a slow rise follows it).
         """

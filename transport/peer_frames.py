@@ -58,7 +58,7 @@ class PeerMessage:
 
 
 def pack_frame(kind: PeerFrame, body: bytes = b"") -> bytes:
-    """Length, kind and body, as ``Unframer`` takes them apart."""
+    """A frame as bytes: length, kind and body, as ``Unframer`` takes them apart."""
     return _HEADER.pack(len(body), kind) + body
 
 
@@ -71,11 +71,14 @@ class Unframer:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Bytes as they came, cut anywhere."""
+        """Takes in bytes as they came, cut anywhere."""
         self._bytes += data
 
     def next(self) -> tuple[PeerFrame, bytes] | None:
-        """The next whole frame, None until there is one. Raises BrokenPeer."""
+        """Takes out the next whole frame as (kind, body), None until there is one.
+
+        Raises BrokenPeer for one that is too long or of no known kind.
+        """
         if len(self._bytes) < _HEADER.size:
             return None
         length, kind = _HEADER.unpack_from(self._bytes)
@@ -99,7 +102,7 @@ def pack_message(message: PeerMessage) -> bytes:
 
 
 def unpack_message(body: bytes) -> PeerMessage:
-    """Raises BrokenPeer."""
+    """The message in the body of a MESSAGE frame. Raises BrokenPeer."""
     try:
         number, topic, key = _MESSAGE.unpack_from(body)
         begin = _MESSAGE.size
@@ -131,13 +134,16 @@ def unpack_ping(body: bytes) -> tuple[int, int]:
 
 
 def pack_proof(secret: bytes, side: str, nonce: bytes, fields: Mapping[str, Any]) -> bytes:
-    """Fields with the proof that who says them knows the secret. nonce: the other side's."""
+    """The fields as JSON, behind the proof that who says them knows the secret. nonce: the other side's."""
     text = json.dumps(fields).encode()
     return _proof(secret, side, nonce, text) + text
 
 
 def unpack_proof(secret: bytes, side: str, nonce: bytes, body: bytes) -> dict[str, Any]:
-    """Raises BrokenPeer where the proof is wrong or the fields are no object."""
+    """The fields that ``pack_proof`` packed. Raises BrokenPeer where the proof is wrong or the fields are no object.
+
+    side: who packed them; nonce: ours.
+    """
     proof, text = body[:PROOF_BYTES], body[PROOF_BYTES:]
     if not hmac.compare_digest(proof, _proof(secret, side, nonce, text)):
         raise BrokenPeer("another secret")
@@ -145,7 +151,7 @@ def unpack_proof(secret: bytes, side: str, nonce: bytes, body: bytes) -> dict[st
 
 
 def unpack_fields(text: bytes) -> dict[str, Any]:
-    """Raises BrokenPeer."""
+    """The JSON object in a body. Raises BrokenPeer for anything else."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):

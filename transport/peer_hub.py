@@ -87,11 +87,11 @@ class PeerHub:
 
     # --- the watching thread ------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Its thread listens from now on."""
+        """Starts the thread that takes connections."""
         self._thread.start()
 
     def take(self) -> list[HubNews]:
-        """Everything that has come since the last call, in order."""
+        """Takes away everything that has come since the last call, in order."""
         with self._lock:
             news, self._news = list(self._news), deque()
             held, self._news_bytes = self._news_bytes, 0
@@ -100,20 +100,23 @@ class PeerHub:
         return news
 
     def send(self, node: str, kind: PeerFrame, body: bytes) -> None:
-        """To one follower, if it is there."""
+        """Queues a frame for the follower of this node; nothing if it is not connected."""
         self._queue(node, pack_frame(kind, body))
 
     def broadcast(self, kind: PeerFrame, body: bytes) -> None:
-        """To every follower that is connected; those that come later do not get it."""
+        """Queues a frame for every follower that is connected; those that come later do not get it."""
         self._queue(None, pack_frame(kind, body))
 
     @property
     def missing(self) -> int:
-        """Messages that followers had to drop before they could send them."""
+        """How many messages followers had to drop before they could send them."""
         return self._followers.missing
 
     def close(self, *, goodbye: bool = True) -> None:
-        """Without a goodbye the followers know that they are on their own from here on."""
+        """Ends the thread and its connections; waits a moment for it.
+
+        goodbye: followers are told that the judge leaves; without it they know that they are on their own from here on.
+        """
         self._goodbye = goodbye
         if goodbye:
             self.broadcast(PeerFrame.BYE, b"")

@@ -106,11 +106,11 @@ class PeerLink:
 
     # --- the watching thread ------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Its thread connects, and connects again, until ``close``."""
+        """Starts the thread, which connects, and connects again, until ``close``."""
         self._thread.start()
 
     def send(self, topic: str, key: str, value: bytes) -> None:
-        """Queue one message; beyond the bound the oldest is dropped."""
+        """Queues one message for the judge; beyond the bound in bytes the oldest is dropped and counted."""
         with self._lock:
             self._number += 1
             message = PeerMessage(number=self._number, topic=topic, key=key, value=value)
@@ -123,25 +123,25 @@ class PeerLink:
         self._wake()
 
     def take(self) -> list[LinkNews]:
-        """What the judge said since the last call, in order. Never waits."""
+        """Takes away what came from and of the judge since the last call, in order. Never waits."""
         with self._lock:
             news, self._news = list(self._news), deque()
         return news
 
     @property
     def unacknowledged(self) -> int:
-        """Messages of which it is not known that the judge has them."""
+        """How many messages are kept, as it is not known that the judge has them."""
         with self._lock:
             return len(self._kept)
 
     def close(self, patience_s: float) -> None:
-        """Send what is left and say goodbye, if the judge is there; at most that long."""
+        """Sends what is left and says goodbye, if the judge is there; waits ``patience_s`` at most."""
         self._finishing.set()
         self._wake()
         self._done.wait(patience_s)
 
     def abandon(self) -> None:
-        """End at once and without a goodbye: nothing true comes from this node any more."""
+        """Ends the thread at once and without a goodbye: nothing true comes from this node any more."""
         self._abandoned = True
         self._finishing.set()
         self._wake()

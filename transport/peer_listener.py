@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 
 
 def listen(ports: Sequence[int], report: Callable[[str], None]) -> socket.socket | None:
-    """A listening socket on the first of the ports that is free, over IPv4 and IPv6; None, with a line, if none is."""
+    """A listening socket on the first of the ports that is free, over IPv4 and IPv6.
+
+    None, and a line to ``report``, if none is.
+    """
     problem = ""
     for port in ports:
         for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):

@@ -40,7 +40,7 @@ class SegmentCursor:
         return messages
 
     def close(self) -> None:
-        """Lets go of the segment that is read; reading goes on at the next one after it."""
+        """Closes the segment that is read; a later ``read`` goes on at the next one after it."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None

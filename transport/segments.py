@@ -35,7 +35,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def encode_frame(message: Message) -> bytes:
-    """One frame. Raises ValueError for a topic, key or header too long for its field."""
+    """A message as one frame of a segment. Raises ValueError where a topic, key, header or all of it is too long."""
     topic, key = message.topic.encode(), message.key.encode("utf-8", "replace")
     if len(topic) > 0xFFFF or len(key) > 0xFFFF or len(message.headers) > 0xFFFF:
         raise ValueError("topic, key or headers are too long")
@@ -58,7 +58,7 @@ def _checksum(body: bytes | memoryview) -> int:
 
 
 def decode_body(body: bytes) -> Message:
-    """Message of a frame whose checksum held. Raises ValueError if its sizes do not add up all the same."""
+    """The message in a frame whose checksum held. Raises ValueError if its sizes do not add up all the same."""
     if len(body) < FRAME_BODY.size:
         raise ValueError("frame is too short")
     position, stamp_ns, topic_bytes, key_bytes, header_count, value_bytes = FRAME_BODY.unpack_from(body)
@@ -83,7 +83,7 @@ def decode_body(body: bytes) -> Message:
 
 
 def segment_name(ordinal: int) -> str:
-    """The file of this ordinal; names sort as ordinals do."""
+    """The name of the segment file with this ordinal; names sort as ordinals do."""
     return f"{SEGMENT_PREFIX}{ordinal:06d}{SEGMENT_SUFFIX}"
 
 
@@ -99,7 +99,7 @@ def list_segments(directory: Path) -> list[tuple[int, Path]]:
 
 
 def read_bus_id(path: Path) -> bytes | None:
-    """Bus id in a segment's header; None if there is no readable header."""
+    """The bus's id in a segment's header; None if there is no readable header."""
     try:
         with path.open("rb") as file:
             head = file.read(HEADER.size)
@@ -133,10 +133,9 @@ class SegmentReader:
             self._fd = -1
 
     def read(self, limit: int, *, is_last: bool) -> list[Message]:
-        """Up to ``limit`` next messages; fewer only at the end of what can be read now.
+        """Up to ``limit`` next messages; fewer only at the end of what can be read now. Raises OSError.
 
         is_last: no later segment exists, so an incomplete frame at the end may still be completed by its writer.
-        Raises OSError.
         """
         messages: list[Message] = []
         if not self._header_read and not self._read_header(is_last):
@@ -253,5 +252,5 @@ class SegmentReader:
 
 
 def message_bytes(topic: str, key: str, value: bytes, headers: Mapping[str, bytes]) -> int:
-    """Approximate size of a message in memory."""
+    """About how many bytes a message takes in memory."""
     return 200 + len(topic) + len(key) + len(value) + sum(len(k) + len(v) + 100 for k, v in headers.items())

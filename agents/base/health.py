@@ -47,7 +47,10 @@ class AgentHealth:
             self.drops[reason] += count
 
     def report(self, problem: str) -> None:
-        """Log one clear line the first time; count repeats."""
+        """Logs the problem as a warning the first time, later only counts it in ``problems``.
+
+        Beyond ``MAX_PROBLEMS`` different ones it is only counted, in ``drops``.
+        """
         if problem in self.problems:
             self.problems[problem] += 1
         elif len(self.problems) < MAX_PROBLEMS:
@@ -57,7 +60,9 @@ class AgentHealth:
             self.drop("problem_lines")
 
     def attributes(self) -> dict[str, int | str]:
-        """Flat counters for the AGENT_HEALTH event."""
+        """Flat counters for the AGENT_HEALTH event: each by its name, ``drops.REASON``, how many problems and the
+        newest.
+        """
         flat: dict[str, int | str] = {
             each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("drops", "problems")
         }

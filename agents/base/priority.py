@@ -24,7 +24,7 @@ class Priority(IntEnum):
 
     @property
     def word(self) -> str:
-        """As it is called in counters."""
+        """The priority's name in lower case, as counters have it."""
         return self.name.lower()
 
 
@@ -32,13 +32,19 @@ _OF_BLOCKS = {EventName.BLOCK_COLLECTIVES: Priority.COLLECTIVES}
 
 
 def priority_of(payload: Block | Event) -> Priority:
-    """On the topic of blocks; what is copied for people is ``COPIES`` whatever it is. Health goes with the progress."""
+    """The priority of what goes onto the topic of blocks: a block's by its name, an event's RANK_EVENTS.
+
+    AGENT_HEALTH goes with the progress. What is copied for people is ``COPIES`` whatever it is: not asked here.
+    """
     if isinstance(payload, Block):
         return _OF_BLOCKS.get(payload.name, Priority.PROGRESS)
     return Priority.PROGRESS if payload.name is EventName.AGENT_HEALTH else Priority.RANK_EVENTS
 
 
 def runs_of_one_priority(payloads: Iterable[Block | Event]) -> Iterator[tuple[Priority, list[Block | Event]]]:
-    """A flush in pieces of one priority each, in its order: that order is what operators rely on."""
+    """Cuts a flush, in its order, into consecutive pieces of one priority each.
+
+    The order is kept because operators rely on it, so that a priority may come more than once.
+    """
     for priority, run in groupby(payloads, priority_of):
         yield priority, list(run)

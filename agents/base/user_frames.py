@@ -20,7 +20,10 @@ class UserFrame:
 
 
 def parse_stack(text: str) -> tuple[UserFrame, ...]:
-    """Frames of a stack in the ring's text form; lines that are none are skipped."""
+    """Frames of a stack in the ring's text form (see ``format_stack``), ``MAX_FRAMES`` lines at most.
+
+    Lines that are no frame are skipped; a line number that cannot be read is 0.
+    """
     frames: list[UserFrame] = []
     for line in text.splitlines()[:MAX_FRAMES]:
         parts = line.split("\t")
@@ -36,7 +39,7 @@ def format_stack(frames: tuple[UserFrame, ...] | list[UserFrame]) -> str:
 
 
 def innermost_user_frame(frames: tuple[UserFrame, ...]) -> UserFrame | None:
-    """The last frame of the user's code, else of the framework that runs it; None rather than a line of torch."""
+    """The last frame of the user's code, else the last of the framework that runs it; else None, never torch's."""
     for frame in reversed(frames):
         if is_user_file(frame.file):
             return frame

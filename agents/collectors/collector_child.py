@@ -22,7 +22,10 @@ _LISTENS_S = 1.0
 
 
 def main() -> int:
-    """Looks for ever. The exit status is 2 where standard input brought no ``CollectorPlan``."""
+    """Reads a ``CollectorPlan`` from standard input, then looks for ever and writes what is seen to standard output.
+
+    Returns only with exit status 2, where standard input brought no plan.
+    """
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a driver prints is no frame
     plan = read_frame(sys.stdin.buffer)

@@ -16,7 +16,10 @@ from .schedule import CollectorPlan
 
 
 def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, Identity]]) -> list[CollectorPlan]:
-    """rank_processes: the ranks of this node now, by pid; called in the collectors' threads."""
+    """Plans of those of the node's collectors that ``options`` asks for.
+
+    rank_processes: gives the ranks of this node now, by pid; called in the collectors' threads.
+    """
 
     def pids() -> Iterable[int]:
         return tuple(rank_processes())
@@ -66,12 +69,15 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
 
 
 def make_job_logs(ranks: Callable[[], Collection[JobProcess]], patterns: Sequence[str]) -> Collector:
-    """Follows the logs of those ranks, and files of these patterns, through the job-log rules."""
+    """A collector that follows the logs of ``ranks`` (of this node now), and files of the glob ``patterns``.
+
+    Their lines are classified by the job-log rules.
+    """
     events = JobLogEvents(ranks)
     return JobLogsCollector(events, lambda: tuple(ranks()), patterns, flush=events.flush)
 
 
 def make_kernel_log(path: str) -> Collector:
-    """Follows the kernel log through the kernel-line rules. path "": where a node usually has it."""
+    """A collector that follows the kernel log through the kernel-line rules. path "": where a node usually has it."""
     events = KernelEvents()
     return KernelLogCollector(events, default_sources(path), flush=events.flush)

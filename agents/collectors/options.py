@@ -40,7 +40,10 @@ class NodeOptions:
 
 
 def names_of(words: str) -> frozenset[str]:
-    """``all``, ``none`` or names with commas. Raises ValueError for what is none."""
+    """The collectors that ``words`` asks for: ``all``, ``none`` or names with commas between.
+
+    Raises ValueError for an unknown name.
+    """
     if words in (ALL, NONE):
         return frozenset(NAMES) if words == ALL else frozenset()
     names = frozenset(word.strip() for word in words.split(",") if word.strip())

@@ -54,7 +54,7 @@ class CollectorPlan:
     isolation: Isolation = Isolation.THREAD
 
     def make(self) -> Collector:
-        """Imports the factory's module and calls it; what either raises is the caller's to count."""
+        """Makes the collector: imports the factory's module and calls it. Whatever either raises is passed on."""
         module, _, function = self.factory.partition(":")
         made: Collector = getattr(import_module(module, __package__), function)(**self.options)
         return made
@@ -93,12 +93,16 @@ class NodeTelemetry:
         ]
 
     def start(self) -> None:
-        """Begins to look; every collector gets a thread."""
+        """Begins to look: starts a daemon thread for every collector."""
         for look in self._looks:
             look.start()
 
     def take(self) -> list[Seen]:
-        """Oldest first; about itself every ten seconds."""
+        """Takes away what the collectors saw since the last call, oldest first.
+
+        Kills collectors' processes that are far too late. Every ten seconds it adds points on the collectors
+        themselves.
+        """
         with self._lock:
             taken = list(self._waiting)
             self._waiting.clear()
@@ -112,7 +116,7 @@ class NodeTelemetry:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """For AGENT_HEALTH."""
+        """Counters for AGENT_HEALTH: collectors that are late now, failed looks and dropped results so far."""
         late = sum(look.late_s(self.moment()) > 0 for look in self._looks)
         return {
             "collectors.late": late,
@@ -135,7 +139,10 @@ class NodeTelemetry:
         return Timestamps(wall_ns=self._wall_ns(), mono_ns=time.monotonic_ns())
 
     def hand_on(self, name: str, collected: Collected) -> None:
-        """Takes a look's result from its thread. Beyond ``MAX_WAITING`` looks the oldest is dropped and counted."""
+        """Queues a look's result for ``take`` and reports its problems; called from the collector's thread.
+
+        Empty results are not queued. Beyond ``MAX_WAITING`` looks the oldest is dropped and counted.
+        """
         with self._lock:
             for line in collected.problems:
                 self._say(f"{name}: {line}")
@@ -147,7 +154,7 @@ class NodeTelemetry:
                 self._dropped += 1
 
     def failed(self, name: str, what: str) -> None:
-        """Counts and reports a look that raised or whose process died."""
+        """Counts and reports a look that raised or whose process died. what: the error in words."""
         with self._lock:
             self._failures[name] += 1
             self._say(f"{name}: {what}; tried again later")
@@ -172,7 +179,7 @@ class NodeTelemetry:
 
 
 def own_points(collector: str, now: Timestamps, *, late_s: float, failures: int, sees: bool) -> list[Point]:
-    """What is told of a collector itself."""
+    """Points about a collector itself: seconds it is late, failures so far, whether its last look saw anything."""
     told = ((METRIC_LATE, late_s), (METRIC_FAILURES, float(failures)), (METRIC_WATCHING, float(sees)))
     where = {"whichrank.collector": collector}
     return [Point(name=name, value=value, attributes=where, time_ns=now.wall_ns) for name, value in told]
@@ -318,14 +325,17 @@ class _ProcessLook(_Look):
 
 
 def write_frame(pipe: IO[bytes], value: object) -> None:
-    """Pickled, behind its length; flushed, so that the other end sees it at once. Raises OSError."""
+    """Writes a value pickled, behind its length; flushed, so that the other end sees it at once. Raises OSError."""
     content = pickle.dumps(value)
     pipe.write(_LENGTH.pack(len(content)) + content)
     pipe.flush()
 
 
 def read_frame(pipe: IO[bytes]) -> object | None:
-    """None at the end. What comes is from a process of our own. Raises ValueError, EOFError."""
+    """The next value that ``write_frame`` sent, None at the pipe's end. Only for pipes of our own: it unpickles.
+
+    Raises ValueError for a frame that is too long, EOFError for half a frame.
+    """
     head = pipe.read(_LENGTH.size)
     if not head:
         return None

@@ -40,19 +40,25 @@ class AwaitedDumps:
         return len(self._awaited)
 
     def add(self, dump: AwaitedDump, now_ns: int) -> None:
-        """now_ns: monotonic. Beyond the bound the oldest is given up."""
+        """Looks for a dump from now on, for ``AWAITED_NS``; sets its ``until_ns``. now_ns: monotonic.
+
+        Beyond ``MAX_AWAITED`` the oldest is given up.
+        """
         dump.until_ns = now_ns + AWAITED_NS
         self._awaited.append(dump)
         del self._awaited[:-MAX_AWAITED]
 
     def end(self, pid: int, now_ns: int) -> None:
-        """A process has ended: what it has not written by now it writes no more."""
+        """Waits for an ended process's dumps only ``AFTER_END_NS`` more. now_ns: monotonic."""
         for dump in self._awaited:
             if dump.pid == pid:
                 dump.until_ns = min(dump.until_ns, now_ns + AFTER_END_NS)
 
     def look(self, now_ns: int, wall_ns: int, *, last: bool = False) -> None:
-        """Hand out what is there. last: there is no further look, so a file that may still grow is taken as well."""
+        """Tells each awaited dump that is written by now, and gives up those whose time (monotonic) is over.
+
+        last: there is no further look, so a file that may still grow is taken as well.
+        """
         left = []
         for dump in self._awaited:
             if not self._take(dump, wall_ns + (1 << 62 if last else 0)) and now_ns < dump.until_ns:

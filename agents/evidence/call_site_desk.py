@@ -41,7 +41,9 @@ class Calls:
     frames: tuple[UserFrame, ...]
 
     def attributes(self, most: int, *, until: int = -1) -> dict[str, Any]:
-        """Of a RANK_CALLS, for so many of them, up to this number; -1: the newest."""
+        """Attributes of a RANK_CALLS event for the newest ``most`` of the calls, up to number ``until``; -1: up to the
+        last.
+        """
         end = bisect_right(self.seqs, until) if until >= 0 else len(self.seqs)
         chosen = slice(max(0, end - most), end)
         return {
@@ -53,7 +55,10 @@ class Calls:
 
 
 def calls_of(ring: RingFile) -> list[Calls]:
-    """By group and sort, as far back as the ring goes; rings of earlier releases have none."""
+    """The newest operations in a ring with their lines of code, by group and sort, as far back as the ring goes.
+
+    Empty for rings of earlier releases.
+    """
     header = ring.header
     raw = ring.read(_WORDS.size, header.crash_offset + L.C_CALLS) if header.crash_bytes >= _LEAST_BYTES else b""
     if len(raw) < _WORDS.size:
@@ -90,7 +95,7 @@ def _frame_of(kind: int, payload: dict[str, Any]) -> UserFrame | None:
 
 
 def failing_calls(rank: WatchedRank) -> Iterator[dict[str, Any]]:
-    """What is told of a rank that has failed."""
+    """Attributes of RANK_CALLS events for a rank that has failed: its newest operations in each group."""
     for calls in calls_of(rank.ring):
         yield calls.attributes(_NEWEST)
 
@@ -106,7 +111,10 @@ class CallDesk:
         self._requests: deque[Event] = deque()
 
     def request(self, event: Event) -> None:
-        """Take an EVIDENCE_REQUEST of this action; what cannot be served is counted."""
+        """Queues a request for calls; an id that was seen before is passed over.
+
+        What is unreadable, withheld or too much is only counted.
+        """
         request_id = event.attributes.get("id")
         if not isinstance(request_id, str):
             self._health.drop("requests_unreadable")
@@ -119,7 +127,10 @@ class CallDesk:
             self._requests.append(event)
 
     def answers(self, ranks: Sequence[WatchedRank]) -> Iterator[tuple[WatchedRank, dict[str, Any]]]:
-        """Attributes of RANK_CALLS, each for its rank."""
+        """Answers the queued requests: each rank with attributes of a RANK_CALLS for it; empties the queue.
+
+        Requests for ranks that are not here are counted.
+        """
         while self._requests:
             event = self._requests.popleft()
             rank = requested_rank(ranks, event)

@@ -44,7 +44,10 @@ class EvidenceAnswers:
         self._send = send
 
     def request(self, event: Event, now_ns: int) -> None:
-        """Take an EVIDENCE_REQUEST: bounded, idempotent by id, answered within its lifetime or dropped."""
+        """Hands an EVIDENCE_REQUEST to the desk for its action: calls, files or stacks. now_ns: monotonic.
+
+        Bounded, idempotent by id, answered within its lifetime or dropped.
+        """
         action = event.attributes.get("action")
         if action == CALLS_ACTION:
             self._calls.request(event)
@@ -53,18 +56,21 @@ class EvidenceAnswers:
         desk.request(event, now_ns)
 
     def tell_stacks(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
-        """Stacks that were taken since the last call, with the next flush; they are kept as files too."""
+        """Tells stacks that came in since the last call as RANK_STACK with the next flush, and saves them as files."""
         for report in self.stacks.finished(ranks):
             self._pending.tell(report.rank, EventName.RANK_STACK, now_ns, report.attributes)
             self._endings.save_stack(report)
 
     def tell_calls(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
-        """Lines of calls that were asked for, with the next flush."""
+        """Tells the lines of calls that were asked for as RANK_CALLS, with the next flush."""
         for rank, attributes in self._calls.answers(ranks):
             self._pending.tell(rank, EventName.RANK_CALLS, now_ns, attributes)
 
     def tell_files(self) -> None:
-        """What was asked for, in pieces; at once, because it may be all that is left of a node soon."""
+        """Saves files that are ready, if settings say so, and sends them in pieces.
+
+        At once, not with a flush: they may soon be all that is left of a node.
+        """
         for whole in self.files.finished():
             if self._settings.keeps_answers:
                 self._store.save(kept_name(whole), whole.content)

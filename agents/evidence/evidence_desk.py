@@ -87,7 +87,10 @@ class EvidenceDesk:
         return self._settings.requests_per_minute > 0
 
     def know(self, rank: WatchedRank) -> None:
-        """A rank that is watched from now on."""
+        """Remembers a rank that is watched from now on, and lets the thread find its logs and dumps.
+
+        Nothing while not ``is_on``.
+        """
         if not self.is_on:
             return
         known = _Known(rank=rank.rank, pid=rank.pid, identity=rank.identity, history=rank.reading.history, watched=rank)
@@ -102,7 +105,10 @@ class EvidenceDesk:
             self._ask(look)
 
     def forget(self, rank: WatchedRank, now_ns: int) -> None:
-        """A rank that has ended: its ring is about to be closed."""
+        """Marks a rank as ended (its ring is about to be closed); its history stays for later requests.
+
+        Of ended ranks those that are too old, or beyond the bounds in number and bytes, are dropped. now_ns: monotonic.
+        """
         for known in self._known:
             if known.watched is rank:
                 known.watched, known.ended_ns, known.identity = None, now_ns, rank.identity
@@ -116,7 +122,10 @@ class EvidenceDesk:
                 self._known.remove(known)
 
     def request(self, event: Event, now_ns: int) -> None:
-        """Take a request; what cannot be served is counted, an id that was seen before is passed over."""
+        """Queues a request for files; an id that was seen before is passed over. now_ns: monotonic.
+
+        What is unreadable, withheld, beyond the rate or for no rank here is only counted.
+        """
         request_id = event.attributes.get("id")
         if not isinstance(request_id, str):
             self._health.drop("requests_unreadable")
@@ -141,14 +150,14 @@ class EvidenceDesk:
         self._serve(known, event, request_id, now_ns)
 
     def finished(self) -> list[EvidencePiece]:
-        """Files that are ready, each in one piece."""
+        """Takes away the files that are ready, each in one piece."""
         found: list[EvidencePiece] = []
         while not self._finished.empty():
             found.append(self._finished.get_nowait())
         return found
 
     def close(self, patience_s: float = 1.0) -> None:
-        """End the thread; what it is at may be lost."""
+        """Ends the thread, waiting ``patience_s`` at most; what it is at may be lost."""
         if self._thread is not None:
             self._asked.put(None)
             self._thread.join(patience_s)

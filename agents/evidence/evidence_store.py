@@ -19,7 +19,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def kept_name(file: EvidencePiece) -> str:
-    """A file that was asked for an incident's sake begins with its id: of one rank, several incidents may ask."""
+    """The name under which a file of evidence is kept: the incident's id before it where there is one.
+
+    Of one rank, several incidents may ask for the same file.
+    """
     return f"{file.incident}-{file.name}" if file.incident else file.name
 
 
@@ -47,11 +50,14 @@ class EvidenceStore:
 
     @property
     def bytes_kept(self) -> int:
-        """Of all files in the folder, as far as this store knows them."""
+        """Bytes of all files in the folder, as far as this store knows them."""
         return self._bytes
 
     def save(self, name: str, content: bytes) -> Path | None:
-        """Write one file (an existing one of that name is replaced). None if it could not be kept."""
+        """Writes a file into the folder and returns its path; one of the same name is replaced.
+
+        Older files are removed, and counted, to stay under the limit. None: nothing to keep, too large, or it failed.
+        """
         if self._directory is None or not content:
             return None
         if len(content) > self._limit_bytes:

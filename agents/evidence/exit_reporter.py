@@ -39,12 +39,15 @@ class ExitReporter:
         self.keeps_rings = True
 
     def look(self, rank: WatchedRank, now_ns: int, *, moved: bool) -> None:
-        """An exception that was recorded since the last look."""
+        """Tells an exception that the rank has recorded since the last look.
+
+        now_ns: monotonic; moved: the ring has news.
+        """
         if not rank.told.exception_final and (moved or not rank.alive):
             self._find_exception(rank, now_ns)
 
     def tell_exit(self, rank: WatchedRank, now_ns: int) -> None:
-        """RANK_EXIT and what belongs to it, once per rank. now_ns: monotonic."""
+        """Tells RANK_EXIT, and the last calls and stack with it; once per rank. now_ns: monotonic."""
         if rank.told.exit_sent:
             return
         rank.told.exit_sent = True
@@ -70,7 +73,10 @@ class ExitReporter:
             self.save_ring(report.rank, report.why)
 
     def save_ring(self, rank: WatchedRank, why: str) -> None:
-        """A compressed copy, which takes 1 to 4 ms; a ring is mostly alike from step to step."""
+        """Saves a compressed copy of the rank's ring as evidence (1 to 4 ms); nothing unless ``keeps_rings``.
+
+        why: part of the file's name.
+        """
         copy = rank.ring.read_copy() if self.keeps_rings else b""
         if copy:
             name = f"{_evidence_name(rank, why)}{L.RING_SUFFIX}.gz"

@@ -40,7 +40,10 @@ class DumpPlaces:
 
 
 def find_dump_places(pid: int, rank: int, owner_uid: int, since_ns: int) -> DumpPlaces | None:
-    """By the environment that the process began with. None: it may not be read, or is another user's process."""
+    """Where a rank's flight recorder would write, by the environment that its process began with.
+
+    None: that may not be read, or is another user's process. since_ns: Unix; older files are not the rank's.
+    """
     try:
         # The folder of a process that is not dumpable belongs to root; its environment cannot be read then either.
         if os.stat(f"/proc/{pid}").st_uid != owner_uid:
@@ -55,7 +58,10 @@ def find_dump_places(pid: int, rank: int, owner_uid: int, since_ns: int) -> Dump
 
 
 def dump_paths(environment: Mapping[str, str], rank: int, folder: str) -> tuple[str, ...]:
-    """Absolute paths. folder: where the process began, for relative names."""
+    """Absolute paths where torch may write the rank's dump, the likeliest first.
+
+    folder: where the process began, for relative names.
+    """
     found: dict[str, None] = {}
     prefixes = [environment[name] for name in PREFIX_VARIABLES if environment.get(name)]
     if prefixes:
@@ -72,7 +78,7 @@ def dump_paths(environment: Mapping[str, str], rank: int, folder: str) -> tuple[
 
 
 def is_settled(places: DumpPlaces, path: str, now_ns: int) -> bool:
-    """Whether there is a dump that nobody writes at any more. now_ns: wall clock."""
+    """Whether a dump of the rank lies at ``path`` and has not been written at for ``SETTLED_NS``. now_ns: Unix."""
     try:
         state = os.lstat(path)
     except (OSError, ValueError):
@@ -81,7 +87,10 @@ def is_settled(places: DumpPlaces, path: str, now_ns: int) -> bool:
 
 
 def read_dump(places: DumpPlaces, path: str) -> bytes:
-    """A dump as it lies there; empty if it is gone, too large, a link, or not of this rank's user. Raises OSError."""
+    """The first ``DUMP_BYTES`` of a dump; empty if it is not a file of this rank's user, or too old.
+
+    Raises OSError where it is gone, a link, or may not be read.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         state = os.fstat(fd)

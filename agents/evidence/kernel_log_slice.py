@@ -85,9 +85,10 @@ def read_kernel_log(
     wall_ns: Callable[[], int] = time.time_ns,
     sources: tuple[str, ...] = (KMSG, "journalctl", *LOG_FILES),
 ) -> KernelLogSlice:
-    """What the kernel has said since ``look_back_s`` before now. path: of the configuration, and then the only one.
+    """What the kernel has said in the last ``look_back_s``, at most ``limit_bytes`` of it.
 
-    Never raises for a source that cannot be read.
+    path: of the configuration, and then the only one; else the first of ``sources`` that can be read. Never raises for
+    a source that cannot be read.
     """
     now = _Clocks(wall_ns(), time.monotonic_ns())
     begin_ns = now.wall_ns - int(look_back_s * _S)
@@ -186,9 +187,9 @@ def _read_file(path: str, begin_ns: int, now: _Clocks, limit_bytes: int, kernel_
 
 
 def line_time_ns(line: bytes, wall_ns: int, mono_ns: int) -> int | None:
-    """When a line was written, by its prefix: ISO 8601, syslog (local time, no year) or seconds since boot.
+    """Unix ns at which a line was written, by its prefix; None: it does not say, or in another way.
 
-    wall_ns, mono_ns: now on both clocks. None: it does not say, or in another way.
+    Known are ISO 8601, syslog (local time, no year) and seconds since boot. wall_ns, mono_ns: now on both clocks.
     """
     found = _SINCE_BOOT.match(line)
     if found is not None:

@@ -36,7 +36,9 @@ def find_logs(pid: int) -> tuple[LogFile, ...]:
 
 
 def read_tail(log: LogFile, limit_bytes: int = TAIL_BYTES) -> bytes:
-    """The end of a log from a line's beginning on; empty if it is gone or another file by now."""
+    """The last ``limit_bytes`` of a log at most, from a line's beginning on; empty if it is gone or another file by
+    now.
+    """
     try:
         fd = os.open(log.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

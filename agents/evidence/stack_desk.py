@@ -52,11 +52,14 @@ class StackDesk:
         self._own: list[StackReport] = []  # stacks that ranks out of reach have left in their rings
 
     def rename_node(self, node: str) -> None:
-        """From now on only requests for this node are its own."""
+        """Takes the node's new name: from now on only requests for it are served."""
         self._node = node
 
     def request(self, event: Event, now_ns: int) -> None:
-        """Take an EVIDENCE_REQUEST; what cannot be served is counted."""
+        """Queues a request for a stack; one for another node, or an id seen before, is passed over. now_ns: monotonic.
+
+        What is unreadable, withheld or too much is only counted.
+        """
         request_id = event.attributes.get("id")
         if event.name is not EventName.EVIDENCE_REQUEST or not isinstance(request_id, str):
             self._health.drop("requests_unreadable")
@@ -72,11 +75,14 @@ class StackDesk:
 
     @property
     def busy(self) -> bool:
-        """A stack has been asked for and has not come in yet."""
+        """Whether a stack has been asked for and has not come in yet."""
         return self._taker.busy
 
     def finished(self, ranks: Sequence[WatchedRank]) -> list[StackReport]:
-        """Stacks that came in since the last call."""
+        """Takes away reports of the stacks that came in since the last call.
+
+        ranks: those watched now; stacks of others are dropped.
+        """
         reports, self._own = self._own, []
         for answer in self._taker.take_finished():
             rank = next((rank for rank in ranks if rank.slot == answer.request.slot), None)
@@ -89,7 +95,10 @@ class StackDesk:
     def ask_for_stacks(
         self, ranks: Sequence[WatchedRank], longest_ns: Callable[[], dict[int, int]], now_ns: int
     ) -> None:
-        """Ask for what is wanted now: requests first, then the agent's own wish in a hang."""
+        """Asks for the stacks that are wanted now: queued requests first, then those of ranks in a hang.
+
+        longest_ns: by slot; called only if an operation is slow. now_ns: monotonic. Nothing where stacks are withheld.
+        """
         if not self._takes_stacks:
             return
         if self._requests:

@@ -41,7 +41,7 @@ class StackAnswer:
 
 
 def find_py_spy() -> str | None:
-    """Path of py-spy: beside this interpreter first, because PATH belongs to the training job."""
+    """Path of py-spy, None without one. Looked for beside this interpreter first: PATH belongs to the training job."""
     for folder in (sysconfig.get_path("scripts"), os.path.dirname(sys.executable)):
         candidate = Path(folder) / "py-spy"
         if os.access(candidate, os.X_OK):
@@ -50,7 +50,10 @@ def find_py_spy() -> str | None:
 
 
 def parse_dump(raw: str, pid: int) -> tuple[tuple[UserFrame, ...], str]:
-    """(main thread's frames, readable text of all threads) of ``py-spy dump --json``. Raises ValueError."""
+    """(main thread's frames, innermost last; readable text of all threads) of ``py-spy dump --json``.
+
+    Raises ValueError for what is no such dump.
+    """
     threads = json.loads(raw)
     if not isinstance(threads, list) or not threads:
         raise ValueError("no threads in the dump")

@@ -25,7 +25,7 @@ STACK_ATTRIBUTES = frozenset({"stack", "file", "line", "function"})
 
 
 def names_of(words: str) -> frozenset[str]:
-    """Names with commas. Raises ValueError for what is none."""
+    """The set of names in ``words``, which has commas between. Raises ValueError for one that cannot be withheld."""
     names = frozenset(word.strip() for word in words.split(",") if word.strip())
     if unknown := sorted(names - set(NAMES)):
         raise ValueError(f"{', '.join(unknown)}: cannot be withheld; there are {', '.join(NAMES)}")
@@ -33,5 +33,5 @@ def names_of(words: str) -> frozenset[str]:
 
 
 def is_refused(action: str, withheld: Collection[str]) -> bool:
-    """Whether evidence of this kind would hold something that is withheld."""
+    """Whether evidence of this ``action`` (a request's) would hold something that is withheld."""
     return not _HOLDS.get(action, set()).isdisjoint(withheld)

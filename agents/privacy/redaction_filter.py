@@ -35,7 +35,7 @@ class RedactionFilter:
         self._drop = drop
 
     def publish(self, way_out: Publish) -> Publish:
-        """The same way out, through the gate."""
+        """A function that calls ``way_out`` with each message as it may leave; what may not leave is not passed on."""
 
         def through(topic: str, key: str, value: bytes) -> None:
             found = self.message(topic, key, value)
@@ -45,7 +45,10 @@ class RedactionFilter:
         return through
 
     def publish_ranked(self, way_out: PublishRanked) -> PublishRanked:
-        """``way_out`` behind the filter: what must not leave is not passed on, secrets are cut out."""
+        """A function that calls ``way_out`` with each message as it may leave, and its priority.
+
+        What may not leave is not passed on.
+        """
 
         def through(topic: str, key: str, value: bytes, priority: Priority) -> None:
             found = self.message(topic, key, value)
@@ -55,7 +58,7 @@ class RedactionFilter:
         return through
 
     def message(self, topic: str, key: str, value: bytes) -> tuple[str, bytes] | None:
-        """Key and value as they may leave; None: they may not."""
+        """Key and value with secrets cut out; None, and ``drop`` is told, where the value cannot be read."""
         try:
             return self._requests.text(key), self._requests.redact(topic, value)
         except UnreadableRequest:
@@ -64,11 +67,9 @@ class RedactionFilter:
 
 
 def pack(raw: bytes, form: str) -> bytes:
-    """A file of evidence as it may be kept and sent. form: of ``EvidencePiece``. Empty: nothing of it may.
+    """A file of evidence as it may be kept and sent: without secrets, and compressed. Empty: nothing of it may.
 
-    Raises ValueError for a form that is none.
-
-    A ring's last events are numbers alone.
+    form: of ``EvidencePiece``; raises ValueError for one that is none. A ring's last events are numbers alone.
     """
     if form == "text":
         return redact_bytes(raw)
@@ -82,7 +83,10 @@ def pack(raw: bytes, form: str) -> bytes:
 
 
 def pack_again(content: bytes, form: str) -> bytes:
-    """The same for a file that an earlier release may have packed. Empty: it is none, or damaged."""
+    """A file that an earlier release packed, packed again without secrets. Empty: none such, or damaged.
+
+    form: of ``EvidencePiece``.
+    """
     if form == "text":
         return redact_bytes(content)
     raw = unpack(content, MAX_FILE_BYTES)
@@ -90,7 +94,7 @@ def pack_again(content: bytes, form: str) -> bytes:
 
 
 def unpack(content: bytes, limit_bytes: int) -> bytes | None:
-    """None for what is no whole gzip of at most this size."""
+    """The content of a whole gzip; None for anything else, or if it has more than ``limit_bytes``."""
     unpacker = zlib.decompressobj(wbits=31)
     try:
         raw = unpacker.decompress(content, limit_bytes + 1)
@@ -100,7 +104,7 @@ def unpack(content: bytes, limit_bytes: int) -> bytes | None:
 
 
 def mask_dump(raw: bytes) -> bytes:
-    """A flight recorder's dump without secrets in its texts, which keep their lengths."""
+    """A flight recorder's dump with the secrets in its texts masked; texts keep their lengths."""
     texts: list[tuple[int, int]] = []
     try:
         check_opcodes(raw, texts)

@@ -80,7 +80,7 @@ def parse_stat(raw: bytes) -> ProcessStat | None:
 
 
 def read_stat(pid: int, *, thread: int = 0) -> ProcessStat | None:
-    """Of a process, or of one thread of it. None if there is none, or it may not be read."""
+    """The state of a process, or of one ``thread`` (id) of it; None if there is none, or it may not be read."""
     try:
         path = f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -95,7 +95,10 @@ def read_stat(pid: int, *, thread: int = 0) -> ProcessStat | None:
 
 
 def process_uid(pid: int) -> int | None:
-    """Effective uid. From the status file, because /proc/PID itself belongs to root where a process is not dumpable."""
+    """Effective uid of a process; None if it is gone.
+
+    From the status file, because /proc/PID itself belongs to root where a process is not dumpable.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status", "rb") as file:
         for line in file:
             if line.startswith(b"Uid:"):
@@ -104,7 +107,10 @@ def process_uid(pid: int) -> int | None:
 
 
 def decode_wait_status(status: int) -> ExitStatus:
-    """The kernel's exit word: low 7 bits the signal, bit 7 a core dump, the next byte the exit code."""
+    """How a process ended, from the kernel's exit word.
+
+    Its low 7 bits are the signal, bit 7 a core dump, the next byte the exit code.
+    """
     number = status & 0x7F
     if number:
         return ExitStatus(None, number, bool(status & 0x80))
@@ -162,7 +168,7 @@ def exit_status(pid: int, start_ticks: int, pidfd: int, uid: int) -> ExitStatus:
 
 
 def has_rank_variables(pid: int) -> bool:
-    """Whether a launcher gave this process a rank. False if it may not be read."""
+    """Whether LOCAL_RANK is in the environment that the process began with. False if that may not be read."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return any(item.startswith(b"LOCAL_RANK=") for item in file.read().split(b"\0"))
     return False

@@ -42,14 +42,17 @@ class SocketBytes:
         self._bytes: Mapping[int, int] = {}
 
     def at(self, now_ns: int) -> Mapping[int, int]:
-        """now_ns: monotonic."""
+        """Bytes carried by socket inode, asked of the kernel again if older than ``KEPT_NS``. now_ns: monotonic."""
         if now_ns - self._read_ns >= self.KEPT_NS:
             self._read_ns, self._bytes = now_ns, socket_bytes()
         return self._bytes
 
 
 def socket_bytes() -> Mapping[int, int]:
-    """Bytes that the other end has acknowledged, and those received, added up; empty where nobody can tell."""
+    """Bytes acknowledged and received together of every TCP connection, by the socket's inode.
+
+    Of this network namespace. Empty, or a part, where the kernel does not tell.
+    """
     found: dict[int, int] = {}
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as diag:

@@ -39,7 +39,10 @@ class BrokerClock:
         self._former: _Bounds | None = None
 
     def hear(self, *, handed_ns: int, answered_ns: int, stamp_ns: int) -> None:
-        """A broker has appended a message at ``stamp_ns`` by its clock, between two times of our monotonic one."""
+        """Takes a broker's answer as a bound: by its own clock it appended a message at ``stamp_ns`` (Unix).
+
+        handed_ns, answered_ns: between these times of our monotonic clock it did so.
+        """
         low_ns, high_ns = stamp_ns - answered_ns, stamp_ns + _STAMP_NS - handed_ns
         with self._lock:
             newest = self._newest
@@ -52,7 +55,7 @@ class BrokerClock:
             newest.low_ns, newest.high_ns = max(newest.low_ns, low_ns), min(newest.high_ns, high_ns)
 
     def now_ns(self) -> int:
-        """Unix time."""
+        """Unix time by the brokers: this node's wall clock, moved as little as their answers demand."""
         monotonic_ns = self._monotonic_ns()
         offset_ns = self._wall_ns() - monotonic_ns
         bounds = self._bounds()
@@ -62,7 +65,7 @@ class BrokerClock:
 
     @property
     def wrong_by_ns(self) -> int:
-        """By so much, at least, this node's wall clock is ahead of the brokers' (negative: behind)."""
+        """How far, at least, this node's wall clock is ahead of the brokers' (negative: behind); 0 if unknown."""
         return self._wall_ns() - self.now_ns() if self._bounds() is not None else 0
 
     def _bounds(self) -> tuple[int, int] | None:

@@ -114,7 +114,10 @@ class KafkaPublisher:
         return self._stats
 
     def close(self, patience_s: float) -> None:
-        """Send what is left for so long, put the rest into the spool, and end. Takes a second more at most."""
+        """Sends what is left for ``patience_s``, puts the rest into the spool, and ends the thread.
+
+        Takes a second or two more at most.
+        """
         self._close_by_ns = self._monotonic_ns() + int(patience_s * _SECOND_NS)
         self._wake.set()
         if self._thread.is_alive():
@@ -326,7 +329,7 @@ def _close(producer: Producer) -> None:
 
 
 def describe_stats(stats: Mapping[str, int]) -> str:
-    """The line at the end: what Kafka has, what waits on disk, what was dropped and why."""
+    """One line from a publisher's counters: what Kafka has, what it has not, what was dropped and why."""
     parts = [f"{stats.get('kafka.sent', 0)} messages to Kafka"]
     if stats.get("kafka.unsent"):
         parts.append(f"{stats['kafka.unsent']} not taken by it ({stats.get('spool.records', 0)} of them in the spool)")

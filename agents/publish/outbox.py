@@ -53,24 +53,24 @@ class WaitingMessages:
             yield from messages
 
     def put(self, message: Outgoing) -> None:
-        """At the end of its priority's queue."""
+        """Adds a message at the end of its priority's queue."""
         self._by_priority[message.priority].append(message)
         self.size += message.size
 
     def first(self) -> Outgoing | None:
-        """The lowest number of all priorities, left where it is; None: nothing waits."""
+        """The waiting message with the lowest number; it is not removed. None: nothing waits."""
         heads = [messages[0] for messages in self._by_priority.values() if messages]
         return min(heads, key=lambda message: message.number, default=None)
 
     def take(self, message: Outgoing) -> None:
-        """Remove what ``first`` or ``least`` has said."""
+        """Removes the message that ``first`` or ``least`` has given."""
         messages = self._by_priority[message.priority]
         assert messages[0] is message
         messages.popleft()
         self.size -= message.size
 
     def least(self) -> Outgoing | None:
-        """The oldest of the lowest priority."""
+        """The oldest message of the lowest priority, not removed: the one to give up first. None: nothing waits."""
         return next((self._by_priority[p][0] for p in reversed(Priority) if self._by_priority[p]), None)
 
 
@@ -118,7 +118,7 @@ class Outbox:
             self.use_spool(spool)
 
     def use_spool(self, spool: Spool) -> None:
-        """From now on. What lies in it is older than all that is here only if it is set before the first message."""
+        """Uses this spool from now on. Set it before the first message: what lies in it must be older than all here."""
         spool.dropped.update(self._dropped)
         self._spool, self._dropped = spool, spool.dropped
         for topic in spool.topics():
@@ -136,7 +136,7 @@ class Outbox:
 
     @property
     def memory_bytes(self) -> int:
-        """Held in memory now: what waits, and what was read ahead of the spool."""
+        """Bytes of all messages in memory now: what waits, is in flight, or was read ahead of the spool."""
         return sum(lane.waiting.size + _held_bytes(lane) for lane in self._lanes.values())
 
     @property
@@ -146,7 +146,7 @@ class Outbox:
 
     @property
     def in_memory(self) -> Iterator[Outgoing]:
-        """What is in no file: a kill would lose it."""
+        """Messages that are in memory alone, not on disk: a kill would lose them."""
         for lane in self._lanes.values():
             yield from (held.message for held in (*lane.back, *lane.in_flight.values()) if not held.saved)
             yield from lane.waiting
@@ -159,7 +159,10 @@ class Outbox:
 
     # --- in ---------------------------------------------------------------------------------------------------------
     def put(self, message: Outgoing, now_ns: int) -> None:
-        """Take a message; numbers ascend. Beyond the bound of memory what waits goes to disk, or is dropped."""
+        """Takes a new message; its number must be above all before. now_ns: monotonic.
+
+        Beyond the bound of memory what waits goes to disk, or the least worth keeping is dropped.
+        """
         self._lane(message.topic).waiting.put(message)
         since_ns = self._marks.pop()[0] if self._marks and now_ns - self._marks[-1][0] < _MARK_NS else now_ns
         self._marks.append((since_ns, message.number))
@@ -182,7 +185,10 @@ class Outbox:
 
     # --- out --------------------------------------------------------------------------------------------------------
     def next(self, now_ns: int) -> Outgoing | None:
-        """The next message to hand to the client, from then on in flight until ``answered`` or ``take_back``."""
+        """The next message to hand to the client, None: none may be sent now. now_ns: monotonic.
+
+        It is in flight until ``sent_well``, ``given_back``, ``refused`` or ``take_back``.
+        """
         for lane in self._lanes.values():
             if lane.settling or now_ns < lane.not_before_ns or self._window_full(lane):
                 continue
@@ -213,14 +219,14 @@ class Outbox:
         return _Held(message=message, saved=False)
 
     def take_back(self, message: Outgoing) -> None:
-        """The client did not even take the message that ``next`` gave last: it stays the first of its lane."""
+        """Undoes ``next``: the client did not take the message, which stays the first of its topic."""
         lane = self._lanes[message.topic]
         held = self._land(lane, message.number)
         if held is not None:
             lane.back.appendleft(held)
 
     def sent_well(self, message: Outgoing) -> None:
-        """The broker has it: forgotten here, and the topic's wait after failures begins anew."""
+        """The broker has the message: it is forgotten and counted, and the topic's wait after failures begins anew."""
         lane = self._lanes[message.topic]
         if self._land(lane, message.number) is None:
             return
@@ -233,7 +239,7 @@ class Outbox:
         self._go_on(lane)
 
     def given_back(self, message: Outgoing, now_ns: int) -> None:
-        """The client gave up on it: it goes out again before what follows, once all that is under way is answered."""
+        """The client gave up on the message: it goes out again before later ones, and its topic is held (``hold``)."""
         lane = self._lanes[message.topic]
         held = self._land(lane, message.number)
         if held is None:
@@ -244,7 +250,7 @@ class Outbox:
         self.hold(message.topic, now_ns)
 
     def refused(self, message: Outgoing, reason: str) -> None:
-        """No broker will ever take it: dropped, counted."""
+        """No broker will ever take the message: it is dropped, and counted under ``reason``."""
         lane = self._lanes[message.topic]
         if self._land(lane, message.number) is not None:
             self._dropped[message.priority, reason] += 1
@@ -265,7 +271,7 @@ class Outbox:
             lane.settling = False
 
     def give_back_all(self, now_ns: int) -> None:
-        """The client is gone: nobody will answer what is under way any more."""
+        """The client is gone: all messages in flight are treated as ``given_back``. now_ns: monotonic."""
         for lane in self._lanes.values():
             for held in list(lane.in_flight.values()):
                 self.given_back(held.message, now_ns)
@@ -279,7 +285,10 @@ class Outbox:
 
     # --- to disk ----------------------------------------------------------------------------------------------------
     def tidy(self, now_ns: int) -> None:
-        """To be called often: what has waited goes to disk, what is answered leaves it."""
+        """Writes to disk what has waited too long, and removes from it what is answered. To be called often.
+
+        now_ns: monotonic.
+        """
         while self._marks and now_ns - self._marks[0][0] > self._settings.spool_after_s * _SECOND_NS:
             self._old = self._marks.popleft()[1]
         if any(message.number <= self._old for message in self.in_memory):
@@ -289,9 +298,10 @@ class Outbox:
                 self._settle(lane, self._spool)
 
     def save(self, now_ns: int, up_to: int | None = None, *, last_chance: bool = False) -> bool:
-        """Write what is only in memory to disk, up to a number or all. False: there is no disk, or it refuses.
+        """Writes messages that are only in memory to disk, up to number ``up_to`` (None: all).
 
-        last_chance: ask a disk that has just refused all the same.
+        False: there is no disk, or it refuses (see ``disk_problem``). last_chance: try one that has just refused all
+        the same.
         """
         if self._spool is None or (now_ns < self._disk_retry_ns and not last_chance):
             return False

@@ -36,7 +36,7 @@ class Shipper:
         self._request_bytes = request_bytes
 
     def ship(self, payloads: Sequence[Block | Event]) -> None:
-        """Publish in order on the blocks topic; events once more on the logs topic, for people."""
+        """Publishes in order on the blocks topic, and a copy of the events on the logs topic, for people."""
         if not payloads:
             return
         events = [payload for payload in payloads if isinstance(payload, Event)]
@@ -51,14 +51,14 @@ class Shipper:
         self._health.blocks_sent += len(payloads) - len(events)
 
     def send_to_people(self, topic: str, value: bytes) -> None:
-        """Publish an encoded request of spans or metrics: where it may be given up first, if there is such a way."""
+        """Publishes an encoded request of spans or metrics, at the priority that is given up first."""
         if self._publish_ranked is not None:
             self._send_one(_ranked(self._publish_ranked, Priority.COPIES), topic, value)
         elif self._publish is not None:
             self._send_one(self._publish, topic, value)
 
     def send_evidence(self, value: bytes) -> None:
-        """Publish an encoded piece of evidence on the logs topic: the last to be given up."""
+        """Publishes an encoded piece of evidence on the logs topic, at the priority that is given up last."""
         if self._publish_ranked is not None:
             self._send_one(_ranked(self._publish_ranked, Priority.EVIDENCE), TOPIC_LOGS, value)
         elif self._publish is not None:

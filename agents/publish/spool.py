@@ -50,7 +50,7 @@ class Outgoing:
 
     @property
     def size(self) -> int:
-        """What it costs in memory, about."""
+        """About how many bytes of memory the message takes."""
         return len(self.value) + len(self.key) + 300
 
 
@@ -85,12 +85,12 @@ class Spool:
 
     @property
     def bytes(self) -> int:
-        """Of all segments on disk."""
+        """Bytes of all segments on disk."""
         return sum(segment.size for _, segment in self._segments())
 
     @property
     def waiting(self) -> int:
-        """Messages that have not been handed over."""
+        """How many messages have not been handed over."""
         return sum(self._unread(stream, segment) for stream, segment in self._segments())
 
     @property
@@ -100,12 +100,12 @@ class Spool:
 
     @property
     def last_number(self) -> int:
-        """The highest number that is known here."""
+        """The highest message number that is known here, handed over or not; 0: none."""
         numbers = [stream.last_number for stream in self._streams.values()]
         return max([*numbers, *self._settled.values(), *self._handed.values()], default=0)
 
     def topics(self) -> list[str]:
-        """That have segments here, sorted."""
+        """The topics that have segments here, sorted."""
         return sorted({topic for topic, _ in self._streams})
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -179,7 +179,10 @@ class Spool:
 
     # --- reading ----------------------------------------------------------------------------------------------------
     def next(self, topic: str) -> Outgoing | None:
-        """The message of a topic with the lowest number beyond what was handed over; ``hand_over`` moves on."""
+        """The message of a topic with the lowest number beyond what was handed over, None without one.
+
+        It stays the next until ``hand_over``.
+        """
         after = self._handed.get(topic, 0)
         first: Message | None = None
         priority = Priority.EVIDENCE
@@ -205,11 +208,14 @@ class Spool:
         return self._handed.get(topic, 0)
 
     def hand_over(self, topic: str, number: int) -> None:
-        """Everything of a topic up to here is in somebody's hands."""
+        """Notes that somebody has the topic's messages up to ``number``: ``next`` gives later ones."""
         self._handed[topic] = max(self._handed.get(topic, 0), number)
 
     def settle(self, topic: str, number: int) -> None:
-        """Everything of a topic up to here has been answered for good: segments that end there are removed."""
+        """Notes that the topic's messages up to ``number`` are answered for good.
+
+        Segments that end there are deleted.
+        """
         if number <= self._settled.get(topic, 0):
             return
         self._settled[topic] = number
@@ -224,7 +230,10 @@ class Spool:
 
     # --- the ledger ---------------------------------------------------------------------------------------------------
     def write_ledger(self, giving_up: str = "") -> None:
-        """Write what is settled and dropped, if that has changed. A disk that refuses is no trouble: later again."""
+        """Writes what is settled and dropped into a file, if that has changed; a failure is ignored, tried next time.
+
+        giving_up: name of the segment file that is about to be deleted, "" none.
+        """
         content = json.dumps(
             {
                 "version": 1,

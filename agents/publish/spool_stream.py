@@ -39,11 +39,14 @@ class SpoolStream:
 
     @property
     def last_number(self) -> int:
-        """Of its newest message; 0 while it is empty."""
+        """Number of the stream's newest message; 0 while it is empty."""
         return next((s.numbers[-1] for s in reversed(self.segments) if s.numbers), 0)
 
     def peek(self, after: int, report: Callable[[str, int, str], None]) -> Message | None:
-        """The first message that can be read with a number beyond ``after``. Damage is passed over."""
+        """The first message that can be read with a number beyond ``after``, not removed; None without one.
+
+        Damage is passed over and told to ``report``.
+        """
         if self.last_number <= after:
             return None
         while True:
@@ -89,7 +92,7 @@ class SpoolStream:
         self.segments.remove(segment)
 
     def stop_writing(self) -> None:
-        """The next message begins a segment of its own."""
+        """Closes the segment that is written: the next message begins a new one."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -101,13 +104,13 @@ class SpoolStream:
         self._ahead.clear()
 
     def close(self) -> None:
-        """Lets go of both ends; may be called again."""
+        """Closes what is read and what is written; may be called again."""
         self._stop_reading()
         self.stop_writing()
 
 
 def write_whole(stream: SpoolStream, segment: SpoolSegment, data: bytes) -> None:
-    """Append all of it or nothing. Raises OSError."""
+    """Appends all of ``data`` to the stream's open segment file, or nothing. Raises OSError."""
     view, start = memoryview(data), segment.size
     try:
         while view:

@@ -42,5 +42,5 @@ _SEARCHED_CHARS = 2048
 
 
 def is_communication_error(type_name: str, message: str) -> bool:
-    """True if the exception reads like the consequence of another rank's failure."""
+    """Whether an exception reads like the consequence of another rank's failure, as a broken connection does."""
     return _VICTIM.search(f"{type_name}: {message}"[:_SEARCHED_CHARS].lower()) is not None

@@ -36,7 +36,10 @@ _NOTHING = Drained(events=np.zeros(0, EVENT), ring=np.zeros(0, np.uint16))
 
 
 def drain_rings(ranks: Sequence[WatchedRank], health: AgentHealth) -> Drained:
-    """Read what is new in each ring since its last drain (by the hot words of its last look)."""
+    """Reads what is new in each ring since its last drain, up to the event head of its last look.
+
+    Moves each ring's tail; what was overwritten or torn is counted in ``health``.
+    """
     reads = [_read_slots(rank, health) for rank in ranks if rank.hot.event_head != rank.reading.tail or not rank.alive]
     if not reads:
         return _NOTHING

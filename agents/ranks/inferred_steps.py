@@ -77,17 +77,20 @@ class InferredSteps:
         self._turns: dict[tuple[str, int], int] = {}
 
     def forget(self, slot: int) -> None:
-        """The ring of this slot is gone; another one may take its place."""
+        """Forgets the loop of a slot whose ring is gone; another ring may take its place."""
         self._loops.pop(slot, None)
         self._with_steps.discard(slot)
 
     def take_bad_losses(self) -> list[BadLoss]:
-        """What was found since the last call, of rings without steps: no step row tells of it."""
+        """Takes away the losses that were not finite, found since the last call, of rings without steps."""
         taken, self._bad_losses = self._bad_losses, []
         return taken
 
     def add_steps(self, ranks: Sequence[WatchedRank], drained: Drained) -> Drained:
-        """The same events, and a STEP event wherever a turn ends; calls carry the step that they belong to."""
+        """The same events with a STEP event added wherever a turn of a rank's loop ends; calls carry their step.
+
+        Only for rings without steps of their own; ``drained`` itself where nothing is added.
+        """
         events, ring = drained.events, drained.ring
         if not len(events) or len(self._with_steps) >= len(ranks):
             return drained

@@ -36,7 +36,10 @@ class Launches:
         self._identity = replace(self._identity, node=node)
 
     def identify(self, ring: RingFile, live_pid: int) -> Identity:
-        """Identity of a ring's rank. live_pid: 0 if its process is gone or unknown."""
+        """Identity of a ring's rank, with its world and launch; remembers the launcher.
+
+        live_pid: of its process, 0 if that is gone or unknown.
+        """
         claims = ring.header.identity
         launcher, ticks = identity_int(claims, "launcher_pid"), identity_int(claims, "launcher_start_ticks")
         # Ranks under a wrapper (a shell script) name their wrapper; the true launcher can be told while they live.
@@ -60,7 +63,10 @@ class Launches:
         return identity
 
     def take_ended(self, watched: Collection[str]) -> list[Identity]:
-        """Launches whose launcher has gone since the last call. watched: those of which a rank is still watched."""
+        """An identity of each launch whose launcher has gone since the last call, and of which no rank is watched.
+
+        watched: launches of which a rank is still watched.
+        """
         ended = []
         for launch, (pid, ticks, identity) in list(self._launchers.items()):
             if launch in watched:
@@ -72,8 +78,11 @@ class Launches:
         return ended
 
     def by_launch(self, rings: Iterable[RingFile]) -> list[list[RingFile]]:
-        """Rings that nobody watches any more, in the order in which they come: one list per launch, and a further one
-        where a rank comes again (``processors/job/state/attempts.py``: a launch may have several lives)."""
+        """Rings that nobody watches any more, in the given order: one list per launch, and a further one where a rank
+        comes again.
+
+        (A launch may have several lives: ``processors/job/state/attempts.py``.)
+        """
         lists: list[list[RingFile]] = []
         newest: dict[str, list[RingFile]] = {}
         for ring in rings:
@@ -92,7 +101,10 @@ def token_of(payload: Mapping[str, Any]) -> str:
 
 
 def rendezvous_of(claims: Mapping[str, Any]) -> str:
-    """What two worlds side by side in one job never share: a name that somebody gave, or where their ranks meet."""
+    """A name or port by which two worlds side by side in one job differ, from what a ring claims; "" where none is set.
+
+    WHICHRANK_WORLD_ID, else TORCHELASTIC_RUN_ID, else MASTER_PORT.
+    """
     for variable in ("WHICHRANK_WORLD_ID", "TORCHELASTIC_RUN_ID", "MASTER_PORT"):
         value = claims.get(variable)
         if isinstance(value, str) and value and value != "none":

@@ -19,12 +19,12 @@ _ALONE_NS = 500_000_000
 
 
 def to_ns(seconds: float) -> int:
-    """Of a setting in seconds."""
+    """Nanoseconds of a setting in seconds."""
     return int(seconds * _SECOND_NS)
 
 
 def process_look_due(rank: WatchedRank, now_ns: int, settings: AgentSettings) -> bool:
-    """/proc is read seldom while the heartbeat is fresh, and often once it is late or a stop is in question."""
+    """Whether /proc is to be read for the rank now: seldom while its heartbeat is fresh, often once it is late."""
     since_ns = now_ns - rank.process_read_ns
     if rank.stop_first_seen_ns and not rank.stopped:
         return since_ns >= to_ns(settings.confirm_s)
@@ -35,14 +35,17 @@ def process_look_due(rank: WatchedRank, now_ns: int, settings: AgentSettings) ->
 
 
 def wants_a_closer_look(rank: WatchedRank, now_ns: int, settings: AgentSettings) -> bool:
-    """A heartbeat is late and not yet explained, or a stop waits for its second look."""
+    """Whether the rank's heartbeat is late and not yet explained, or a stop waits for its second look."""
     if not rank.alive or rank.stopped or rank.stale or rank.leaving():
         return False
     return bool(rank.stop_first_seen_ns) or rank.heartbeat_age_ns(now_ns) > to_ns(settings.suspicious_heartbeat_s)
 
 
 def judge_stop(rank: WatchedRank, now_ns: int, settings: AgentSettings) -> bool | None:
-    """True: stopped (news), False: continued (news), None: no news. Keeps the first look on the rank."""
+    """Whether the rank was stopped (True) or goes on again (False), by its process as read now; None: no news.
+
+    Sets ``stop_first_seen_ns`` and ``stopped`` of the rank. A stop is news once it lasted for the setting's time.
+    """
     process = rank.process
     if process is None or rank.process_read_ns != now_ns:
         return None
@@ -64,7 +67,7 @@ def judge_stop(rank: WatchedRank, now_ns: int, settings: AgentSettings) -> bool 
 
 
 def stood_still_alone(rank: WatchedRank, ranks: Sequence[WatchedRank]) -> bool:
-    """Of a stopped rank that nobody watched: others of its attempt went on after its last sign of life.
+    """Whether others of a stopped rank's attempt went on after its last sign of life; True if it has no others.
 
     If all of them fell silent together, somebody suspended or ended the whole job.
     """
@@ -76,7 +79,7 @@ def stood_still_alone(rank: WatchedRank, ranks: Sequence[WatchedRank]) -> bool:
 def judge_stale(rank: WatchedRank, now_ns: int, settings: AgentSettings, holds_ring: bool) -> bool:
     """True once per silence: the heartbeat is older than the limit while the process lives, runs and holds its ring.
 
-    A rank that still moves has only a late thread, and one that gets no CPU is starved; neither is silent by itself.
+    Sets ``stale`` of the rank. One that still moves has only a late thread, one without CPU is starved: neither counts.
     """
     limit_ns = to_ns(settings.stale_heartbeat_s)
     if rank.heartbeat_age_ns(now_ns) <= limit_ns:
@@ -105,14 +108,14 @@ def oldest_open_age_ns(rank: WatchedRank, now_ns: int) -> int:
 
 
 def no_progress(rank: WatchedRank, now_ns: int, settings: AgentSettings) -> bool:
-    """Only such a process may be touched."""
+    """Whether the rank lives and has not moved for the setting's time. Only such a process may be touched."""
     return rank.alive and now_ns - rank.moved_ns >= to_ns(settings.no_progress_s)
 
 
 def stacks_wanted(
     ranks: Sequence[WatchedRank], longest_ns: Mapping[int, int], now_ns: int, settings: AgentSettings
 ) -> list[StackWanted]:
-    """Whose stacks tell the story of a hang: ranks with no open operation first, then one waiter per group.
+    """Whose stacks tell the story of a hang: ranks with no open operation first, then one waiter per group; and why.
 
     longest_ns: by agent-wide group number, the longest completed operation seen. Each rank once per standstill.
     """

@@ -91,7 +91,7 @@ class RankMotion:
         return now_ns - self._looked_ns >= LOOK_NS
 
     def forget(self) -> None:
-        """Its ring has moved."""
+        """Begins anew: the rank's ring has moved, so nothing that was seen of its process counts any more."""
         if self._looked_ns:
             self.still_since_ns = self._looked_ns = self._moved_ns = self._busy_ns = 0
             self._before = self._place = self._carried = None
@@ -107,8 +107,9 @@ class RankMotion:
         carried: Callable[[], Mapping[int, int]],
         now_ns: int,
     ) -> None:
-        """pid: in our PID namespace; stack: the newest that the rank has left in its ring; carried: bytes by socket.
+        """Looks at the rank's process, and sets ``still_since_ns`` and ``is_in_io``. now_ns: monotonic.
 
+        pid: in our PID namespace; stack: the newest that the rank has left in its ring; carried: bytes by socket.
         heartbeat_age_ns: with a heartbeat that is late nobody runs Python there, so its code stays where it is.
         """
         self._looked_ns = now_ns

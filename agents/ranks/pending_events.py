@@ -22,24 +22,27 @@ class PendingEvents:
         self._behind: list[Event] = []
 
     def before_blocks(self, name: EventName, identity: Identity, mono_ns: int, attributes: dict[str, Any]) -> None:
-        """What the blocks of the next flush refer to, or must be read in the light of."""
+        """Adds an event for the next flush, ahead of its blocks, which refer to it or are read in its light."""
         self._before.append(self._event(name, identity, mono_ns, attributes))
 
     def behind_blocks(self, name: EventName, identity: Identity, mono_ns: int, attributes: dict[str, Any]) -> None:
-        """What must not be read before the rows that lead to it, which the next flush brings."""
+        """Adds an event for the next flush, behind its blocks: the rows that lead to it are read first."""
         self._behind.append(self._event(name, identity, mono_ns, attributes))
 
     def tell(self, rank: WatchedRank, name: EventName, mono_ns: int, attributes: dict[str, Any]) -> None:
-        """Behind a flush of everything, at once."""
+        """Adds an event behind the blocks of a flush, and asks for that flush at once (``urgent``)."""
         self.behind_blocks(name, rank.identity, mono_ns, attributes)
         self.urgent = True
 
     def put_exits_last(self) -> None:
-        """The end of a writer nobody watched is only known to lie after its last sign of life."""
+        """Sorts the events behind the blocks by time, RANK_EXITs last.
+
+        Of the end of a writer that nobody watched it is only known that it lies after its last sign of life.
+        """
         self._behind.sort(key=lambda event: (event.name is EventName.RANK_EXIT, event.mono_ns))
 
     def take(self) -> tuple[list[Event], list[Event]]:
-        """(before the blocks, behind them), which are told with this."""
+        """Takes away (events before the blocks, events behind them); both are empty afterwards."""
         taken = self._before, self._behind
         self._before, self._behind = [], []
         return taken

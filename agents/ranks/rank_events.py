@@ -49,7 +49,7 @@ def frame_attributes(frames: tuple[UserFrame, ...]) -> Attributes:
 
 
 def started_attributes(rank: WatchedRank) -> Attributes:
-    """RANK_STARTED: process, place among the ranks, who launched it, and what its ring was laid out for."""
+    """Attributes of RANK_STARTED: process, place among the ranks, who launched it, what its ring was laid out for."""
     header = rank.ring.header
     claims = header.identity
     attributes: Attributes = {
@@ -70,12 +70,12 @@ def started_attributes(rank: WatchedRank) -> Attributes:
 
 
 def without_stack(attributes: Attributes) -> Attributes:
-    """Where stacks are withheld: what was read off one goes, too."""
+    """The attributes without those that were read off a stack, for where stacks are withheld."""
     return {name: value for name, value in attributes.items() if name not in STACK_ATTRIBUTES}
 
 
 def exception_attributes(rank: WatchedRank, found: RingException) -> Attributes:
-    """RANK_EXCEPTION: type, message and stack, and whether it only says that a peer went away."""
+    """Attributes of RANK_EXCEPTION: type, message, stack, and whether it only says that a peer went away."""
     attributes: Attributes = {
         **where_attributes(rank),
         "type": found.type_name,
@@ -91,7 +91,7 @@ def exception_attributes(rank: WatchedRank, found: RingException) -> Attributes:
 
 
 def last_stack_attributes(rank: WatchedRank, stack: RingStack) -> Attributes:
-    """Of a RANK_STACK that the dying rank left itself."""
+    """Attributes of a RANK_STACK for the stack that the dying rank left in its ring."""
     return {
         **where_attributes(rank),
         "method": "signal",
@@ -105,7 +105,10 @@ def last_stack_attributes(rank: WatchedRank, stack: RingStack) -> Attributes:
 def level_changes(
     drained: Drained, rank_of_slot: Mapping[int, WatchedRank]
 ) -> Iterator[tuple[WatchedRank, int, Attributes]]:
-    """Rank, monotonic time and attributes of each RANK_LEVEL among these events."""
+    """(rank, monotonic ns, attributes of a RANK_LEVEL) wherever a rank's level or hooks changed in these events.
+
+    Notes each in ``told.level``, so that the same is given once; of many events the last ``_MAX_LEVEL_EVENTS``.
+    """
     kind = drained.events["kind"]
     rare = np.flatnonzero((kind == int(EventKind.LEVEL)) | (kind == int(EventKind.HOOK_OFF)))
     for place in rare[-_MAX_LEVEL_EVENTS:]:
@@ -127,7 +130,10 @@ def level_changes(
 def checkpoints_named(
     drained: Drained, rank_of_slot: Mapping[int, WatchedRank]
 ) -> Iterator[tuple[WatchedRank, int, Attributes]]:
-    """The same of each RANK_CHECKPOINT. Of a node the first rank speaks: where all write parts, all name one place."""
+    """(rank, monotonic ns, attributes of a RANK_CHECKPOINT) for each checkpoint named in these events.
+
+    Of a node only local rank 0 speaks: where all write parts, all name one place.
+    """
     places = np.flatnonzero(drained.events["kind"] == int(EventKind.CHECKPOINT))
     for place in places[-_MAX_CHECKPOINT_EVENTS:]:
         event, rank = drained.events[place], rank_of_slot[int(drained.ring[place])]
@@ -141,7 +147,7 @@ def checkpoints_named(
 
 
 def bad_loss_attributes(bad: BadLoss) -> Attributes:
-    """Of a loss that is no number, in a loop without steps: which it was, and after how many calls."""
+    """Attributes of a RANK_BAD_LOSS: a loss that is not finite, in a loop without steps, and after how many calls."""
     return {
         **where_attributes(bad.rank),
         "value": "NaN" if bad.is_nan else "infinity",
@@ -150,7 +156,10 @@ def bad_loss_attributes(bad: BadLoss) -> Attributes:
 
 
 def bad_input_attributes(payload: Mapping[str, Any], uid_of_row: Mapping[int, str]) -> Attributes | None:
-    """uid_of_row: of the rank's groups. None: it cannot be read, or is of no group that is known."""
+    """Attributes of a RANK_BAD_INPUT from the JSON of a ring's definition. uid_of_row: ids of the rank's groups.
+
+    None: it cannot be read, or is of no group that is known.
+    """
     row, seq, step, before = (payload.get(name) for name in ("group", "seq", "step", "before"))
     if not (isinstance(row, int) and isinstance(seq, int) and isinstance(step, int) and isinstance(before, dict)):
         return None
@@ -174,7 +183,10 @@ def bad_input_attributes(payload: Mapping[str, Any], uid_of_row: Mapping[int, st
 
 
 def joining_attributes(rank: WatchedRank, payload: Mapping[str, Any], now_ns: int) -> tuple[int, Attributes]:
-    """Monotonic time and attributes of a RANK_JOINING; what cannot be read counts as torch's default and as now."""
+    """Monotonic ns and attributes of a RANK_JOINING from the JSON of a ring's definition.
+
+    A time-out that cannot be read counts as torch's default, a time as ``now_ns``.
+    """
     time_ns, timeout = payload.get("time_ns"), payload.get("timeout_s")
     if not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
         timeout = DEFAULT_TIMEOUT_S
@@ -193,7 +205,10 @@ def exit_state_of(rank: WatchedRank) -> ExitState:
 
 
 def exit_attributes(rank: WatchedRank, status: ExitStatus, told: FatalSignal | None) -> Attributes:
-    """The kernel's word first; what the dying rank wrote itself where the kernel says nothing."""
+    """Attributes of a RANK_EXIT: the kernel's word first, the dying rank's own where the kernel says nothing.
+
+    told: the signal that the rank wrote down itself, None for none.
+    """
     attributes: Attributes = {
         **where_attributes(rank),
         "signal": status.signal or (told.number if told is not None and status.exit_code is None else 0),

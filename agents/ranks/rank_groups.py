@@ -29,7 +29,10 @@ class RankGroups:
         return same
 
     def parse(self, page: tuple[bytes, bytes]) -> dict[int, GroupRow]:
-        """Good rows of this page (two reads of it) over the last good ones of earlier looks."""
+        """Updates ``rows`` by those rows of a page that can be read, and returns it.
+
+        page: two reads of the same page.
+        """
         first, second = page
         for index in self.numbers:
             row = parse_group_row(first, second, index)

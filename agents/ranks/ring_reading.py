@@ -21,7 +21,7 @@ class RingReading:
     history: RingHistory = field(default_factory=RingHistory)
 
     def remember_last(self, raw: bytes) -> None:
-        """The newest of these raw events is the last word of a writer that dies."""
+        """Notes the newest of these raw events (the last word of a writer that dies) and adds all to ``history``."""
         if raw:
             self.last_event = raw[-L.EVENT_BYTES :]
             self.history.add(raw)

@@ -73,11 +73,14 @@ class WatchedRank:
 
     @property
     def rank(self) -> int:
-        """Its global rank, by the ring's header."""
+        """The global rank, by the ring's header."""
         return self.ring.header.rank
 
     def look(self, now_ns: int) -> bool:
-        """Read the hot words and the page. True if anything moved since the last look."""
+        """Reads the ring's hot words, page and heartbeat.
+
+        True, and ``moved_ns`` is set, if events, step or phase moved.
+        """
         ring = self.ring
         hot = ring.read_hot()
         first, second = ring.read_page()
@@ -99,7 +102,10 @@ class WatchedRank:
 
     @property
     def rank_row(self) -> RankRow | None:
-        """The rank row of the last look, or the last good one before. Parsed when asked for: most looks never ask."""
+        """The rank row of the last look, or the last good one before; None before any.
+
+        Parsed when asked for: most looks never ask.
+        """
         if not self._rows_parsed:
             self._rows_parsed = True
             row = parse_rank_row(*self.page)
@@ -111,18 +117,24 @@ class WatchedRank:
         return self._rank_row
 
     def read_page_again(self) -> None:
-        """After the page grew by newly defined groups: their rows are wanted now, not at the next look."""
+        """Reads the page once more, after it grew by newly defined groups, whose rows are wanted now."""
         self.page = self.ring.read_page()
 
     def last_sign_of_life_ns(self) -> int:
-        """The newest time the ring itself holds: heartbeat, last event, creation. For writers that are gone."""
+        """The newest monotonic time that the ring holds: heartbeat, last event, creation; 0: none.
+
+        For writers that are gone.
+        """
         times = [self.ring.header.created_mono_ns, self.heartbeat_ns]
         if len(self.reading.last_event) == L.EVENT_BYTES:
             times.append(L.EVENT_STRUCT.unpack(self.reading.last_event)[L.E_TIME_NS])
         return max(time for time in times if time < 1 << 63) if any(time < 1 << 63 for time in times) else 0
 
     def step_and_phase(self) -> tuple[int, int]:
-        """From the rank row; where its writer died in the middle of it, from the last complete event."""
+        """(step, phase) from the rank row, or the last complete event where the row is torn; step -1: unknown.
+
+        A loop without steps of its own has its inferred step.
+        """
         row = self.rank_row
         step, phase = (row.step, row.phase) if row is not None else (-1, int(Phase.OTHER))
         if row is None and len(self.reading.last_event) == L.EVENT_BYTES:
@@ -135,33 +147,36 @@ class WatchedRank:
         return (step if 0 <= step < 1 << 62 else -1), (phase if phase < len(Phase) else int(Phase.OTHER))
 
     def completion_seen(self) -> bool:
-        """Whether its hooks see ends of operations; True as long as no row says otherwise."""
+        """Whether the rank's hooks see the ends of operations; True as long as no row says otherwise."""
         return self.rank_row is None or bool(self.rank_row.hook_state & _COMPLETION_HOOKED)
 
     def leaving(self) -> bool:
-        """The rank said that it leaves: no heartbeat or progress is owed any more."""
+        """Whether the rank has said that it leaves: no heartbeat or progress is owed any more."""
         row = self.rank_row
         return row is not None and (row.exit_state != ExitState.RUNNING or row.phase == Phase.EXIT)
 
     def process_state(self) -> ProcessState:
-        """By the last look at /proc; UNKNOWN before the first."""
+        """State of the process by the last look at /proc; DEAD once it ended, UNKNOWN before the first look."""
         if not self.alive:
             return ProcessState.DEAD
         return self.process.state if self.process is not None else ProcessState.UNKNOWN
 
     def is_starved(self) -> bool:
-        """Runnable, but the kernel gave it hardly any CPU lately: silent for want of a core, not by itself."""
+        """Whether the process is runnable and got hardly any CPU lately: silent for want of a core, not by itself."""
         if self.process is None or self.process.state is not ProcessState.RUNNING or len(self.cpu_samples) < 2:
             return False
         (begin_ns, begin_cpu_ns), (end_ns, end_cpu_ns) = self.cpu_samples[0], self.cpu_samples[-1]
         return end_cpu_ns - begin_cpu_ns < _STARVED_SHARE * (end_ns - begin_ns)
 
     def heartbeat_age_ns(self, now_ns: int) -> int:
-        """0 if the rank has no heartbeat at all: nothing was promised."""
+        """Age of the last heartbeat; 0 if the rank has none at all: nothing was promised. now_ns: monotonic."""
         return max(now_ns - self.heartbeat_ns, 0) if 0 < self.heartbeat_ns < 1 << 63 else 0
 
     def read_process(self, now_ns: int) -> None:
-        """One /proc/PID/stat; a process with another start time is not ours (the pid was reused)."""
+        """Reads /proc/PID/stat into ``process``, and sets ``alive`` to False if it has ended. now_ns: monotonic.
+
+        A process with another start time is not ours: the pid was reused.
+        """
         self.process_read_ns = now_ns
         stat = processes.read_stat(self.pid) if self.pid else None
         if stat is not None and stat.start_ticks == self.start_ticks:
@@ -182,7 +197,7 @@ class WatchedRank:
 
 
 def requested_rank(ranks: Sequence[WatchedRank], event: Event) -> WatchedRank | None:
-    """The rank of that launch; of any if the request names one of another node, the last to come first."""
+    """The rank that a request asks for: of the request's launch, else of any; the one found last. None: not here."""
     wanted = event.attributes.get("rank", event.identity.rank)
     found = [rank for rank in ranks if rank.rank == wanted]
     of_launch = [rank for rank in found if rank.identity.attempt == event.identity.attempt]

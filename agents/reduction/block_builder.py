@@ -33,16 +33,19 @@ class BlockBuilder:
         self._reduction = Reduction(health, max_open_rows, single_phases=single_phases, withheld=withheld)
 
     def add_ring(self, rank: WatchedRank) -> None:
-        """Before the first events of its slot are collected."""
+        """Makes room for a rank's ring; to be called before the first events of its slot are collected."""
         header = rank.ring.header
         self._reduction.add_slot(rank.slot, header.rank, header.world_size, header.group_rows)
 
     def forget_ring(self, rank: WatchedRank) -> None:
-        """Open calls and step sums of its slot go; what was collected stays."""
+        """Drops open calls and step sums of the ring's slot; what was collected before stays."""
         self._reduction.forget_slot(rank.slot)
 
     def define_group(self, rank: WatchedRank, row: int, group: Group) -> int:
-        """Bind a group row of a ring to the agent-wide number of its group. Returns it; NO_GROUP: the row is blind."""
+        """Binds a group row of a ring to the agent-wide number of its group, and notes it in ``rank.groups``.
+
+        Returns the number; NO_GROUP: there are too many, the row is blind.
+        """
         number = self._reduction.define_group(rank.slot, row, group)
         if number == NO_GROUP:
             return NO_GROUP
@@ -54,7 +57,7 @@ class BlockBuilder:
         return number
 
     def longest_ns(self) -> dict[int, int]:
-        """By agent-wide group number: the longest completed operation seen so far."""
+        """Nanoseconds of the longest completed operation seen so far, by agent-wide group number."""
         return self._reduction.longest_ns()
 
     def build(

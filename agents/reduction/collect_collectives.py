@@ -72,7 +72,7 @@ class CollectiveJoiner:
 
     @property
     def open_rows(self) -> int:
-        """Calls held here whose end has not been seen."""
+        """How many calls are held here whose end has not been seen."""
         return len(self._rows) + len(self._old)
 
     def collect(
@@ -101,7 +101,7 @@ class CollectiveJoiner:
         return self._release(completion_seen, np.concatenate(ended) if ended else _NO_PLACES)
 
     def forget(self, slot: int) -> None:
-        """Drop what is open of a ring that is closed; it was sent as open."""
+        """Drops open calls of a slot whose ring is closed; they have been sent as open."""
         if len(self._ring):
             self._keep(self._ring != slot)
         self._old.forget(slot)

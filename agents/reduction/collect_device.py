@@ -32,7 +32,7 @@ class DeviceSums:
         self._ended = np.full(16, -1, np.int64)  # by slot: highest step that its host ended
 
     def forget(self, slot: int) -> None:
-        """Another ring may take this slot."""
+        """Drops the sums of a slot: another ring may take it."""
         self._open.pop(slot, None)
         if slot < len(self._ended):
             self._ended[slot] = -1

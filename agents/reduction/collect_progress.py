@@ -75,7 +75,7 @@ def _ages(now_ns: NDArray[np.int64], since_ns: NDArray[np.int64]) -> NDArray[np.
 
 
 def read_time_ns(rank: WatchedRank, now_ns: int) -> int:
-    """The moment a rank's rows speak of: now, or the last sign of life of a dead writer."""
+    """The monotonic time of which a rank's rows speak: now, or the last sign of life of a dead writer."""
     return now_ns if rank.alive else min(rank.last_sign_of_life_ns() or now_ns, now_ns)
 
 
@@ -182,7 +182,7 @@ def group_progress_table(stands: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def is_blind(rank: WatchedRank) -> bool:
-    """Nothing that this rank's group rows say about sequence numbers may be used.
+    """Whether nothing may be used that this rank's group rows say about sequence numbers: its hooks are off.
 
     A rank whose hooks are not in yet has not begun: nothing of it is hidden.
     """

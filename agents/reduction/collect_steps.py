@@ -85,7 +85,7 @@ class StepCollector:
             self._partial[slot] = 0
 
     def add_collectives(self, collected: CollectedRows) -> None:
-        """Count rows towards their steps; call before ``collect`` of the same flush."""
+        """Adds the calls of one flush to the sums of their steps and groups; call before ``collect`` of that flush."""
         rows = collected.rows
         if not len(rows):
             return

@@ -33,7 +33,11 @@ class Definitions:
         self._groups_told: set[tuple[str, int]] = set()  # launch and agent-wide number of defined groups
 
     def read(self, rank: WatchedRank, ranks: Sequence[WatchedRank], now_ns: int) -> None:
-        """What this rank has defined since the last call. ranks: all that are watched."""
+        """Reads what a rank has defined since the last call, and tells it with the next flush: groups, token, joining,
+        notes.
+
+        ranks: all that are watched. now_ns: monotonic.
+        """
         used = rank.hot.definitions_used
         if used == rank.reading.definitions_read:
             return
@@ -65,7 +69,7 @@ class Definitions:
                     self._health.report(f"rank {rank.rank} (pid {rank.pid}) notes: {text}")
 
     def tell_again(self, ranks: Sequence[WatchedRank], now_ns: int) -> None:
-        """Somebody may have missed it."""
+        """Lets all definitions of these ranks be read and told again: somebody may have missed them."""
         self._groups_told.clear()
         for rank in ranks:
             if rank.token:
@@ -73,7 +77,7 @@ class Definitions:
             rank.reading.definitions_read = 0
 
     def forget_launch(self, launch: str) -> None:
-        """No rank of it is watched any more."""
+        """Forgets which groups of a launch were told: no rank of it is watched any more."""
         self._groups_told = {told for told in self._groups_told if told[0] != launch}
 
     def _learn_token(self, rank: WatchedRank, ranks: Sequence[WatchedRank], token: str, now_ns: int) -> None:

@@ -24,7 +24,10 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def group_uid(name: str, ranks: str, ordinal: int) -> str:
-    """16 hexadecimal digits. ranks: as ``strided_ranks`` writes them; ordinal: of groups with equal name and ranks."""
+    """16 hexadecimal digits. ranks: as ``format_ranks`` writes them, without strides.
+
+    ordinal: how many groups with equal name and ranks came before, from 0.
+    """
     return hashlib.blake2b("\0".join(("group", name, ranks, str(ordinal))).encode(), digest_size=8).hexdigest()
 
 
@@ -74,8 +77,11 @@ class AgentGroupRegistry:
         self._of_column: dict[bytes, tuple[tuple[Group, ...], np.ndarray]] = {}
 
     def number(self, group: Group) -> int:
-        """NO_GROUP once 65534 groups exist: later ones are blind. A restarted job's groups are equal to those before
-        the restart and keep their numbers, so restarts do not use them up."""
+        """The group's agent-wide number, a new one where it is not known yet.
+
+        NO_GROUP once 65534 groups exist: later ones are blind. A restarted job's groups are equal to those before and
+        keep their numbers, so restarts do not use them up.
+        """
         known = self._number_of.get(group)
         if known is not None:
             return known

@@ -40,20 +40,20 @@ class OldCalls:
         return place, matched
 
     def take(self, places: NDArray[np.intp]) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
-        """Rows and slots of these places (indexes of rows, one per call), which go."""
+        """Rows and slots of the calls at these places (indexes of rows, one per call); those calls count as gone."""
         places = np.sort(places)
         self._gone[places] = True
         self._gone_count += places.size
         return self.rows.take(places), self.ring[places]
 
     def add(self, rows: NDArray[np.void], keys: NDArray[np.uint64], ring: NDArray[np.uint16]) -> None:
-        """One row, key and slot (``ring``) per call. Call ``keep`` before anything is looked for."""
+        """Adds calls: one row, key and slot (``ring``) per call. Call ``keep`` before anything is looked for."""
         self.rows = np.concatenate((self.rows, rows))
         self.keys, self.ring = np.concatenate((self.keys, keys)), np.concatenate((self.ring, ring))
         self._gone = np.concatenate((self._gone, np.zeros(len(rows), bool)))
 
     def keep(self, keeping: NDArray[np.bool_]) -> None:
-        """Only the rows whose flag is True (one per row), of those that have not gone."""
+        """Keeps only rows whose flag is True (one per row) and that have not gone; then all can be found again."""
         keeping = keeping & ~self._gone
         self.rows = self.rows.compress(keeping)
         self.keys, self.ring = self.keys[keeping], self.ring[keeping]
@@ -62,6 +62,6 @@ class OldCalls:
         self._sorted = self.keys[self._order]
 
     def forget(self, slot: int) -> None:
-        """All calls of this slot go: its ring is gone."""
+        """Removes all calls of a slot: its ring is gone."""
         if len(self.ring):
             self.keep(self.ring != slot)

@@ -31,7 +31,7 @@ _FIRST_GROUP_ROWS = 64
 
 
 def whole_steps_every(world_size: int) -> int:
-    """Of which steps everything is shipped: every one of a small job, every k-th of a large one."""
+    """k, where everything of every k-th step is shipped: 1 for a small job, more for a large one."""
     return -(-max(world_size, 1) // WHOLE_UP_TO_RANKS)
 
 
@@ -54,7 +54,7 @@ class Reduction:
 
     @property
     def groups(self) -> Sequence[Group]:
-        """By agent-wide number."""
+        """All groups, the place being the agent-wide number."""
         return self._registry.groups
 
     def add_slot(self, slot: int, rank: int, world_size: int, group_rows: int) -> None:
@@ -65,13 +65,13 @@ class Reduction:
         self._ship_every[slot] = whole_steps_every(world_size)
 
     def forget_slot(self, slot: int) -> None:
-        """Another ring may take the slot: nothing of it is joined with the next one's events."""
+        """Drops what is open of a slot, so that nothing of it is joined with the events of the next ring there."""
         self._joiner.forget(slot)
         self._steps.forget(slot)
         self._device_sums.forget(slot)
 
     def see_completion(self, slot: int, seen: bool) -> None:
-        """Whether the ends of this ring's operations are recorded."""
+        """Notes whether the ends of this ring's operations are recorded."""
         self._completion_seen[slot] = seen
 
     def define_group(self, slot: int | NDArray[np.int64], row: int, group: Group) -> int:
@@ -91,11 +91,11 @@ class Reduction:
         return number
 
     def longest_ns(self) -> dict[int, int]:
-        """By agent-wide group number: the longest completed operation seen so far."""
+        """Nanoseconds of the longest completed operation seen so far, by agent-wide group number."""
         return dict(enumerate(self._longest_ns.tolist()))
 
     def collect(self, events: NDArray[np.void], ring: NDArray[np.uint16]) -> tuple[CollectedRows, CollectedSteps]:
-        """Everything that these events tell.
+        """Joins events into rows of calls and steps; also updates ``longest_ns``.
 
         events: rows of EVENT, per ring contiguous and in their order; ring: the slot of each row.
         """
@@ -108,7 +108,10 @@ class Reduction:
         return collected, self._steps.collect(events, ring, self._rank_of)
 
     def tables(self, collected: CollectedRows, steps: CollectedSteps) -> list[Table]:
-        """What of it is shipped, in the order that it must have on the bus."""
+        """The tables to ship as (block name, rows, slot of each row), in the order that they must have on the bus.
+
+        Of a large job whole calls of every k-th step alone, and sums of the others.
+        """
         rows, ring = collected.rows, collected.ring
         sums, sums_ring = _NO_SUMS, steps.steps_ring[:0]
         if (self._ship_every > 1).any():

@@ -49,7 +49,10 @@ class RingStack:
 
 
 def split_exception(text: str) -> tuple[str, str]:
-    """``"builtins.ValueError: bad"`` -> ``("ValueError", "bad")``."""
+    """Type name and message of an exception's text: ``"builtins.ValueError: bad"`` -> ``("ValueError", "bad")``.
+
+    A text without a type name is a message of "Exception".
+    """
     head, separator, message = text.partition(": ")
     if not separator or any(character.isspace() for character in head):
         head, message = (text, "") if text and not any(c.isspace() for c in text) else ("Exception", text)

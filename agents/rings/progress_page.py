@@ -73,17 +73,17 @@ class GroupRow:
 
     @property
     def op(self) -> int:
-        """``Op`` of the newest call, from the low byte of the signature."""
+        """``Op`` (operation) of the group's newest call, from the low byte of the signature."""
         return self.signature & 0xFF
 
     @property
     def flags(self) -> int:
-        """``EventFlag`` of the newest call."""
+        """``EventFlag`` bits of the group's newest call."""
         return self.signature >> 8 & 0xFF
 
     @property
     def dtype(self) -> int:
-        """``Dtype`` of the newest call."""
+        """``Dtype`` of the group's newest call."""
         return self.signature >> 16 & 0xFFFF
 
 
@@ -101,7 +101,10 @@ def _stable(first: bytes, second: bytes, start: int, size: int) -> bool:
 
 
 def parse_rank_row(first: bytes, second: bytes) -> RankRow | None:
-    """From two reads of the page: None where they differ, as the row was being written, or was never written."""
+    """The rank row, from two reads of the page.
+
+    None where they differ (it was being written) or it was never written.
+    """
     if not _stable(first, second, 0, _RANK.size):
         return None
     row = RankRow(*_RANK.unpack_from(second, 0))
@@ -109,7 +112,7 @@ def parse_rank_row(first: bytes, second: bytes) -> RankRow | None:
 
 
 def parse_heartbeat_row(first: bytes, second: bytes) -> HeartbeatRow | None:
-    """From two reads of the page; None as for ``parse_rank_row``."""
+    """The heartbeat row, from two reads of the page; None as for ``parse_rank_row``."""
     if not _stable(first, second, _HEARTBEAT_OFFSET, _HEARTBEAT.size):
         return None
     row = HeartbeatRow(*_HEARTBEAT.unpack_from(second, _HEARTBEAT_OFFSET))
@@ -117,14 +120,17 @@ def parse_heartbeat_row(first: bytes, second: bytes) -> HeartbeatRow | None:
 
 
 def heartbeat_time_ns(first: bytes, second: bytes) -> int | None:
-    """Only the time of the heartbeat row, for every look; None while the row is being written."""
+    """The heartbeat row's time (monotonic ns) alone, from two reads of the page; None while it is being written."""
     if not _stable(first, second, _HEARTBEAT_OFFSET, 16):
         return None
     return int(_WORD.unpack_from(second, _HEARTBEAT_OFFSET + L.B_TIME_NS)[0])
 
 
 def parse_group_row(first: bytes, second: bytes, index: int) -> GroupRow | None:
-    """Row ``index`` of the groups. The two halves have versions of their own: each must be stable by itself."""
+    """Group row ``index``, from two reads of the page; None while it is being written.
+
+    Its two halves have versions of their own: each must be stable by itself.
+    """
     start = (L.FIRST_GROUP_ROW + index) * L.ROW_BYTES
     half = L.ROW_BYTES // 2
     if not (_stable(first, second, start, half) and _stable(first, second, start + half, half)):

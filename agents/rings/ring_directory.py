@@ -32,7 +32,10 @@ class EndedRings:
         self._bytes = 0
 
     def add(self, ring: RingFile) -> None:
-        """Take in a ring, and remove the oldest of what is more than the bound. What cannot be removed stays."""
+        """Takes in an ended ring, and deletes the oldest files beyond the bound in bytes.
+
+        What cannot be deleted stays.
+        """
         self._kept.append((ring.path, ring.header.file_bytes))
         self._bytes += ring.header.file_bytes
         while self._bytes > self._most_bytes and len(self._kept) > 1:
@@ -53,7 +56,10 @@ class RingDirectory:
         self._scanned_ns = 0
 
     def new_paths(self, now_ns: int) -> list[Path]:
-        """Ring files not returned before, in name order. An absent directory has none (yet, or any more)."""
+        """Ring files not returned before, in name order; [] where the folder is absent or has not changed.
+
+        now_ns: monotonic.
+        """
         try:
             changed_ns = os.stat(self._path).st_mtime_ns
         except OSError:
@@ -73,7 +79,10 @@ class RingDirectory:
         return [self._path / name for name in new if not name.startswith(".")]
 
     def open_ring(self, path: Path) -> RingFile | None:
-        """The ring, or None with one line in the health record."""
+        """The ring at this path, opened; None where it is damaged, unreadable, gone or of another owner.
+
+        Unless it is gone that is counted, and reported in the health record.
+        """
         try:
             ring = RingFile(path)
         except FileNotFoundError:
@@ -108,7 +117,10 @@ class RingProcess:
 
 
 def find_process(ring: RingFile) -> RingProcess:
-    """Who writes this ring. The lock's holder is believed before the header: its pid is right in every namespace."""
+    """The process that writes this ring, and whether it lives.
+
+    The lock's holder is believed before the header: its pid is right in every namespace.
+    """
     header = ring.header
     holder = processes.lock_holder(ring.fd)
     pid = holder if holder else header.pid
@@ -137,7 +149,7 @@ def find_process(ring: RingFile) -> RingProcess:
 
 
 def gave_sign_of_life(ring: RingFile, since_ns: int | None) -> bool:
-    """Whether the ring's writer had a heartbeat, or began, at that time (monotonic) or later. None: never."""
+    """Whether the ring's writer had a heartbeat, or began, at ``since_ns`` (monotonic) or later; False for None."""
     if since_ns is None:
         return False
     beat_ns = heartbeat_time_ns(*ring.read_page()) or 0
@@ -145,7 +157,7 @@ def gave_sign_of_life(ring: RingFile, since_ns: int | None) -> bool:
 
 
 def identity_int(identity: dict[str, Any], key: str, default: int = 0) -> int:
-    """An integer of the ring's identity; launchers hand them over as text."""
+    """An integer of the ring's identity, also where it is text, as launchers hand it over; else ``default``."""
     value = identity.get(key, default)
     if isinstance(value, bool):
         return default

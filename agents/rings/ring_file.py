@@ -184,7 +184,7 @@ class RingFile:
 
     @property
     def fd(self) -> int:
-        """-1 after ``close``."""
+        """The open file's descriptor; -1 after ``close``."""
         return self._fd
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class RingFile:
             self._fd = -1
 
     def read(self, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes; fewer at the end of the file or on an error."""
+        """Up to ``size`` bytes of the ring from ``offset`` on; fewer at the end of the file or on an error."""
         try:
             return os.pread(self._fd, size, offset)
         except (OSError, OverflowError, ValueError):

@@ -22,7 +22,10 @@ class RingHistory:
         self._bytes = 0
 
     def add(self, raw: bytes) -> None:
-        """Events just drained; whole slots."""
+        """Keeps events just drained (whole slots), and drops the oldest beyond age and size.
+
+        Nothing where age_s is 0.
+        """
         if not self._age_ns or not raw:
             return
         (last_ns,) = L.EVENT_STRUCT.unpack(raw[-L.EVENT_BYTES :])[L.E_TIME_NS : L.E_TIME_NS + 1]
@@ -33,7 +36,7 @@ class RingHistory:
 
     @property
     def size(self) -> int:
-        """Bytes kept now."""
+        """Bytes of events that are kept now."""
         return self._bytes
 
     def take_copy(self) -> bytes:

@@ -22,7 +22,7 @@ _FULL_BYTES = 3
 
 
 def mask_ring(raw: bytes) -> bytes:
-    """Empty if this is no ring: then nobody can say where its texts are."""
+    """A copy of a ring's bytes with secrets in its texts masked. Empty if it is no ring: where are its texts then?"""
     try:
         header = parse_header(raw, len(raw))
     except RingDamaged:

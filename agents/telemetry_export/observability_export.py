@@ -55,7 +55,7 @@ class ObservabilityExport:
         clock_offset_ns: int,
         now_ns: int,
     ) -> None:
-        """The rows of a flush, before they become blocks. now_ns: monotonic."""
+        """Takes the rows of a flush, before they become blocks, into spans and metrics. now_ns: monotonic."""
 
         def look() -> None:
             self._spans.see(collected, steps, groups, ranks, clock_offset_ns=clock_offset_ns, now_ns=now_ns)
@@ -64,7 +64,7 @@ class ObservabilityExport:
         self._guarded(look)
 
     def forget(self, rank: WatchedRank, ranks: Sequence[WatchedRank], *, time_ns: int) -> None:
-        """The rank's ring was closed; ``ranks`` are those that are still watched. time_ns: Unix time."""
+        """Ends the spans and metrics of a rank whose ring was closed. ranks: still watched; time_ns: Unix."""
 
         def forget() -> None:
             self._spans.forget(rank)
@@ -75,7 +75,7 @@ class ObservabilityExport:
     def tell(
         self, ranks: Sequence[WatchedRank], *, clock_offset_ns: int, now_ns: int, everything: bool = False
     ) -> None:
-        """Send what is due. everything: these are the last words."""
+        """Sends the spans and metrics that are due; everything: all of them, as the last words. now_ns: monotonic."""
         self._guarded(lambda: self._tell(ranks, clock_offset_ns, now_ns, everything))
 
     def _guarded(self, work: Callable[[], None]) -> None:

@@ -97,7 +97,7 @@ class RankMetrics:
         *,
         time_ns: int,
     ) -> None:
-        """Rows of one flush; group columns index ``groups``. time_ns: Unix time."""
+        """Adds the rows of one flush to the sums; group columns index ``groups``. time_ns: Unix."""
         self._started_ns = self._started_ns or time_ns
         by_slot = {rank.slot: rank for rank in ranks}
         for rank in ranks:
@@ -113,7 +113,11 @@ class RankMetrics:
             self._see_collectives(rows, ring, groups, by_slot, time_ns)
 
     def end(self, rank: WatchedRank, ranks: Sequence[WatchedRank], *, time_ns: int) -> None:
-        """A ring was closed; its series end with the next report unless the rank goes on in another ring."""
+        """A ring was closed: the rank's series end with the next report, unless it goes on in another ring of
+        ``ranks``.
+
+        time_ns: Unix.
+        """
         self._rows = {key: row for key, row in self._rows.items() if key >> 32 != rank.slot}
         who = self._who(rank)
         if any(self._who(other) == who for other in ranks):
@@ -129,7 +133,10 @@ class RankMetrics:
         del self._worlds[rank.identity.world, rank.rank]
 
     def take(self, ranks: Sequence[WatchedRank], *, now_ns: int, time_ns: int, request_bytes: int) -> list[bytes]:
-        """Requests with one report. now_ns: monotonic, time_ns: Unix."""
+        """Encoded OTLP requests, each of about ``request_bytes`` at most, with one report.
+
+        now_ns: monotonic, time_ns: Unix.
+        """
         builder = RequestBuilder(names.SCOPE_NAME, request_bytes)
         entries = [
             metric_entry(name, points)

@@ -50,9 +50,10 @@ class SpanRate:
         self.exponent = 0
 
     def offer(self, spans: int, ranks: int, now_ns: int, covered_s: float = 0.0) -> None:
-        """So many spans have come up since the last call, before anything was left out.
+        """Hears how many spans came up since the last call, before any was left out, and chooses the steps that go out.
 
-        covered_s: of what they tell, from the first begin to the last end; in the first call, what had gathered.
+        covered_s: what they tell of, from first begin to last end; in the first call, what had gathered. now_ns:
+        monotonic.
         """
         offered = spans / max(ranks, 1)
         if not self._since_ns:
@@ -74,7 +75,7 @@ class SpanRate:
             self.exponent = min(max(wanted, self.exponent - 1), _MAX_EXPONENT)
 
     def admit(self, spans: int, ranks: int, now_ns: int) -> int:
-        """How many of these may go out now."""
+        """How many of these spans may go out now; they are counted as sent. now_ns: monotonic."""
         per_s = 2 * self._limit_s * max(ranks, 1)  # twice: the choice of steps is what keeps the average
         most = per_s * _BURST_S
         saved = most if self._saved is None else self._saved + per_s * (now_ns - self._saved_ns) / _SECOND_NS
@@ -98,15 +99,15 @@ class RankSpans:
 
     @property
     def is_full(self) -> bool:
-        """Enough has gathered for a request of full size."""
+        """Whether enough has gathered for a request of full size."""
         return self._builder.size_bytes >= self._request_bytes
 
     def forget(self, rank: WatchedRank) -> None:
-        """Its slot may go to another rank with another resource."""
+        """Forgets a rank's resource: its slot may go to another rank."""
         self._resources.pop(rank.slot, None)
 
     def take(self) -> list[bytes]:
-        """Requests with the spans that have gathered."""
+        """Takes away the encoded requests with the spans that have gathered."""
         return self._builder.take()
 
     def see(
@@ -119,7 +120,10 @@ class RankSpans:
         clock_offset_ns: int,
         now_ns: int,
     ) -> None:
-        """Rows of one flush; group columns index ``groups``."""
+        """Makes spans of the rows of one flush, of those steps that the rate allows; group columns index ``groups``.
+
+        clock_offset_ns: from monotonic to Unix time; now_ns: monotonic.
+        """
         if not ranks:
             return
         by_slot = {rank.slot: rank for rank in ranks}
@@ -202,7 +206,7 @@ def _of_steps(
 
 
 def attempt_words(ranks: Sequence[WatchedRank]) -> dict[str, str]:
-    """By launch of these ranks: how its attempt is known in traces (``trace_identity.attempt_word``)."""
+    """By launch of these ranks: the word by which its attempt is known in traces (``trace_identity.attempt_word``)."""
     tokens: dict[str, str] = {}
     restarts: dict[str, int] = {}
     for rank in ranks:

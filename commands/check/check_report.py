@@ -29,7 +29,7 @@ _ORDER = (CheckStatus.CRITICAL, CheckStatus.WARN, CheckStatus.UNKNOWN, CheckStat
 
 
 def print_json(mode: CheckMode, findings: Sequence[CheckFinding], exit_code: int, took_s: float) -> None:
-    """One document on stdout, the worst findings first. took_s: of the whole check."""
+    """Prints the findings as one JSON document on stdout, the worst first. took_s: of the whole check."""
     document = {
         "schema": SCHEMA,
         "host": socket.gethostname(),
@@ -48,7 +48,10 @@ def print_json(mode: CheckMode, findings: Sequence[CheckFinding], exit_code: int
 
 
 def print_lines(findings: Sequence[CheckFinding], took_s: float, *, verbose: bool) -> None:
-    """The worst first. verbose: what is OK is shown as well. took_s: of the whole check."""
+    """Prints a line per finding that is not OK, the worst first, and a line for all families.
+
+    verbose: what is OK is shown as well. took_s: of the whole check.
+    """
     console = Console(highlight=False, soft_wrap=True)
     overall = verdict(findings)
     bad = [finding for finding in _sorted(findings) if finding.status is not CheckStatus.OK]

@@ -54,7 +54,7 @@ class Tell(Protocol):
     """Where findings go, at once: a family that gets stuck has told what it found before."""
 
     def found(self, *findings: CheckFinding) -> None:
-        """What is known by now; may be called as often as something is found."""
+        """Takes findings that are known by now; may be called as often as something is found."""
 
     def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:
-        """What is asked now, and what it means if the answer never comes."""
+        """Says what is asked now, and with ``stuck`` what it means if the answer never comes."""

@@ -20,16 +20,16 @@ class ParentPipe:
         self._out = out
 
     def found(self, *findings: CheckFinding) -> None:
-        """Each is told at once, in a line of its own."""
+        """Writes each finding to the parent at once, in a line of its own."""
         for finding in findings:
             self.write(finding)
 
     def begins(self, what: str, stuck: CheckStatus = CheckStatus.UNKNOWN) -> None:
-        """The parent tells it where this process has to be left."""
+        """Tells the parent what is asked now, and what it means (``stuck``) if this process has to be left there."""
         self.write(Begins(what=what, stuck=stuck))
 
     def write(self, message: ChildMessage) -> None:
-        """A line, at once. Raises OSError where the parent is gone."""
+        """Writes a message as one line, at once. Raises OSError where the parent is gone."""
         self._out.write(write_message(message))
         self._out.flush()
 

@@ -32,7 +32,7 @@ ChildMessage = CheckFinding | Begins | Done
 
 
 def write_setup(setup: Setup) -> bytes:
-    """What ``read_setup`` reads, on the process's stdin."""
+    """The setup as JSON for a probe's stdin, as ``read_setup`` reads it."""
     plain = {
         "mode": setup.mode.value,
         "families": sorted(family.value for family in setup.families),
@@ -45,7 +45,7 @@ def write_setup(setup: Setup) -> bytes:
 
 
 def read_setup(told: bytes) -> Setup:
-    """Raises KeyError or ValueError for what ``write_setup`` has not written."""
+    """The setup that ``write_setup`` wrote. Raises KeyError or ValueError for anything else."""
     plain = json.loads(told)
     return Setup(
         mode=CheckMode(plain["mode"]),
@@ -58,7 +58,7 @@ def read_setup(told: bytes) -> Setup:
 
 
 def write_message(message: ChildMessage) -> bytes:
-    """A line, with its end."""
+    """The message as one line of JSON, with its end."""
     if isinstance(message, CheckFinding):
         text = json.dumps(asdict(message))
     elif isinstance(message, Begins):
@@ -69,7 +69,10 @@ def write_message(message: ChildMessage) -> bytes:
 
 
 def read_message(line: bytes) -> ChildMessage:
-    """Raises KeyError, TypeError or ValueError for a line that a library wrote there by itself."""
+    """The message in a line of a probe.
+
+    Raises KeyError, TypeError or ValueError for a line that a library wrote there by itself.
+    """
     plain = json.loads(line)
     if "begins" in plain:
         return Begins(what=str(plain["begins"]), stuck=CheckStatus(plain["stuck"]))

@@ -45,7 +45,7 @@ _SECTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def read_expectations(path: Path) -> Expected:
-    """What the file asks for. Raises BadExpectations."""
+    """What the file of --expect asks for. Raises BadExpectations for one that cannot be read or has a wrong entry."""
     try:
         with open(path, "rb") as file:
             raw = file.read(_MOST_BYTES)
@@ -58,7 +58,7 @@ def read_expectations(path: Path) -> Expected:
 
 
 def plain_expected(expected: Expected) -> dict[str, Any]:
-    """The tables that ``expected_of`` makes the same of."""
+    """The expectations as tables, of which ``expected_of`` makes the same again."""
     tables: dict[str, Any] = {"versions": dict(expected.versions)}
     for section, made in _SECTIONS.items():
         given = getattr(expected, section)
@@ -72,7 +72,10 @@ def plain_expected(expected: Expected) -> dict[str, Any]:
 
 
 def expected_of(tables: Mapping[str, Any], source: str) -> Expected:
-    """source: what errors call the tables. Raises BadExpectations: a section, a key or a value that there is not."""
+    """The expectations in these tables. source: what errors call the tables.
+
+    Raises BadExpectations for a section, a key or a value that there is not.
+    """
     given: dict[str, Any] = {}
     for section, table in tables.items():
         if not isinstance(table, dict) or section not in (*_SECTIONS, "versions"):

@@ -97,7 +97,10 @@ class Expected:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def number(self, key: str) -> float | None:
-        """``gpu.temperature_c`` of a rule's table. Raises AttributeError for a key that there is not."""
+        """The number expected under a key such as ``gpu.temperature_c``, None where none is given.
+
+        Raises AttributeError for a key that there is not.
+        """
         section, _, name = key.partition(".")
         value = getattr(getattr(self, section), name)
         return None if value is None else float(value)

@@ -40,12 +40,15 @@ class CheckFinding:
 
 
 def verdict(findings: Iterable[CheckFinding]) -> CheckStatus:
-    """CRITICAL before WARN before UNKNOWN before OK."""
+    """The status of all findings together: CRITICAL before WARN before UNKNOWN before OK."""
     return worst(finding.status for finding in findings)
 
 
 def exit_status(overall: CheckStatus, *, strict: bool) -> int:
-    """strict: a warning fails the check as well. What could not be seen is no failure, and not well either."""
+    """The exit status of a check with this verdict. strict: a warning fails the check as well.
+
+    What could not be seen is no failure, and not well either: a status of its own.
+    """
     if overall is CheckStatus.CRITICAL or (strict and overall is CheckStatus.WARN):
         return EXIT_CRITICAL
     return EXIT_UNKNOWN if overall is CheckStatus.UNKNOWN else EXIT_OK

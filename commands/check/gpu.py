@@ -17,7 +17,7 @@ _REBOOT = "drain the node; reset the GPU (nvidia-smi -r) or reboot, then look in
 
 
 def check(setup: Setup, tell: Tell) -> None:
-    """Whether all GPUs and NVLinks are there, answer, count no errors, and agree with each other."""
+    """Tells whether all GPUs and NVLinks are there, answer, count no errors, and agree with each other."""
     here = inventory(setup.root)
     expected = setup.expected.gpu.count if setup.expected.gpu.count is not None else expected_gpus(here)
     tell.begins("the GPU driver was asked for its GPUs", CheckStatus.CRITICAL)
@@ -162,7 +162,7 @@ def _nvlinks(setup: Setup, points: Sequence[Point]) -> Iterator[CheckFinding]:
 
 
 def of_each(points: Sequence[Point], metric: str, **labels: str) -> dict[str, float]:
-    """GPU's name -> value."""
+    """By the GPU's name its value of this metric, of points with these labels."""
     return {
         str(point.attributes["hw.name"]): point.value
         for point in points

@@ -45,7 +45,10 @@ def inventory(root: Path) -> GpuInventory:
 
 
 def expected_gpus(here: GpuInventory) -> int:
-    """In a container what the driver shows there, else what the bus holds: a GPU that no driver has taken is missed."""
+    """How many GPUs there should be: in a container what the driver shows there, else what the bus holds.
+
+    So a GPU that no driver has taken is missed.
+    """
     if here.is_restricted:
         return len(here.in_driver)
     return max(len(here.in_driver), len(here.on_bus))

@@ -17,7 +17,10 @@ _GIB = 2**30
 
 
 def check(setup: Setup, tell: Tell) -> None:
-    """Memory, /dev/shm, clock and limits, processes that nobody can end, and the governor where one is expected."""
+    """Tells of memory, /dev/shm, clock and limits, and processes that nobody can end.
+
+    Also of the governor, where one is expected.
+    """
     tell.begins("files of /proc and /sys were read")
     shared = setup.root / "dev/shm"
     collected = HostCollector(proc=setup.proc, sys=setup.sys, shared_memory=shared).collect(moment())

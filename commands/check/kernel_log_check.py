@@ -38,7 +38,7 @@ class _Group:
 
 
 def check(setup: Setup, tell: Tell) -> None:
-    """Faults of GPU, NIC, disk and memory since the node was booted; older ones are warned of."""
+    """Tells faults of GPU, NIC, disk and memory that the kernel has logged since the boot; older ones as warnings."""
     tell.begins("the kernel log was opened")
     source, refusals = _open(setup.kernel_log)
     if source is None:

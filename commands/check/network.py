@@ -25,7 +25,7 @@ _CABLE = "look at the cable and the switch port (ibstat, mlxlink, ethtool); repl
 
 
 def check(setup: Setup, tell: Tell) -> None:
-    """Enough ports that are up and fast, named interfaces, and counters at rest while they are watched."""
+    """Tells whether enough ports are up and fast, and named interfaces; and watches their counters for a while."""
     tell.begins("the ports in /sys were read")
     expected, is_guess = _expected(setup)
     first = read_sample(setup.sys, time.monotonic())

@@ -19,7 +19,11 @@ def moment() -> Timestamps:
 
 
 def tell_points(setup: Setup, points: Sequence[Point], families: Iterable[Family], tell: Tell) -> None:
-    """What is wrong one by one; what is well as one line per check."""
+    """Judges points by the tables of limits and peers: tells what is wrong one by one, what is well as one line per
+    check.
+
+    families: those that the setup has chosen of them.
+    """
     names = [family.value for family in families if family in setup.families]
     judged = worst_of_each([*judge_points(points, names, setup.expected.number), *judge_peers(points, names)])
     fine: dict[tuple[str, str], list[Judged]] = {}

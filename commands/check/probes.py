@@ -81,7 +81,10 @@ class _Running:
 
 
 def run_probes(setup: Setup, whole_s: float) -> list[CheckFinding]:
-    """All that were chosen, at once. Returns within ``whole_s``."""
+    """Runs all chosen probes at once, each in a process of its own, and returns what they found within ``whole_s``.
+
+    A probe that hangs is left, which is a finding.
+    """
     until_s = time.monotonic() + whole_s - _SPARE_S
     running = [_start(probe, setup, until_s) for probe in PROBES if _is_chosen(probe, setup)]
     with selectors.DefaultSelector() as waiting:

@@ -23,7 +23,7 @@ _PROGRAMS = {_FABRIC_MANAGER: "nv-fabricmanager"}
 
 
 def check(setup: Setup, tell: Tell) -> None:
-    """Units and modules that are named, and the fabric manager where there are NVSwitches."""
+    """Tells whether named units and modules run, and the fabric manager where there are NVSwitches."""
     here = inventory(setup.root)
     units = list(setup.expected.services.units)
     if here.nvswitches and here.on_bus and not here.is_restricted and _FABRIC_MANAGER not in units:

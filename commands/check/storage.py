@@ -21,7 +21,10 @@ _DENIED = frozenset({"EACCES", "EPERM"})
 
 
 def check(setup: Setup, tell: Tell) -> None:
-    """Each expected mount must be there, answer in time, have room, and take a file where one is to be written."""
+    """Tells whether each expected mount is there, answers in time, and has room.
+
+    It must also take a file where one is to be written.
+    """
     tell.begins("the table of mounts was read")
     table = read_text(setup.proc / "self/mountinfo", _TABLE_BYTES)
     if table is None:

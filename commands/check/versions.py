@@ -18,7 +18,7 @@ _MOST_TOLD = 40
 
 
 def check(setup: Setup, tell: Tell) -> None:
-    """What is installed, against the patterns that are expected; firmware of the same adapters must agree."""
+    """Tells what is installed, and whether it fits the expected patterns; firmware of the same adapters must agree."""
     tell.begins("versions were read from /proc, /sys and /etc")
     collected = VersionsCollector(proc=setup.proc, sys=setup.sys, etc=setup.etc).collect(moment())
     found: dict[str, dict[str, str]] = {}

@@ -92,7 +92,12 @@ class DemoOutcome:
 
 
 def demo(scenario: str | None, *, as_json: bool, seed: int | None, out: Path | None) -> int:
-    """The command. Returns the exit code: 0 only if the incident names rank, kind and line."""
+    """Runs ``whichrank demo``, and prints what was done and concluded.
+
+    The exit status: 0 only if the incident is right.
+
+    scenario: the kind of fault, None drawn at random by ``seed`` (None: another each time). out: folder of the run.
+    """
     if scenario is not None and scenario not in SCENARIOS:
         print(f"whichrank: no scenario {scenario!r}; there are {', '.join(SCENARIOS)}", file=sys.stderr)
         return EXIT_USAGE
@@ -121,7 +126,10 @@ def demo(scenario: str | None, *, as_json: bool, seed: int | None, out: Path | N
 
 
 def judge(scenario: str, truth_file: Path, incidents: Path, seconds: float = 0.0) -> DemoOutcome:
-    """Compare what was done with what was concluded."""
+    """Compares the fault that was done with the incidents that were concluded; ``wrong`` has what does not fit.
+
+    truth_file: written by the guilty rank; incidents: incidents.jsonl of the run.
+    """
     try:
         found = json.loads(truth_file.read_text())
         truth = DemoTruth(rank=found["rank"], step=found["step"], kind=found["kind"], time=found.get("time"))

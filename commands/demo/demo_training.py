@@ -48,7 +48,10 @@ class PlannedFault:
         self.step = 0
 
     def strikes(self, kind: str) -> bool:
-        """True once, on the guilty rank, at the planned step; the truth is on disk before."""
+        """True once, on the guilty rank, at the planned step, if the fault is of this kind.
+
+        The truth is written before.
+        """
         if not self._mine or self._plan.kind != kind or self.step != self._plan.step:
             return False
         truth = {**asdict(self._plan), "pid": os.getpid(), "time": time.time()}
@@ -88,7 +91,7 @@ class Model(nn.Module):
         self.layers = nn.Sequential(nn.Linear(FEATURES, 128), nn.ReLU(), nn.Linear(128, 1))
 
     def forward(self, samples: torch.Tensor) -> torch.Tensor:
-        """Raises ValueError on the guilty rank, where that is its fault."""
+        """A forward pass. On the guilty rank, at its step, the fault strikes in it: ValueError, or it never returns."""
         if self._fault.strikes("sleep_in_forward"):
             time.sleep(3600)  # fault: sleep_in_forward
         if self._fault.strikes("gil_held"):
@@ -107,7 +110,7 @@ def spin() -> None:
 
 
 def train(plan: FaultPlan) -> None:
-    """The training loop."""
+    """Trains on gloo until the data end, or the planned fault strikes on its rank."""
     dist.init_process_group("gloo")
     fault = PlannedFault(plan, dist.get_rank())
     torch.manual_seed(0)
@@ -139,7 +142,7 @@ def train(plan: FaultPlan) -> None:
 
 
 def main() -> None:
-    """torchrun starts it once a rank."""
+    """Trains as one rank, with the plan in the file of ``--plan``; torchrun starts it once a rank."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--plan", type=Path, required=True)
     train(FaultPlan(**json.loads(parser.parse_args().plan.read_text())))

@@ -52,7 +52,10 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose(files: Sequence[str], *, driver: str | None, as_json: bool) -> int:
-    """The exit status: 0; 2 where a file cannot be read. driver: its version; None: as the logs say."""
+    """Prints the faults in these kernel logs. The exit status: 0; 2 where a file cannot be read.
+
+    driver: version of the NVIDIA driver; None: as the logs say.
+    """
     findings = Findings()
     status = unread = 0
     for name in files:
@@ -90,7 +93,10 @@ def _opened(name: str) -> Iterator[tuple[BinaryIO, float]]:
 
 
 def write_json(files: Sequence[str], findings: Findings, out: TextIO) -> None:
-    """The JSON form, piece by piece: there may be more of it than memory is for. Fields may be added, never renamed."""
+    """Writes the findings as JSON to ``out``, piece by piece: there may be more of it than memory is for.
+
+    Fields may be added, never renamed.
+    """
     head = {
         "schema": SCHEMA,
         "files": list(files),

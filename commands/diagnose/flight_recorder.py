@@ -48,7 +48,10 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose_flight_recorder(where: Sequence[Path], *, as_json: bool) -> int:
-    """The exit status: 0; 2 where there is no dump that can be read."""
+    """Prints whom the ranks wait for, by the dumps in these folders or files.
+
+    The exit status: 0; 2 where there is no dump that can be read.
+    """
     from ...diagnosis.flight_recorder.analysis import analyse
     from .flight_recorder_document import write_diagnosis
 
@@ -74,7 +77,7 @@ def diagnose_flight_recorder(where: Sequence[Path], *, as_json: bool) -> int:
 
 
 def read_dumps(files: Sequence[Path]) -> tuple[DumpFiles, list[RasFinding]]:
-    """Every dump that can be read, one file at a time, and what NCCL's RAS said beside them; the rest are notes."""
+    """Every dump that can be read, and what NCCL's RAS said beside them; what cannot be read is in the notes."""
     from ...diagnosis.flight_recorder.dump_files import MAX_JSON_BYTES, BadDump, DumpFiles
     from ...diagnosis.nccl_ras import BadRas, is_ras, parse_ras
 

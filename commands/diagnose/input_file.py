@@ -23,10 +23,10 @@ def bounded_lines(file: TextIO) -> Iterator[str]:
 
 
 def looks_like_json(first: str, suffix: str) -> bool:
-    """By the file's suffix, else by the first line's first character."""
+    """Whether a file holds JSON, by its suffix, else by its first line's first character."""
     return first.lstrip().startswith("{") or suffix in {".jsonl", ".json", ".ndjson"}
 
 
 def delimiter_of(header: str) -> str:
-    """A tab where the header has one, else a comma."""
+    """The delimiter of a table with this header: a tab where it has one, else a comma."""
     return "\t" if "\t" in header else ","

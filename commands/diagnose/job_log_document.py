@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 def write_job_log(found: JobLog) -> dict[str, Any]:
-    """What --json prints; docs/diagnose-job-log.md has its meaning."""
+    """The JSON document that ``--json`` prints; docs/diagnose-job-log.md has its meaning."""
     verdict = found.verdict
     failure = verdict.failure
     return {
@@ -123,6 +123,6 @@ def _progress(found: JobLog, progress: Progress | None) -> dict[str, Any] | None
 
 
 def time_of(group: StatementGroup) -> str | None:
-    """As the log writes it; None where its lines have no time."""
+    """The time of the group's first line, as the log writes it; None where its lines have no time."""
     stamp = group.first.line.own_stamp or group.first.line.stamp
     return stamp.text if stamp else None

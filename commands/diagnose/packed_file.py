@@ -37,20 +37,26 @@ _JUNK = bytes([*range(7), *range(14, 27), *range(28, 32), 127])
 
 @contextmanager
 def opened(name: str, path: Path) -> Iterator[BinaryIO]:
-    """Its bytes, unpacked. Raises OSError, and Unreadable for what cannot be unpacked, then or while it is read."""
+    """A context with the file's bytes, unpacked. name: what errors call it.
+
+    Raises OSError, and Unreadable for what cannot be unpacked, then or while it is read.
+    """
     with path.open("rb") as file:
         yield unpacked(name, file)
 
 
 @contextmanager
 def opened_text(name: str, path: Path) -> Iterator[io.TextIOWrapper]:
-    """The same as text; refused if it is none. Raises OSError and Unreadable."""
+    """A context with the file as text, unpacked. name: what errors call it.
+
+    Raises OSError, and Unreadable for what is no text or cannot be unpacked.
+    """
     with opened(name, path) as file:
         yield io.TextIOWrapper(text_only(name, file), encoding="utf-8", errors="replace")
 
 
 def unpacked(name: str, file: BinaryIO) -> io.BufferedReader:
-    """name: as it is told of. Raises Unreadable."""
+    """The file's bytes, unpacked as often as they are packed. name: what errors call it. Raises Unreadable."""
     buffered = _buffered(file)
     for _ in range(MOST_LAYERS):
         inner = _unpacking(name, buffered)
@@ -79,7 +85,7 @@ def _buffered(file: BinaryIO) -> io.BufferedReader:
 
 
 def without_suffix(name: str) -> str:
-    """``rank_3.log.gz`` -> ``rank_3.log``."""
+    """The name without the suffix of a packed file: ``rank_3.log.gz`` -> ``rank_3.log``."""
     return name[: -len(PurePath(name).suffix)] if PurePath(name).suffix.lower() in SUFFIXES else name
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def ranges(ranks: Iterable[int]) -> str:
-    """1,2,3,7 as "1-3,7"."""
+    """Ranks as ranges, sorted: 1,2,3,7 as "1-3,7"."""
     parts: list[list[int]] = []
     for rank in sorted(ranks):
         if parts and rank == parts[-1][1] + 1:

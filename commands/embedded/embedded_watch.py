@@ -55,7 +55,10 @@ SETTLE_S, LEAST_SETTLE_S = 1.0, 0.5
 
 
 def agent_settings(*, publishes: bool, kernel_log: str = "", withheld: frozenset[str] = frozenset()) -> AgentSettings:
-    """Of the agent beside a command: what incidents ask for stays here. publishes: to Kafka as well."""
+    """Settings of the agent beside a command: what incidents ask for stays here.
+
+    publishes: to Kafka as well. kernel_log: a file, "" the usual one. withheld: what does not leave the node.
+    """
     return AgentSettings(
         tell_people=publishes,
         requests_per_minute=REQUESTS_PER_MINUTE,
@@ -161,18 +164,21 @@ class EmbeddedWatch:
 
     @property
     def broken(self) -> str | None:
-        """Why nothing is watched any more, None while it works."""
+        """Why nothing is watched any more; None while it works."""
         return self._broken
 
     def wait(self) -> None:
-        """Sleep until the next turn is due or a rank's process changes state."""
+        """Sleeps until the next turn is due or a rank's process changes state."""
         if self._broken is None:
             self._agent.wait(TURN_S)
         else:
             time.sleep(TURN_S)
 
     def turn(self) -> None:
-        """Look once, conclude what can be concluded."""
+        """Looks once, and concludes what can be concluded.
+
+        Never raises: an error sets ``broken``, is said, and ends the watch.
+        """
         if self._broken is not None:
             return
         try:
@@ -204,7 +210,7 @@ class EmbeddedWatch:
             self._publish(TOPIC_FINDINGS, KEY_OF_PEOPLE, encode_payloads([finding]))
 
     def tell(self, name: EventName, *, mono_ns: int = 0, **attributes: str | int) -> None:
-        """Put an event of the job itself on the bus. mono_ns: when it happened; 0: now."""
+        """Puts an event of the job itself on the bus. mono_ns: when it happened; 0: now. Nothing once broken."""
         if self._broken is None:
             event = self._event(self._identity, name, attributes, mono_ns)
             for topic, priority in ((TOPIC_BLOCKS, Priority.RANK_EVENTS), (TOPIC_LOGS, Priority.COPIES)):
@@ -213,36 +219,39 @@ class EmbeddedWatch:
 
     # --- for the instances on other nodes (peers.Bench) ---------------------------------------------------------------
     def append(self, topic: str, key: str, value: bytes) -> None:  # it has come through that node's gate
-        """A message of another node; its texts have come through that node's gate."""
+        """Puts a message of another node on the bus; its texts have come through that node's gate."""
         self._publish(topic, key, value)
 
     def tell_of(self, node: str, name: EventName, **attributes: str | int) -> None:
-        """An event of another node's instance, as this one has seen it."""
+        """Puts an event about another node's instance on the bus, as this one has seen it."""
         event = self._event(replace(self._identity, node=node), name, attributes)
         for topic in (TOPIC_BLOCKS, TOPIC_LOGS):
             value = encode_payloads([event], is_copy=topic == TOPIC_LOGS)
             self._gate.publish(self._publish)(topic, self._identity.job, value)
 
     def show(self, incident: Incident) -> None:
-        """An incident that is judged elsewhere: it is shown here, and kept there."""
+        """Shows an incident that is judged, and kept, elsewhere."""
         self._on_foreign_incident(incident)
 
     def request(self, event: Event) -> None:
-        """Evidence that the judge asks this node for."""
+        """Hands the agent a request for evidence that the judge sent to this node."""
         self._agent.request(event)
 
     def rename(self, node: str) -> None:
-        """The judge knows another node of this name: agent and collectors go on under the new one."""
+        """Lets agent and collectors go on under another name, as the judge knows another node of theirs."""
         self._identity = replace(self._identity, node=node)
         self._agent.rename_node(node)
         self._reports.rename_node(node)
 
     def announce(self) -> None:
-        """Who has lost the beginning hears again which ranks are here."""
+        """Lets the agent tell again which ranks are here, for who has lost the beginning."""
         self._agent.announce()
 
     def wait_for_peers(self, seconds: float) -> None:
-        """After this node's command has ended: others end in the same moment, if they do."""
+        """Turns on for so long at most, until no other node is worth waiting for, then takes leave of them.
+
+        After this node's command has ended: others end in the same moment, if they do.
+        """
         deadline = time.monotonic() + seconds
         while self._broken is None and not self._peers.may_end() and time.monotonic() < deadline:
             self.turn()
@@ -258,7 +267,10 @@ class EmbeddedWatch:
         return Event(name=name, identity=identity, time_ns=time_ns, mono_ns=mono_ns, attributes=attributes)
 
     def settle(self, abnormal: bool) -> None:
-        """After the command ended: the ranks' last events, and the conclusions that waited for them."""
+        """Turns on after the command ended, for the ranks' last events and the conclusions that waited for them.
+
+        abnormal: it ended with an error, so there is more to wait for.
+        """
         began = time.monotonic()
         deadline = began + (SETTLE_S if abnormal else TURN_S)
         while True:
@@ -275,7 +287,7 @@ class EmbeddedWatch:
         return due_ns is not None and due_ns <= self._bus.now_ns() + int(seconds * 1e9)
 
     def close(self) -> None:
-        """Flush and close everything; says what failed."""
+        """Flushes and closes all parts, each in its turn; says what failed."""
         parts = (
             self._reports.close,
             self._agent.close,
@@ -292,7 +304,7 @@ class EmbeddedWatch:
                 self._say_once(f"at the end: {type(error).__name__}: {error}")
 
     def losses(self, started_ns: int) -> Losses:
-        """What was dropped, lost or not written; final after ``close``."""
+        """Counts of what was dropped, lost or not written; final after ``close``. started_ns: Unix, of the run."""
         begins_ns = started_ns
         if self._bus.trimmed:
             try:
@@ -356,5 +368,5 @@ class EmbeddedWatch:
 
 
 def with_job(identity: Identity, job: str) -> Identity:
-    """The identity of a job that we name."""
+    """The identity with this job's id, which is its run too where that is unknown."""
     return replace(identity, job=job, run=identity.run or job)

@@ -59,19 +59,22 @@ class Replayed:
     problems: list[str] = field(default_factory=list)
 
     def report(self, line: str) -> None:
-        """Each line once."""
+        """Adds a line to ``problems`` unless it is there."""
         if line not in self.problems:
             self.problems.append(line)
 
     @property
     def incidents(self) -> dict[str, IncidentDocument]:
-        """Last revision of each incident."""
+        """The last revision of each incident, by its id."""
         last = {str(revision.document["id"]): revision for revision in self.revisions}
         return {id_: read_incident(revision.document) for id_, revision in last.items()}
 
 
 def replay_run(directory: RunDirectory) -> Replayed:
-    """Run the operators over the capture. Raises Unusable when there is no capture."""
+    """Runs the operators over a run's capture, and over rings that were left behind; compares with what the run wrote.
+
+    Raises Unusable when there is no capture.
+    """
     replayed = Replayed()
     try:
         description = directory.read_run()
@@ -124,7 +127,10 @@ def replay_run(directory: RunDirectory) -> Replayed:
 
 
 def replay(path: Path, *, as_json: bool, out: Path | None) -> int:
-    """The command. Returns the exit code: 0, 1 when the incidents differ from the live run's, 2 when unusable."""
+    """Runs ``whichrank replay``: prints the incidents and writes them into a folder (``out``, or a new ``replay-N``).
+
+    The exit status: 0, 1 when the incidents differ from the live run's, 2 when unusable.
+    """
     directory = RunDirectory(path)
     try:
         replayed = replay_run(directory)
@@ -146,7 +152,7 @@ def replay(path: Path, *, as_json: bool, out: Path | None) -> int:
 
 
 def describe_comparison(replayed: Replayed) -> str:
-    """One sentence for people."""
+    """One sentence on how many incidents were found, and how they compare with those of the live run."""
     rings = f", {_count(replayed.rings_left, 'ring')} left behind read" if replayed.rings_left else ""
     what = f"{_count(len(replayed.incidents), 'incident')} in {_count(len(replayed.revisions), 'revision')}{rings}"
     return {

@@ -17,7 +17,10 @@ _NS = 1_000_000_000
 def write_account(
     account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, InterruptionCause]
 ) -> dict[str, Any]:
-    """One entry of "runs". Nanoseconds are whole and sum exactly; times are Unix seconds."""
+    """The account of one run as JSON data, an entry of "runs".
+
+    Nanoseconds are whole and sum exactly; times are Unix seconds.
+    """
     return {
         "run": account.run,
         "jobs": list(account.jobs),
@@ -55,7 +58,7 @@ def _downtime(downtime: Downtime) -> dict[str, int]:
 
 
 def write_together(all_runs: Together) -> dict[str, Any]:
-    """The entry "together": of all runs."""
+    """The accounts of all runs together as JSON data, the entry "together"."""
     return {
         "runs": all_runs.runs,
         "wall_ns": all_runs.wall_ns,
@@ -125,5 +128,5 @@ def _sort_of(interval: Interval) -> tuple[object, ...]:
 
 
 def share_of(part: int, whole: int) -> float | None:
-    """None: there is no whole."""
+    """Which share ``part`` is of ``whole``; None where that is 0."""
     return part / whole if whole else None

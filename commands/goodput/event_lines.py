@@ -23,7 +23,7 @@ class IntervalLines:
 
 
 def read_intervals(lines: Iterable[str]) -> IntervalLines | None:
-    """As operators tell them, with incidents among them; None where no line is one."""
+    """Intervals, with incidents among them, in JSON lines as operators tell them; None where no line is one."""
     records = [record for line in lines for record in _records(line)]
     if not any("interval" in record for record in records):
         return None
@@ -41,9 +41,10 @@ def read_intervals(lines: Iterable[str]) -> IntervalLines | None:
 
 
 def read_steps(lines: Sequence[str], *, until_s: float | None, job: str) -> list[Interval] | None:
-    """Of ml-goodput-measurement's records; None where no line is one. until_s: when a job that goes on was looked at.
+    """Intervals made of records of ml-goodput-measurement; None where no line is one.
 
-    Raises TypeError, ValueError or KeyError for an event without its time or number.
+    until_s: when a job that goes on was looked at. Raises TypeError, ValueError or KeyError for an event without its
+    time or number.
     """
     records = (record for line in lines for record in _records(line))
     steps = [record for record in records if ml_goodput_events.is_record(record)]

@@ -52,7 +52,7 @@ _COLUMNS = 72
 
 
 def report(found: GoodputInput, *, as_json: bool) -> None:
-    """Raises Unusable when there is nothing to account for."""
+    """Prints the accounts of all runs that were found. Raises Unusable when there is nothing to account for."""
     runs = runs_of(found.intervals)
     if not runs:
         raise Unusable(f"{found.where}: no second is accounted for: no step, no process was seen")
@@ -88,7 +88,7 @@ def _problems(intervals: Iterable[Interval]) -> list[str]:
 
 
 def causes_of(intervals: Iterable[Interval], incidents: Iterable[IncidentDocument]) -> dict[str, InterruptionCause]:
-    """By key of the finding that parts are charged to: the incident that it opened, or its kind alone."""
+    """What interruptions are charged to, by key of the finding: the incident that it opened, or its kind alone."""
     by_id = {incident.id: incident for incident in incidents}
     causes: dict[str, InterruptionCause] = {}
     for interval in intervals:
@@ -254,12 +254,12 @@ def _words(bucket: TimeBucket) -> str:
 
 
 def percent(share: float | None) -> str:
-    """share: 0 to 1; None is "unknown"."""
+    """A share from 0 to 1 in per cent with two decimals; "unknown" for None."""
     return "unknown" if share is None else f"{100 * share:.2f} %"
 
 
 def duration(ns: int) -> str:
-    """Milliseconds, seconds, minutes or hours, whichever reads best."""
+    """Nanoseconds as milliseconds, seconds, minutes or hours, whichever reads best."""
     seconds = ns / _NS
     if 0 < ns < _NS:
         return f"{1000 * seconds:.3g} ms"

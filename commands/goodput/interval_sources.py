@@ -39,7 +39,10 @@ class GoodputInput:
 
 
 def of_run(path: Path | None) -> GoodputInput:
-    """The operators once more over what the run has captured. None: the newest run. Raises Unusable."""
+    """Intervals and incidents by the operators once more over a run's capture. path None: the newest run.
+
+    Raises Unusable.
+    """
     directory = RunDirectory(path or newest_run())
     replayed = replay_run(directory)
     return GoodputInput(
@@ -52,7 +55,10 @@ def of_run(path: Path | None) -> GoodputInput:
 
 
 def of_kafka(brokers: str, pairs: Sequence[str], config: Path | None) -> GoodputInput:
-    """As far back as retention has left findings. Raises KafkaTrouble, SettingsError."""
+    """Intervals and incidents on Kafka, as far back as retention has left them.
+
+    pairs: settings as KEY=VALUE. Raises KafkaTrouble, SettingsError.
+    """
     settings, _ = load_settings(TopicsOptions, {"kafka": brokers}, config, pairs)
     client = make_client(settings.kafka_settings())
     found = GoodputInput(where=f"Kafka at {brokers}", kind=KAFKA)
@@ -70,7 +76,10 @@ def of_kafka(brokers: str, pairs: Sequence[str], config: Path | None) -> Goodput
 
 
 def of_file(path: Path, *, until_s: float | None, reference_step_s: float | None) -> GoodputInput:
-    """JSON lines of one of the three kinds; other lines are passed over, and counted. Raises Unusable."""
+    """Intervals in a file of JSON lines of one of the three kinds; other lines are passed over. Raises Unusable.
+
+    until_s: when a job that goes on was looked at; reference_step_s: a step's length, for the source's own figure.
+    """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = list(bounded_lines(file))

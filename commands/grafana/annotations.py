@@ -34,7 +34,11 @@ class Annotations:
         return len(self._waiting)
 
     def take(self, revisions: Revisions, now: float) -> None:
-        """now: Unix seconds."""
+        """Queues each incident's newest revision to be annotated; too old ones, and those beyond the bound, are
+        counted.
+
+        now: Unix seconds.
+        """
         for incident, told in revisions:
             if told < now - self._max_age_s:
                 self.counts["old"] += 1
@@ -46,7 +50,10 @@ class Annotations:
                 self.counts["dropped"] += 1
 
     def put(self, most: int) -> int:
-        """Up to ``most`` of them; how many were done with. Raises GrafanaTrouble: it does not answer, try again."""
+        """Writes up to ``most`` waiting incidents as annotations, the oldest first; returns how many were done with.
+
+        Refused ones are counted. Raises GrafanaTrouble: it does not answer, try again.
+        """
         done = 0
         for identifier in _first(self._waiting, most):
             incident = self._waiting[identifier]

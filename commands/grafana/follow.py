@@ -35,7 +35,10 @@ ONCE_S = 60.0
 
 
 def follow(options: AnnotateOptions, *, once: bool) -> int:
-    """The exit status. Raises Unusable."""
+    """Reads incidents and keeps annotations as they stand, until SIGTERM; once: to the end of what is there.
+
+    The exit status. Raises Unusable where it cannot start.
+    """
     logger = logging.getLogger("whichrank")
     logger.addHandler(SayHandler())
     logger.propagate = False

@@ -23,7 +23,10 @@ _EXPORTED = {
 def synchronise(
     url: str, *, token: str, organization: int | None, use: Iterable[str], make: Iterable[str], dry_run: bool
 ) -> None:
-    """Raises Unusable."""
+    """Shows how a Grafana differs from what is wanted, and unless ``dry_run`` makes it so. Raises Unusable.
+
+    use: TYPE=UID of data sources that are there; make: TYPE=URL of those to be made.
+    """
     try:
         from ...grafana.desired import INSTEAD, TYPES, desired, for_grafana
         from ...grafana.site import GrafanaSite, GrafanaTrouble
@@ -61,7 +64,10 @@ def synchronise(
 
 
 def export(folder: Path, *, force: bool) -> None:
-    """Raises Unusable."""
+    """Writes the provisioning files into a folder. force: also over files that are there and differ.
+
+    Raises Unusable.
+    """
     files: dict[Path, bytes] = {}
     for source, target in _EXPORTED.items():
         path = _PACKAGE / source

@@ -22,7 +22,7 @@ BEGINNING = FeedPosition()
 
 
 def write_position(position: FeedPosition) -> str:
-    """JSON, as all releases have it."""
+    """The position as JSON, in the form of all releases."""
     if position.file:
         return json.dumps({"file": position.file, "offset": position.byte})
     if position.topic or position.offsets:
@@ -31,7 +31,7 @@ def write_position(position: FeedPosition) -> str:
 
 
 def read_position(text: str | bytes) -> FeedPosition:
-    """The beginning, where it is none."""
+    """The position in a JSON text; BEGINNING where it is none."""
     try:
         found = json.loads(text)
         return FeedPosition(

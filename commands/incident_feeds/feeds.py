@@ -30,7 +30,7 @@ class Feed(Protocol):
     unreadable: int
 
     def read(self, wait_s: float) -> Revisions:
-        """What has come since, with the time of each (Unix seconds); waits up to ``wait_s`` for something.
+        """Revisions that have come since, with the time of each (Unix seconds); waits up to ``wait_s`` for one.
 
         Raises KafkaTrouble, Unusable.
         """
@@ -38,16 +38,16 @@ class Feed(Protocol):
 
     @property
     def position(self) -> FeedPosition:
-        """Behind what ``read`` has given."""
+        """The position behind what ``read`` has given."""
         ...
 
     @property
     def is_caught_up(self) -> bool:
-        """All that was there at the last look has been read."""
+        """Whether all that was there at the last look has been read."""
         ...
 
     def close(self) -> None:
-        """The next ``read`` connects again."""
+        """Lets go of connections; the next ``read`` connects again."""
 
 
 class KafkaFeed:
@@ -64,7 +64,10 @@ class KafkaFeed:
         self._consumer: Consumer | None = None
 
     def read(self, wait_s: float) -> Revisions:
-        """What is no incident is counted. Raises KafkaTrouble; the next call connects anew."""
+        """Revisions that have come since, with the time of each (Unix seconds); waits up to ``wait_s`` for something.
+
+        What is no incident is counted. Raises KafkaTrouble; the next call connects anew.
+        """
         consumer = self._connected()
         found: Revisions = []
         try:
@@ -82,11 +85,14 @@ class KafkaFeed:
 
     @property
     def position(self) -> FeedPosition:
-        """With the topic's identity: offsets of another topic of that name mean nothing."""
+        """The position behind what was read, with the topic's identity.
+
+        Offsets of another topic of that name mean nothing.
+        """
         return FeedPosition(topic=self._topic, offsets=dict(self._next))
 
     def close(self) -> None:
-        """What was read stays read."""
+        """Ends the connection; the next ``read`` goes on where it was."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -144,7 +150,10 @@ class FolderFeed:
         self.is_caught_up = False
 
     def read(self, wait_s: float) -> Revisions:
-        """Raises Unusable."""
+        """Revisions in the file's next whole lines, with the time of each (Unix seconds). Never waits.
+
+        Raises Unusable.
+        """
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -166,11 +175,14 @@ class FolderFeed:
 
     @property
     def position(self) -> FeedPosition:
-        """With the file's identity: a byte of another file of that name means nothing."""
+        """The position behind what was read, with the file's identity.
+
+        A byte of another file of that name means nothing.
+        """
         return FeedPosition(file=self._identity(), byte=self._offset)
 
     def close(self) -> None:
-        """Nothing is held open between looks."""
+        """Does nothing: nothing is held open between looks."""
         pass
 
     def _identity(self) -> str:

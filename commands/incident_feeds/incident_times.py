@@ -8,13 +8,16 @@ from ...telemetry.incident_document import IncidentDocument
 
 
 def told_at(incident: IncidentDocument) -> float:
-    """The newest time that a revision knows of itself, Unix seconds."""
+    """The newest time (Unix seconds) that a revision knows of itself; 0.0 none."""
     times = incident.times
     return max(at or 0.0 for at in (times.onset_s, times.detected_s, times.attributed_s, times.resolved_s))
 
 
 def held_until(incident: IncidentDocument) -> float:
-    """Until when it waits for a cause that several jobs may share, Unix seconds; 0.0 it does not, inf nobody knows."""
+    """Until when (Unix seconds) a page waits for a cause that several jobs may share.
+
+    0.0 it does not, inf nobody knows.
+    """
     if incident.hold is None:
         return 0.0
     return math.inf if incident.hold.until_s is None else incident.hold.until_s

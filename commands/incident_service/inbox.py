@@ -57,14 +57,17 @@ class IncidentInbox:
         self._db.execute(f"PRAGMA user_version = {version}")
 
     def close(self) -> None:
-        """Nothing can be asked of it afterwards."""
+        """Closes the file and gives the folder free; the inbox cannot be used afterwards."""
         with self._mutex:
             self._db.close()
             os.close(self._lock)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, and nobody else in between. Inside of another one it is a part of that."""
+        """A context of which all is kept or nothing, with nobody else in between.
+
+        Inside of another one it is a part of that.
+        """
         with self._mutex:
             if self._db.in_transaction:
                 yield
@@ -78,7 +81,7 @@ class IncidentInbox:
                 raise
 
     def position(self) -> FeedPosition:
-        """Where reading goes on, as the feed has said it."""
+        """The position at which reading goes on; BEGINNING where nothing was read."""
         found = self._fact("position")
         return BEGINNING if found is None else read_position(found)
 
@@ -121,10 +124,10 @@ class IncidentInbox:
 
 
 def pack_incident(incident: IncidentDocument) -> str:
-    """As a column holds it."""
+    """The incident as JSON text, as a column holds it."""
     return json.dumps(write_incident(incident), separators=(",", ":"))
 
 
 def unpack_incident(packed: str) -> IncidentDocument:
-    """Raises ValueError for what is no JSON."""
+    """The incident that ``pack_incident`` packed. Raises ValueError for what is no JSON."""
     return read_incident(json.loads(packed))

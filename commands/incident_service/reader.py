@@ -27,7 +27,7 @@ class IncidentReader:
         self._said = ""
 
     def read(self) -> bool:
-        """One look. False: what is read does not answer; said once."""
+        """Reads once, and hands what has come to ``take``. False: what is read does not answer, which is said once."""
         try:
             revisions = self.feed.read(self._look_s)
         except (KafkaTrouble, Unusable) as error:
@@ -43,7 +43,7 @@ class IncidentReader:
         return True
 
     def run(self, ending: EndRequest, turn: Callable[[], bool]) -> bool:
-        """Read and turn until it is to end, or ``turn`` says that it cannot go on; whether it could to the end."""
+        """Reads and turns until it is to end. False: ``turn`` said before that it cannot go on."""
         pause_s = self._look_s
         while not ending.asked:
             read = self.read()

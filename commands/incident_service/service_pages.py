@@ -23,11 +23,11 @@ class FeedHealth:
     unreadable: int
 
     def holds_up(self) -> bool:
-        """Whether it cannot do its work, although it reads."""
+        """Whether the service cannot do its work, although it reads."""
         return False
 
     def page(self, good: bool, idle_s: float) -> str:
-        """JSON of the page. idle_s: since the last turn."""
+        """The JSON text of the health page. good: whether all is well; idle_s: seconds since the last turn."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ class ServicePages(PageServer, Generic[Health]):
 
 
 def feed_gauges(prefix: str, health: FeedHealth) -> Iterator[Metric]:
-    """prefix: of the metrics' names, as ``whichrank_notify``."""
+    """Metrics on whether all was read, and what is read answers. prefix: of their names, as ``whichrank_notify``."""
     yield GaugeMetricFamily(
         f"{prefix}_caught_up", "1 when every incident that is there was read", value=float(health.caught_up)
     )
@@ -65,7 +65,7 @@ def feed_gauges(prefix: str, health: FeedHealth) -> Iterator[Metric]:
 
 
 def unreadable_counter(prefix: str, health: FeedHealth) -> Metric:
-    """prefix: of the metric's name."""
+    """The metric of messages or lines that are no incident. prefix: of its name, as ``whichrank_notify``."""
     return CounterMetricFamily(
         f"{prefix}_unreadable", "messages or lines that are no incident", value=health.unreadable
     )

@@ -28,24 +28,25 @@ class IncidentService(Protocol):
     """What ``serve`` runs: one of the two, until it is to end. Both return the exit status."""
 
     def run(self, ending: EndRequest) -> int:
-        """Until SIGTERM."""
+        """Serves until SIGTERM; the exit status."""
         ...
 
     def run_once(self, ending: EndRequest) -> int:
-        """To the end of what is there now."""
+        """Works to the end of what is there now; the exit status."""
         ...
 
     def page_server(self, address: str) -> PageServer:
-        """Its health at HOST:PORT. Raises OSError when the address cannot be had."""
+        """A server of its health pages at HOST:PORT. Raises OSError when the address cannot be had."""
         ...
 
 
 def serve(
     make: Callable[[contextlib.ExitStack], IncidentService], name: str, state: Path, *, health: str, once: bool
 ) -> int:
-    """The exit status. name: of the command. state: its folder. health: HOST:PORT of the pages, "" none.
+    """Makes a service and runs it, until SIGTERM or (once) to the end of what is there; the exit status.
 
-    make: raises OSError, sqlite3.Error, Unusable, ValueError, KafkaTrouble for what it cannot start with.
+    name: of the command. state: its folder. health: HOST:PORT of the pages, "" none. make: raises OSError,
+    sqlite3.Error, Unusable, ValueError, KafkaTrouble for what it cannot start with; that is said in one line.
     """
     listen()
     ending = EndRequest()
@@ -77,7 +78,10 @@ def serve(
 def open_feed(
     options: KafkaOptions, folder: Path | None, position: FeedPosition, name: str
 ) -> tuple[Feed, Client | None]:
-    """The run's folder, or without one the topic with the client that reads it. Raises Unusable, KafkaTrouble."""
+    """A feed of the run's folder, or without one of the topic, with the client that reads it.
+
+    name: of the service. Raises Unusable, KafkaTrouble.
+    """
     if folder is not None:
         return FolderFeed(folder, position), None
     client = make_client(options.kafka_settings(client_id=f"whichrank-{name}"))
@@ -85,7 +89,7 @@ def open_feed(
 
 
 def listen() -> None:
-    """What parts of whichrank log is for people, each line once."""
+    """Lets what parts of whichrank log be said to people, each line once."""
     logger = logging.getLogger("whichrank")
     logger.addHandler(SayHandler())
     logger.propagate = False

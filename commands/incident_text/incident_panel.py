@@ -18,7 +18,7 @@ _BOLD = frozenset({"who", "because"})
 
 
 def incident_panel(incident: IncidentDocument) -> RenderableType:
-    """The whole incident in a box."""
+    """The whole incident in a box, for a terminal."""
     view = incident_view(incident)
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)

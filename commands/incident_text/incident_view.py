@@ -125,12 +125,12 @@ class IncidentView:
 
     @property
     def who_or_nobody(self) -> str:
-        """``who``, in words where nobody is suspected, too."""
+        """``who``, or words for nobody where nobody is suspected."""
         return self.who or NOBODY
 
     @property
     def verdict(self) -> str:
-        """``rank 2 (pid 4711) died``."""
+        """Who and what: ``rank 2 (pid 4711) died``."""
         return " ".join(filter(None, (self.who, self.what)))
 
     @property
@@ -146,39 +146,39 @@ class IncidentView:
 
     @property
     def seen_after_s(self) -> float | None:
-        """From its onset to the first word of it, seconds; None where one of them is not known."""
+        """Seconds from the onset until the incident was detected; None where one of them is not known."""
         onset_s, detected_s = self.times.onset_s, self.times.detected_s
         return max(0.0, detected_s - onset_s) if onset_s and detected_s else None
 
     @property
     def victim_words(self) -> str:
-        """``3: ranks 0-2``; "" where nobody waits or fell with it."""
+        """How many ranks wait or fell with it, and which: ``3: ranks 0-2``; "" for none."""
         count = self.victims.count
         return f"{count}: rank{'s' if count != 1 else ''} {self.victims.ranks}" if count else ""
 
     @property
     def seen_words(self) -> str:
-        """``7 of 8 ranks``; "" where it is not known."""
+        """How much of the job was seen: ``7 of 8 ranks``; "" where it is not known."""
         seen = self.coverage.ranks_seen
         return "" if seen is None else f"{seen} of {self.coverage.ranks_expected} ranks"
 
     @property
     def confidence_words(self) -> str:
-        """Two digits; "" where it is not told."""
+        """The confidence with two digits; "" where it is not told."""
         return "" if self.confidence is None else f"{self.confidence:.2f}"
 
     def job_facts(self, *names: str) -> str:
-        """``name train.py, id 4711``: of the fields of these names, those that are known."""
+        """Those of the job's fields of these names that are known: ``name train.py, id 4711``."""
         return ", ".join(f"{name} {value}" for name in names if (value := getattr(self.job, name)))
 
     def first_bad_facts(self, *names: str) -> str:
-        """``step 7, operation all_reduce``: of the fields of these names, those that are known."""
+        """Those of the first bad place's fields of these names that are known: ``step 7, operation all_reduce``."""
         told = ((name, getattr(self.first_bad, name)) for name in names)
         return ", ".join(f"{name} {value}" for name, value in told if value is not None)
 
 
 def incident_view(incident: IncidentDocument) -> IncidentView:
-    """All that is shown of a revision."""
+    """All that is shown of a revision, as facts and finished sentences."""
     advice, label, cost = incident.advice, incident.label, incident.cost
     return IncidentView(
         id=incident.id,
@@ -231,7 +231,10 @@ def incident_view(incident: IncidentDocument) -> IncidentView:
 
 
 def printable(text: str) -> str:
-    """Texts of exceptions and names may hold anything: what would move the cursor or break a line becomes a space."""
+    """The text with a space for each character that would move the cursor or break a line.
+
+    Texts of exceptions and names may hold anything.
+    """
     return "".join(c if c.isprintable() else " " for c in text.replace(EMOJI_SELECTOR, ""))
 
 
@@ -241,14 +244,14 @@ def headline(incident: IncidentDocument) -> str:
 
 
 def incident_line(incident: IncidentDocument) -> str:
-    """One plain line for logs."""
+    """The incident as one plain line for logs: severity, change, kind, headline and id."""
     view = incident_view(incident)
     what = f"[{view.severity}] {view.change or view.state} {view.kind}"
     return printable(f"{what}: {view.headline} (incident {view.id})")
 
 
 def describe_suspects(suspects: Sequence[SuspectEntry]) -> str:
-    """``rank 2 (pid 4711)``, some joined by `` or ``; empty when there is nobody to suspect.
+    """The suspects in words: ``rank 2 (pid 4711)``, some joined by `` or ``; "" when there is nobody.
 
     Many ranks: ``one or more of ranks 96-127 (node-12 and 3 more nodes)``.
     """
@@ -293,7 +296,7 @@ def _phase_words(where: CodePlace) -> str:
 
 
 def describe_kind(incident: IncidentDocument) -> str:
-    """What happened, in a sentence that goes on after its suspects."""
+    """What happened, in words that go on after the suspects: "died"."""
     kind = word_of(incident.kind)
     if not incident.suspects and kind in SENTENCES_OF_NOBODY:
         return SENTENCES_OF_NOBODY[kind] if incident.first_bad.group is not None else ALL_STAND
@@ -326,7 +329,7 @@ def short_device(device: str) -> str:
 
 
 def places_of(view: IncidentView) -> dict[str, str]:
-    """Where the suspects are, as far as it is known, and who is there."""
+    """By place in the program where suspects are, who is there, in words; unknown places are left out."""
     there: dict[str, list[SuspectRow]] = {}
     for row in view.suspects:
         if row.where:
@@ -340,9 +343,9 @@ def _who_is_there(rows: Sequence[SuspectRow]) -> str:
 
 
 def cleared_words(cleared: Sequence[RuledOutEntry]) -> list[str]:
-    """A line for each reason, with all ranks that share it: of a large job, thousands say the same.
+    """Who only looks guilty and why not: a line for each reason, with all ranks that share it.
 
-    Errors that differ only in the port of a connection are the same.
+    Of a large job, thousands say the same. Errors that differ only in the port of a connection are the same.
     """
     shared: dict[str, list[RuledOutEntry]] = {}
     for item in cleared:

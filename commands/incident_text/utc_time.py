@@ -7,7 +7,7 @@ from typing import Any
 
 
 def when(seconds: Any) -> str:
-    """``2026-11-22 20:35:01`` of Unix seconds, UTC; "unknown" for what is none."""
+    """Unix seconds as ``2026-11-22 20:35:01`` in UTC; "unknown" for what is none."""
     if not isinstance(seconds, int | float):
         return "unknown"
     try:

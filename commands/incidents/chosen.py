@@ -32,16 +32,16 @@ class Chosen:
 
     @property
     def last(self) -> IncidentDocument:
-        """What is said of it by now."""
+        """The incident's last revision."""
         return self.revisions[-1]
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Its own first, then those of what was merged into it: evidence was asked for under each."""
+        """The incident's own id, then those of what was merged into it: evidence was asked for under each."""
         return tuple(incident.id for incident in (self.last, *self.merged))
 
     def suspects(self) -> list[SuspectEntry]:
-        """Of the incident and of those that are part of it, each once."""
+        """Suspects of the incident and of those that were merged into it, each once."""
         found: dict[tuple[str, str, int | None], SuspectEntry] = {}
         for incident in (self.last, *self.merged):
             for suspect in incident.suspects:
@@ -56,7 +56,7 @@ class IncidentSource(Protocol):
     problems: list[str]
 
     def revisions(self) -> list[IncidentDocument]:
-        """All there are, in the order in which they were concluded. Raises Unusable, KafkaTrouble."""
+        """All revisions there are, in the order in which they were concluded. Raises Unusable, KafkaTrouble."""
         ...
 
     def follow(self) -> Iterator[list[IncidentDocument]]:
@@ -70,18 +70,18 @@ class IncidentSource(Protocol):
         ...
 
     def run(self) -> RunDescription | None:
-        """run.json; None where there is none."""
+        """What run.json says of the run; None where there is none."""
         ...
 
     def label(self, incident: IncidentDocument, label: PeopleLabel) -> None:
-        """Keep what a person says of this incident. Raises Unusable, KafkaTrouble."""
+        """Keeps what a person says of this incident. Raises Unusable, KafkaTrouble."""
         ...
 
 
 def choose(revisions: Sequence[IncidentDocument], wanted: str) -> Chosen:
-    """The incident of an id or of its beginning; of one that was merged, the one that took it over.
+    """The incident with this id or beginning of one; of one that was merged, the one that took it over.
 
-    Raises Unusable.
+    Raises Unusable where there is none or several.
     """
     by_id: dict[str, list[IncidentDocument]] = {}
     for incident in revisions:
@@ -109,7 +109,10 @@ def _merged_into(id_: str, by_id: dict[str, list[IncidentDocument]]) -> list[Inc
 
 
 def belongs(name: str, chosen: Chosen) -> bool:
-    """Whether a file is of this incident: asked for by it, or of a suspect, or a stack of one who waited meanwhile."""
+    """Whether a kept file (its name) is of this incident.
+
+    Asked for by it, or of a suspect, or a stack of one who waited meanwhile.
+    """
     if name.startswith(tuple(f"{id_}-" for id_ in chosen.ids)):
         return True
     attempts = {str(incident.job.attempt) for incident in (chosen.last, *chosen.merged)}

@@ -64,7 +64,7 @@ class Missing:
 
 
 def arrange(files: Iterable[KeptFile], chosen: Chosen) -> list[ArchiveEntry]:
-    """Evidence by rank and node; dumps together and unpacked, as analysers want them. In order of paths.
+    """Evidence by rank and node, dumps together and unpacked, as analysers want them; in order of paths.
 
     What is there twice (a stack that the agent took by itself, and in answer to a request) is taken once.
     """
@@ -109,13 +109,16 @@ def _places(file: KeptFile) -> Iterator[ArchiveEntry]:
 
 
 def without_secrets(file: KeptFile) -> KeptFile:
-    """The file as it may go to somebody else; empty if nobody can look into it. An earlier release may have kept it."""
+    """The file as it may go to somebody else: an earlier release may have kept secrets in it.
+
+    Its content is empty if nobody can look into it.
+    """
     form = next((form for end, form in _FORMS if file.name.endswith(end)), "text")
     return replace(file, content=pack_again(file.content, form))
 
 
 def find_missing(chosen: Chosen, entries: Iterable[ArchiveEntry]) -> list[Missing]:
-    """What an incident of this kind asks for, and is not there."""
+    """The evidence that an incident of this kind asks for and that is not among the entries, with the reason."""
     incident, there = chosen.last, list(entries)
     kind = incident.kind
     if not isinstance(kind, Kind):  # of a later release

@@ -27,7 +27,12 @@ MANIFEST = "manifest.json"
 
 
 def export_incident(source: IncidentSource, wanted: str, *, out: Path | None, force: bool, as_json: bool) -> None:
-    """Raises Unusable, KafkaTrouble."""
+    """Writes the archive of an incident (id or beginning of one), and prints what is in it.
+
+    Raises Unusable, KafkaTrouble.
+
+    out None: ./incident-ID.tar.gz; force: over one that is there.
+    """
     chosen = choose(source.revisions(), wanted)
     id_ = chosen.last.id
     path = out or Path(f"incident-{id_}.tar.gz")
@@ -60,7 +65,10 @@ def export_incident(source: IncidentSource, wanted: str, *, out: Path | None, fo
 
 
 def pack(folder: str, entries: Iterable[ArchiveEntry], time_s: int) -> bytes:
-    """A .tar.gz that depends on nothing but these: no owner, no clock, files in order of their paths."""
+    """The entries as bytes of a .tar.gz, below ``folder``, that depends on nothing but these: no owner, no clock.
+
+    time_s: of all files, Unix seconds; they are in order of their paths.
+    """
     raw = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) as packed,

@@ -36,7 +36,10 @@ class KafkaSource:
         self.problems: list[str] = []
 
     def revisions(self) -> list[IncidentDocument]:
-        """Each once, by onset: those of several partitions have no common order. Raises KafkaTrouble."""
+        """All revisions that retention has left, each once, by onset: several partitions have no common order.
+
+        Raises KafkaTrouble.
+        """
         found: dict[tuple[str, int], IncidentDocument] = {}
         for message in read_whole(self._client, TOPIC_INCIDENTS):
             for incident in self._incidents(message):
@@ -44,7 +47,10 @@ class KafkaSource:
         return sorted(found.values(), key=lambda incident: (incident.times.onset_s, incident.revision))
 
     def follow(self) -> Iterator[list[IncidentDocument]]:
-        """The topic from its beginning, as something may have come since ``revisions``; without end."""
+        """Revisions from the topic's beginning on, as something may have come since ``revisions``; without end.
+
+        An empty list now and then. Raises KafkaTrouble.
+        """
         reader = self._client.consumer(committed_only=True)
         try:
             partitions = [(TOPIC_INCIDENTS, number) for number in reader.partitions(TOPIC_INCIDENTS)]
@@ -65,7 +71,10 @@ class KafkaSource:
                 yield read_incident(payload.document)
 
     def evidence(self, chosen: Chosen) -> list[KeptFile]:
-        """Pieces are put together; what is too much, or in parts only, is a problem. Raises KafkaTrouble."""
+        """Evidence that agents sent for this incident, its pieces put together. Raises KafkaTrouble.
+
+        What is too much, or in parts only, is a problem.
+        """
         job = chosen.last.job.id or ""
         since_ns = int((chosen.last.times.onset_s - _BEFORE_S) * _S)
         pieces: list[EvidencePiece] = []
@@ -91,11 +100,11 @@ class KafkaSource:
         return [*(KeptFile(name=kept_name(file), content=file.content) for file in files), *stacks.values()]
 
     def run(self) -> RunDescription | None:
-        """None: no topic describes a run."""
+        """Always None: no topic describes a run."""
         return None
 
     def label(self, incident: IncidentDocument, label: PeopleLabel) -> None:
-        """A finding that the processors read. Raises KafkaTrouble."""
+        """Sends what a person says as a finding that the processors read. Raises KafkaTrouble."""
         send_label(self._client, label, incident.cluster or "")
 
 

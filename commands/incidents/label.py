@@ -30,7 +30,10 @@ _SEND_S = 30.0
 
 
 def label_incident(source: IncidentSource, wanted: str, *, cause: str, wrong: bool, as_json: bool) -> None:
-    """cause: "node=NAME", or any word. wrong: what the incident says is not so. Raises Unusable, KafkaTrouble."""
+    """Keeps what a person says an incident was, and prints that. Raises Unusable, KafkaTrouble.
+
+    wanted: id or beginning of one. cause: "node=NAME", or any word. wrong: what the incident says is not so.
+    """
     if not cause and not wrong:
         raise Unusable("nothing is said: --cause WHAT (as node=NAME, application), or --wrong")
     incident = choose(source.revisions(), wanted).last
@@ -41,7 +44,10 @@ def label_incident(source: IncidentSource, wanted: str, *, cause: str, wrong: bo
 
 
 def acknowledge(source: IncidentSource, wanted: str, *, as_json: bool) -> None:
-    """Somebody is at it. Raises Unusable, KafkaTrouble."""
+    """Keeps that somebody is at the incident, and prints that. Raises Unusable, KafkaTrouble.
+
+    wanted: id or beginning of one.
+    """
     incident = choose(source.revisions(), wanted).last
     label = replace(_label_of(incident), acknowledged=_handled(""), closed=None)
     _keep(
@@ -50,9 +56,9 @@ def acknowledge(source: IncidentSource, wanted: str, *, as_json: bool) -> None:
 
 
 def close(source: IncidentSource, wanted: str, *, because: str, as_json: bool) -> None:
-    """Nobody needs to look any more. Whether what it tells of is over stays the operators' word (``state``).
+    """Keeps that nobody needs to look at the incident any more, and prints that. Raises Unusable, KafkaTrouble.
 
-    Raises Unusable, KafkaTrouble.
+    Whether what it tells of is over stays the operators' word (``state``). wanted: id or beginning of one.
     """
     incident = choose(source.revisions(), wanted).last
     over = "" if incident.state is not IncidentState.OPEN else "; what it tells of is not over"
@@ -86,12 +92,12 @@ def _keep(
 
 
 def send_label(client: Client, label: PeopleLabel, cluster: str) -> None:
-    """Raises KafkaTrouble."""
+    """Sends what a person says of an incident to where operators read it. Raises KafkaTrouble."""
     send_of_people(client, finding_of(label, cluster))
 
 
 def send_of_people(client: Client, finding: Finding) -> None:
-    """What a person says, to where operators read it. Raises KafkaTrouble."""
+    """Sends a finding that a person made to where operators read it, and waits for the answer. Raises KafkaTrouble."""
     answers: list[KafkaTrouble | None] = []
 
     def note(sent: Sent | None, trouble: KafkaTrouble | None) -> None:
@@ -110,7 +116,7 @@ def send_of_people(client: Client, finding: Finding) -> None:
 
 
 def who() -> str:
-    """Who says it: the user's name on this machine."""
+    """The user's name on this machine, as who says something; "uid N" where it has none."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container without a user

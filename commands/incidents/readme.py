@@ -17,7 +17,10 @@ _INDENT = 12
 
 
 def readme(chosen: Chosen, run: RunDescription | None, files: Iterable[str], missing: Sequence[str]) -> str:
-    """The text; files and missing: a line each."""
+    """The incident as plain text for a ticket. files, missing: lines on what is in the archive and what is not.
+
+    run: None where nothing is known of the run.
+    """
     view = incident_view(chosen.last)
     lines = [
         f"Incident {view.id}, revision {view.revision}: {view.severity}, {view.state}",

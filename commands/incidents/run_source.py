@@ -32,7 +32,10 @@ class RunSource:
         self.problems: list[str] = []
 
     def revisions(self) -> list[IncidentDocument]:
-        """With what people have said since. Raises Unusable where there is no file that can be read."""
+        """All revisions in the run's file, with what people have said since.
+
+        Raises Unusable where there is no file that can be read.
+        """
         path = self._directory.incidents
         try:
             lines = list(read_lines(path))
@@ -52,7 +55,10 @@ class RunSource:
         return with_labels(documents, labels)
 
     def follow(self) -> Iterator[list[IncidentDocument]]:
-        """Until run.json says that the run has ended, and what it wrote by then is read."""
+        """Revisions as they come, until run.json says that the run has ended, and what it wrote by then is read.
+
+        An empty list now and then.
+        """
         path, read = self._directory.incidents, 0
         while True:
             has_ended = self._has_ended()
@@ -63,7 +69,10 @@ class RunSource:
             time.sleep(FOLLOW_PERIOD_S)
 
     def evidence(self, chosen: Chosen) -> list[KeptFile]:
-        """Of all nodes whose folders lie here; what is too much, or gone meanwhile, is a problem."""
+        """Evidence for this incident of all nodes whose folders lie here.
+
+        What is too much, or gone meanwhile, is a problem.
+        """
         files: list[KeptFile] = []
         left_bytes = MAX_BYTES
         for folder in (self._directory.evidence, *sorted(self._directory.path.glob(f"node-*/{EVIDENCE_FOLDER}"))):
@@ -85,7 +94,7 @@ class RunSource:
         return files
 
     def run(self) -> RunDescription | None:
-        """None where run.json cannot be read, which is a problem."""
+        """What run.json says; None where it cannot be read, which is a problem."""
         try:
             return self._directory.read_run()
         except Unusable as unusable:
@@ -93,7 +102,7 @@ class RunSource:
             return None
 
     def label(self, incident: IncidentDocument, label: PeopleLabel) -> None:
-        """A line of labels.jsonl. Raises Unusable."""
+        """Appends what a person says to labels.jsonl. Raises Unusable."""
         append_label(self._directory.path, label, incident.cluster or "")
 
     def _has_ended(self) -> bool:
@@ -131,7 +140,7 @@ def _documents_after(path: Path, after: int) -> tuple[list[IncidentDocument], in
 
 
 def newest_run() -> Path:
-    """Raises Unusable."""
+    """The folder of the run whose incidents.jsonl changed last. Raises Unusable where there is none."""
     runs: list[tuple[int, str]] = []
     try:
         for path in RUNS_FOLDER.iterdir():

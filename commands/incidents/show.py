@@ -22,7 +22,7 @@ SCHEMA = 1
 
 
 def list_incidents(source: IncidentSource, *, as_json: bool) -> None:
-    """Raises Unusable, KafkaTrouble."""
+    """Prints all incidents, the oldest first, as a table or JSON. Raises Unusable, KafkaTrouble."""
     last = {incident.id: incident for incident in source.revisions()}
     incidents = sorted(last.values(), key=lambda incident: (incident.times.onset_s, incident.id))
     if as_json:
@@ -52,7 +52,7 @@ def list_incidents(source: IncidentSource, *, as_json: bool) -> None:
 
 
 def show_incident(source: IncidentSource, wanted: str, *, as_json: bool) -> None:
-    """Raises Unusable, KafkaTrouble."""
+    """Prints one incident (id or beginning of one) in a box or as JSON. Raises Unusable, KafkaTrouble."""
     chosen = choose(source.revisions(), wanted)
     if as_json:
         answer = {

@@ -14,7 +14,10 @@ from .chosen import IncidentSource
 
 
 def watch(source: IncidentSource, *, as_json: bool) -> None:
-    """What is open already, then each change until there is nothing more to come. Raises Unusable, KafkaTrouble."""
+    """Prints what is open already, then each change, until nothing more can come or Ctrl-C.
+
+    Raises Unusable, KafkaTrouble.
+    """
     told: set[tuple[str, int]] = set()
     try:
         before = source.revisions()

@@ -82,7 +82,7 @@ class JobStatus:
     _step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_STEPS))
 
     def update(self, payload: Payload) -> None:
-        """Take one payload; kinds that say nothing here are passed over."""
+        """Takes one payload into the picture; kinds that say nothing here are passed over."""
         if isinstance(payload, Block):
             if not self._enter(payload):
                 return
@@ -101,13 +101,13 @@ class JobStatus:
 
     @property
     def step(self) -> int:
-        """The step the slowest living rank is in; once none lives, how far the first had come."""
+        """The step of the slowest living rank; once none lives, how far the first had come."""
         living = [rank.step for rank in self.ranks.values() if not rank.ended]
         return min(living) if living else max((rank.step for rank in self.ranks.values()), default=0)
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Median over the last steps, None before the first."""
+        """Median seconds of the last steps; None before the first."""
         return statistics.median(self._step_seconds) if self._step_seconds else None
 
     @property
@@ -116,18 +116,18 @@ class JobStatus:
         return bool(self._step_seconds)
 
     def calls(self) -> tuple[str, int]:
-        """(group, how many calls the rank that is furthest has made in it), of the group with most; ("", 0) none."""
+        """(group, calls that its furthest rank has made in it), of the group with most calls; ("", 0) none."""
         made = {uid: max(member.enqueued for member in members.values()) for uid, members in self._members.items()}
         uid = max(made, key=lambda each: made[each], default="")
         return (self._groups[uid].label or uid[:8], made[uid]) if uid else ("", 0)
 
     def living(self) -> list[int]:
-        """Ranks of this node whose process is still there, asked of the kernel."""
+        """Ranks of this node whose process is still there, as the kernel says."""
         here = [rank for rank in self.ranks.values() if rank.node in ("", self.node)]
         return [rank.rank for rank in here if not rank.ended and rank.pid and Path(f"/proc/{rank.pid}").exists()]
 
     def waiting(self) -> list[WaitingRanks]:
-        """Who waits for whom, by group; longest wait first."""
+        """Who waits for whom, by group; the longest wait first. Empty while nobody waits."""
         found = []
         for uid, members in self._members.items():
             gone = {rank for rank, status in self.ranks.items() if status.ended}
@@ -230,7 +230,7 @@ class JobStatus:
 
 
 def describe_ranks(ranks: tuple[int, ...] | list[int]) -> str:
-    """``rank 3`` or ``ranks 0-2,5``."""
+    """The ranks in words: ``rank 3`` or ``ranks 0-2,5``."""
     return f"rank{'s' if len(ranks) != 1 else ''} {format_ranks(list(ranks))}"
 
 

@@ -43,30 +43,30 @@ class JobView(Protocol):
     """Shows a job. Every method returns at once and raises only OSError (the terminal is gone)."""
 
     def incident(self, incident: IncidentDocument) -> None:
-        """A revision of an incident was concluded."""
+        """Shows a revision of an incident that was just concluded."""
         ...
 
     def update(self, status: JobStatus) -> None:
-        """Called every turn; the view decides what is due."""
+        """Shows the job's state; called every turn, the view decides what is due."""
         ...
 
     def close(self) -> None:
-        """The terminal is left as it was."""
+        """Leaves the terminal as it was."""
 
 
 class JsonView:
     """Incident documents as JSON lines on stderr; stdout stays the command's."""
 
     def incident(self, incident: IncidentDocument) -> None:
-        """The same line as in incidents.jsonl."""
+        """Writes the incident to stderr, as the same line as in incidents.jsonl."""
         sys.stderr.write(canonical_line(write_incident(incident)).decode())
         sys.stderr.flush()
 
     def update(self, status: JobStatus) -> None:
-        """Progress is no document."""
+        """Does nothing: progress is no document."""
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: nothing is held back."""
 
 
 class LineView:
@@ -81,14 +81,14 @@ class LineView:
         self._said: dict[str, str] = {}
 
     def incident(self, incident: IncidentDocument) -> None:
-        """A line, unless the last one of this incident said the same."""
+        """Says the incident in a line, unless the last line of this incident was the same."""
         line = incident_line(incident)
         if self._said.get(incident.id) != line:
             self._said[incident.id] = line
             self._say(line)
 
     def update(self, status: JobStatus) -> None:
-        """A wait is told once when it gets long; every half minute a line of progress."""
+        """Says a wait once when it gets long, and every half minute a line of progress."""
         waiting = [w for w in status.waiting() if time.monotonic_ns() - w.since_ns > WORTH_SHOWING_S * 3e9]
         for wait in waiting:
             if (wait.group, wait.sequence) not in self._shown:
@@ -113,7 +113,7 @@ class LineView:
             self._say(describe_lack_of_steps(status))
 
     def close(self) -> None:
-        """Lines stay where they are."""
+        """Does nothing: lines stay where they are."""
 
 
 class LiveView:
@@ -130,7 +130,7 @@ class LiveView:
         os.get_terminal_size(sys.stderr.fileno())
 
     def incident(self, incident: IncidentDocument) -> None:
-        """Shown with the next update, at once."""
+        """Notes the incident, and makes the next update draw it at once."""
         self._incidents[incident.id] = incident
         self._due = 0.0
 
@@ -143,7 +143,7 @@ class LiveView:
         self._block.draw(render_lines(view, self._block.width)[: self._block.max_height])
 
     def close(self) -> None:
-        """Takes the block away."""
+        """Takes the block away from the terminal."""
         self._block.clear()
 
 
@@ -160,7 +160,7 @@ def render_lines(view: RenderableType, width: int) -> list[str]:
 def render_status(
     job: str, status: JobStatus, incidents: Mapping[str, IncidentDocument], elapsed_s: float
 ) -> RenderableType:
-    """Head line, ranks, who waits for whom, incidents."""
+    """What the live view shows: head line, ranks, who waits for whom, incidents. elapsed_s: since the start."""
     minutes, seconds = divmod(int(elapsed_s), 60)
     pace = status.seconds_per_step
     head = f"whichrank · {job}"
@@ -190,7 +190,7 @@ def render_status(
 
 
 def describe_waiting(wait: WaitingRanks, status: JobStatus) -> str:
-    """``ranks 0-2 have waited 3.2 s in all_reduce 97 of dp for rank 3 (forward)``."""
+    """A wait in words: ``ranks 0-2 have waited 3.2 s in all_reduce 97 of dp for rank 3 (forward)``."""
     phases = {status.ranks[rank].phase.name.lower() for rank in wait.waited_for if rank in status.ranks}
     doing = f" ({', '.join(sorted(phases))})" if phases else ""
     verb = "have waited" if len(wait.waiters) != 1 else "has waited"
@@ -201,7 +201,7 @@ def describe_waiting(wait: WaitingRanks, status: JobStatus) -> str:
 
 
 def describe_progress(status: JobStatus) -> str:
-    """One line: how far and how fast."""
+    """One line on how far and how fast the job is."""
     pace = status.seconds_per_step
     alive = [rank for rank in status.ranks.values() if not rank.ended]
     phases = sorted({rank.phase.name.lower() for rank in alive})
@@ -211,14 +211,14 @@ def describe_progress(status: JobStatus) -> str:
 
 
 def step_words(status: JobStatus) -> str:
-    """``step 41``; where it is inferred, or none is seen, that is said."""
+    """The step in words: ``step 41``; where it is inferred, or none is seen, that is said."""
     if not status.has_steps and not status.step:
         return "no step seen"
     return f"step {status.step}" + (" (inferred from calls that repeat)" if status.steps_inferred else "")
 
 
 def describe_lack_of_steps(status: JobStatus) -> str:
-    """That no step is seen, what would help, and which calls are seen instead."""
+    """Text for people: that no step is seen, what would help, and which calls are seen instead."""
     group, calls = status.calls()
     known = f"{calls} calls in group {group}" if calls else "no calls in any group"
     return (

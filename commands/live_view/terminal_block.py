@@ -33,7 +33,7 @@ class TerminalBlock:
 
     @property
     def max_height(self) -> int:
-        """Lines that may be drawn now; 0 when the terminal is too small for a block."""
+        """How many lines may be drawn now; 0 when the terminal is too small for a block."""
         rows = os.get_terminal_size(self._descriptor).lines
         return int(rows * MAX_SHARE) if rows >= MIN_TERMINAL_ROWS else 0
 

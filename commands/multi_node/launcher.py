@@ -38,7 +38,10 @@ class Rendezvous:
 
 
 def find_rendezvous(command: Sequence[str], environ: Mapping[str, str]) -> Rendezvous | None:
-    """None: one command on one machine, or nothing that says otherwise."""
+    """Where the nodes of a job meet, by its command line and environment.
+
+    None: it is one command on one machine, or nothing says otherwise.
+    """
     start = _after_torchrun(command)
     if start:
         options = _options(command[start:], _TORCHRUN_FLAGS)

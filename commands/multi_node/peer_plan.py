@@ -41,7 +41,7 @@ class PeerPlan:
 
     @property
     def address(self) -> str:
-        """HOST:PORT, of the first port that the judge may have; HOST alone without ports."""
+        """HOST:PORT of the first port that the judge may have; HOST alone without ports."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.ports[0]}" if self.ports else host
 
@@ -53,8 +53,9 @@ def plan_peers(
     job: str,
     is_local: Callable[[str], bool],
 ) -> PeerPlan:
-    """found: what the launcher says. judge: HOST[:PORT] as the user gave it, "" not at all. job: a given job id or "".
+    """Whether this instance judges, follows or is alone, where the judge is, and why.
 
+    found: what the launcher says. judge: HOST[:PORT] as the user gave it, "" not at all. job: a given job id or "".
     is_local: whether a host is this machine; asked only where it matters. Raises ValueError for an unusable judge.
     """
     if found is None and not judge:
@@ -74,7 +75,7 @@ def plan_peers(
 
 
 def job_key(found: Rendezvous | None, *, judge: str, job: str) -> str:
-    """Equal on all nodes of a job without a word between them."""
+    """A key for the job, equal on all its nodes without a word between them: from its id, meeting place or judge."""
     if job:
         return _digest("key", "job", job)
     if found is not None:
@@ -83,12 +84,12 @@ def job_key(found: Rendezvous | None, *, judge: str, job: str) -> str:
 
 
 def secret_of(plan: PeerPlan, given: str) -> bytes:
-    """What a peer must know. Without one given it follows from the rendezvous: no secret to who knows the job's."""
+    """The secret that a peer must know. given "": it follows from the rendezvous, so is none to who knows the job's."""
     return hashlib.blake2b(f"{given}\0{plan.key}".encode(), digest_size=32, person=b"whichrank-peers").digest()
 
 
 def ports_of(key: str) -> tuple[int, ...]:
-    """Where the judge of this job may listen: they follow from the key, so that every node knows them."""
+    """The ports at which the judge of this job may listen; they follow from the key, so that every node knows them."""
     first = int(key[:8], 16) % (PORT_COUNT - NEIGHBOURS)
     return tuple(FIRST_PORT + first + neighbour for neighbour in range(NEIGHBOURS))
 

@@ -30,7 +30,7 @@ class PeerSetup:
 
     @property
     def role(self) -> InstanceRole:
-        """Judge, follower, the first to come on this machine, or alone."""
+        """What this instance is: judge, follower, the first to come on this machine, or alone."""
         return self.plan.role
 
     @property
@@ -42,7 +42,11 @@ class PeerSetup:
 def set_up_peers(
     command: Sequence[str], *, judge: str, secret: str, script: str, report: Callable[[str], None]
 ) -> PeerSetup:
-    """Never raises for anything that a network or a name service does: then this node is watched alone, with a line."""
+    """Finds out whether this is one of several nodes, and if so listens as judge or gets ready to follow.
+
+    Never raises for anything that a network or a name service does: then this node is watched alone, with a line to
+    ``report``.
+    """
     environ, hostname = os.environ, socket.gethostname()
     found = find_rendezvous(command, environ)
     given = environ.get("WHICHRANK_JOB_ID", "")
@@ -76,7 +80,10 @@ def set_up_peers(
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether an address is one of ours: the kernel then takes it for the source of what we send there too."""
+    """Whether a host's address is one of this machine's.
+
+    The kernel then takes it for the source of what we send there too. False where it cannot be resolved.
+    """
     if host.lower() in ("localhost", socket.gethostname().lower()):
         return True
     try:

@@ -38,26 +38,26 @@ class Bench(Protocol):
     """What peers do to the watch they belong to."""
 
     def append(self, topic: str, key: str, value: bytes) -> None:
-        """Put a message of another node on this bus."""
+        """Puts a message of another node on this bus."""
         ...
 
     def tell_of(self, node: str, name: EventName, **attributes: str | int) -> None:
-        """Put an event about another node on this bus."""
+        """Puts an event about another node on this bus."""
         ...
 
     def show(self, incident: Incident) -> None:
-        """An incident that another node's instance concluded."""
+        """Shows an incident that another node's instance concluded."""
         ...
 
     def request(self, event: Event) -> None:
-        """A request for evidence for this node's agent."""
+        """Hands a request for evidence to this node's agent."""
         ...
 
     def rename(self, node: str) -> None:
-        """The judge knows another node of this name: this one is called so from now on."""
+        """Goes on under this name, as the judge knows another node of the old one."""
 
     def announce(self) -> None:
-        """Say again who is there."""
+        """Says again which ranks are here."""
         ...
 
 
@@ -66,14 +66,14 @@ class Peers(Protocol):
         """Take in what the other nodes have sent. Never blocks."""
 
     def published(self, topic: str, key: str, value: bytes) -> None:
-        """This node's own agent has published it."""
+        """Takes what this node's own agent has published."""
         ...
 
     def concluded(self, incident: Incident) -> None:
-        """This instance has published a revision."""
+        """Takes a revision that this instance has published."""
 
     def request(self, event: Event) -> bool:
-        """Whether the request is another node's, and has been passed on."""
+        """Passes a request on if it is another node's; whether it was."""
         ...
 
     def may_end(self) -> bool:
@@ -81,7 +81,7 @@ class Peers(Protocol):
         ...
 
     def leave(self, bench: Bench) -> None:
-        """This node goes, whoever is still there."""
+        """Tells that this node goes, whoever is still there."""
         ...
 
     def is_partial(self) -> bool:
@@ -89,15 +89,15 @@ class Peers(Protocol):
         ...
 
     def close(self) -> None:
-        """Say goodbye and hang up; waits a little for what is on its way."""
+        """Says goodbye and hangs up; waits a little for what is on its way."""
 
     def abandon(self) -> None:
-        """This instance watches no more: the others must not believe that it does."""
+        """Hangs up without a goodbye: this instance watches no more, and the others must not believe that it does."""
         ...
 
     @property
     def losses(self) -> dict[str, int]:
-        """What was lost between the nodes, by reason."""
+        """Counts of what was lost between the nodes, by reason."""
         ...
 
     @property
@@ -113,34 +113,34 @@ class NoPeers:
     losses: dict[str, int] = {}  # noqa: RUF012  # never written
 
     def turn(self, bench: Bench) -> None:
-        """Nobody sends anything."""
+        """Does nothing: nobody sends anything."""
 
     def published(self, topic: str, key: str, value: bytes) -> None:
-        """Nobody is told."""
+        """Does nothing: nobody is told."""
 
     def concluded(self, incident: Incident) -> None:
-        """Nobody is shown it."""
+        """Does nothing: nobody is shown it."""
 
     def request(self, event: Event) -> bool:
-        """False: every rank is here."""
+        """Always False: every rank is here."""
         return False
 
     def may_end(self) -> bool:
-        """True: there is nobody to wait for."""
+        """Always True: there is nobody to wait for."""
         return True
 
     def leave(self, bench: Bench) -> None:
-        """Nobody stays behind."""
+        """Does nothing: nobody stays behind."""
 
     def is_partial(self) -> bool:
-        """False: all ranks are on this machine."""
+        """Always False: all ranks are on this machine."""
         return False
 
     def close(self) -> None:
-        """No connection is open."""
+        """Does nothing: no connection is open."""
 
     def abandon(self) -> None:
-        """Nobody relies on this instance."""
+        """Does nothing: nobody relies on this instance."""
 
 
 class JudgePeers:
@@ -160,7 +160,7 @@ class JudgePeers:
         say(f"{setup.plan.why}: judges here, port {port}")
 
     def turn(self, bench: Bench) -> None:
-        """Messages of followers go on the bus; who comes, goes or falls silent becomes an event there."""
+        """Puts followers' messages on the bus; who comes, goes or falls silent becomes an event there."""
         for news in self._hub.take():
             if isinstance(news, PeerMessage):
                 if news.topic in FOLLOWERS_TOPICS:
@@ -181,14 +181,17 @@ class JudgePeers:
                     self._say(f"whichrank on {news.node} is {how}; its ranks are not visible")
 
     def published(self, topic: str, key: str, value: bytes) -> None:
-        """Stays here: it is judged here."""
+        """Does nothing: what this node publishes is judged here."""
 
     def concluded(self, incident: Incident) -> None:
-        """Every follower is sent the document, to be shown there."""
+        """Sends every follower the incident's document, to be shown there."""
         self._hub.broadcast(PeerFrame.INCIDENT, json.dumps(incident.document).encode())
 
     def request(self, event: Event) -> bool:
-        """Passed on to its node; without a node to all of them, and then this node's agent looks as well."""
+        """Passes a request on to its node, which gives True.
+
+        Without a node it goes to all of them, and False is given: this node's agent looks as well.
+        """
         node = str(event.attributes.get("node", ""))
         if node == self._node:
             return False
@@ -197,29 +200,32 @@ class JudgePeers:
         return bool(node)
 
     def may_end(self) -> bool:
-        """When the last follower has left."""
+        """Whether the last follower has left."""
         return not self._there
 
     def is_partial(self) -> bool:
-        """While fewer nodes are connected than the job has."""
+        """Whether fewer nodes are connected than the job has."""
         return len(self._there) + 1 < self._nodes_expected
 
     def leave(self, bench: Bench) -> None:
-        """Without a judge the others judge for themselves; as far as this capture goes, they have left."""
+        """Puts on the bus that all followers have left: as far as this capture goes, they have.
+
+        Without a judge they judge for themselves.
+        """
         for node in sorted(self._there):
             bench.tell_of(node, EventName.PEER_LOST, role="follower", why="left", silent_ns=0)
 
     def close(self) -> None:
-        """With a goodbye: followers need not wait for the time-out."""
+        """Hangs up with a goodbye: followers need not wait for the time-out."""
         self._hub.close()
 
     def abandon(self) -> None:
-        """Without a goodbye: followers judge for themselves from now on."""
+        """Hangs up without a goodbye: followers judge for themselves from now on."""
         self._hub.close(goodbye=False)
 
     @property
     def losses(self) -> dict[str, int]:
-        """Messages that never came, words that could not be passed on, and who had no business here."""
+        """Counts of messages that never came, words that could not be passed on, and who had no business here."""
         return {
             "never_received": self._hub.missing,
             "incidents_not_passed_on": self._hub.unsent,
@@ -299,38 +305,38 @@ class FollowerPeers:
             )
 
     def published(self, topic: str, key: str, value: bytes) -> None:
-        """Goes to the judge; kept until that has confirmed it."""
+        """Sends the message to the judge; it is kept until that has confirmed it."""
         self._link.send(topic, key, value)
 
     def concluded(self, incident: Incident) -> None:
-        """What is judged here without the judge stays here."""
+        """Does nothing: what is judged here without the judge stays here."""
 
     def request(self, event: Event) -> bool:
-        """False: a follower asks no other node."""
+        """Always False: a follower asks no other node."""
         return False
 
     def may_end(self) -> bool:
-        """True: the judge goes on without this node."""
+        """Always True: the judge goes on without this node."""
         return True
 
     def leave(self, bench: Bench) -> None:
-        """The goodbye of ``close`` says it."""
+        """Does nothing: the goodbye of ``close`` says it."""
 
     def is_partial(self) -> bool:
-        """While the judge is not connected: only this node's ranks are seen."""
+        """Whether the judge is not connected: then only this node's ranks are seen."""
         return not self._connected
 
     def close(self) -> None:
-        """Waits some seconds for the judge to confirm what it was sent."""
+        """Says goodbye, and waits some seconds for the judge to confirm what it was sent."""
         self._link.close(GOODBYE_S if self._connected else 0.1)
 
     def abandon(self) -> None:
-        """Hangs up at once."""
+        """Hangs up at once, without a goodbye."""
         self._link.abandon()
 
     @property
     def losses(self) -> dict[str, int]:
-        """Messages that the judge never had, or has never confirmed."""
+        """The count of messages that the judge never had, or has never confirmed."""
         return {"never_sent": self._link.dropped + (self._link.unacknowledged if self._reached_once else 0)}
 
 
@@ -338,7 +344,7 @@ _HOW = {"closed": "gone without a word", "silent": "silent"}
 
 
 def join_peers(setup: PeerSetup, job: str, say: Callable[[str], None]) -> NoPeers | JudgePeers | FollowerPeers:
-    """Start talking to the other nodes' instances."""
+    """Starts talking to the other nodes' instances, as judge or follower; NoPeers where there are none."""
     if setup.role is InstanceRole.FOLLOWER:
         return FollowerPeers(setup, job, say)
     if setup.role is InstanceRole.JUDGE and setup.listener is not None:

@@ -36,7 +36,10 @@ class DeliveryPlanner:
         self.passed_over: Counter[str] = Counter()
 
     def turn(self, now: float, *, is_first: bool = False) -> bool:
-        """Look at what has come. is_first: nothing was ever read before. True: there may be something to send."""
+        """Looks at the incidents that have come, and plans who is told what. True: there may be something to send.
+
+        now: Unix seconds. is_first: nothing was ever read before, so what is old is told to nobody.
+        """
         waiting = self._store.waiting(now)
         max_age_s = min(FIRST_AGE_S, self._max_age_s) if is_first else self._max_age_s
         if waiting:

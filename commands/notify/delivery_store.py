@@ -71,7 +71,7 @@ class NoticeDelivery:
 
     @property
     def is_open(self) -> bool:
-        """The receiver knows it, or may know it."""
+        """Whether the receiver knows of it, or may know of it."""
         return self.is_unsure or self.told in (AlertState.OPEN, AlertState.ACKNOWLEDGED)
 
 
@@ -84,15 +84,18 @@ class DeliveryStore(IncidentInbox):
 
     # --- incidents ---------------------------------------------------------------------------------------------------
     def is_fresh(self) -> bool:
-        """Nothing was ever told by this state, or could have been."""
+        """Whether nothing was ever told by this state, or could have been."""
         return self._fact("begun") is None
 
     def begin_telling(self, now: float) -> None:
-        """From now on this state counts as one that has told people."""
+        """Notes that from now on (Unix seconds) this state counts as one that has told people."""
         self._put_fact("begun", str(now))
 
     def take(self, revisions: Sequence[tuple[IncidentDocument, float]], position: FeedPosition, now: float) -> None:
-        """Revisions with the time of each, and the position behind them, in one transaction."""
+        """Keeps revisions with the time of each, and the position behind them, in one transaction.
+
+        Times: Unix seconds.
+        """
         self._take_all(revisions, position, lambda incident, news: self._keep(incident, news, now))
 
     def _keep(self, incident: IncidentDocument, news: float, now: float) -> None:
@@ -109,7 +112,7 @@ class DeliveryStore(IncidentInbox):
         )
 
     def waiting(self, now: float) -> list[WaitingNews]:
-        """What has to be looked at, the oldest first."""
+        """The incidents that have to be looked at by now (Unix seconds), the oldest first."""
         query = "SELECT document, news, held_since FROM incidents WHERE due <= ? ORDER BY news, id"
         return [
             WaitingNews(incident=unpack_incident(row["document"]), news=row["news"], held_since=row["held_since"])
@@ -117,22 +120,25 @@ class DeliveryStore(IncidentInbox):
         ]
 
     def look_again(self, incident: str, at: float | None) -> None:
-        """None: when something new is heard of it."""
+        """Sets when (Unix seconds) the incident is looked at again; None: when something new is heard of it."""
         self._do("UPDATE incidents SET due = ? WHERE id = ?", at, incident)
 
     def incident(self, id_: str) -> IncidentDocument | None:
-        """Its newest revision; None: it was never read, or is forgotten."""
+        """The incident's newest revision; None: it was never read, or is forgotten."""
         row = self._one("SELECT document FROM incidents WHERE id = ?", id_)
         return None if row is None else unpack_incident(row["document"])
 
     # --- deliveries --------------------------------------------------------------------------------------------------
     def deliveries(self, incident: str) -> dict[str, NoticeDelivery]:
-        """By receiver."""
+        """The deliveries of an incident, by receiver."""
         rows = self._all("SELECT * FROM deliveries WHERE incident = ?", incident)
         return {row["receiver"]: _delivery(row) for row in rows}
 
     def add(self, incident: str, receiver: str, urgency: Urgency, news: float, now: float, *, key: str = "") -> str:
-        """To be told for the first time; the key under which it will be known there."""
+        """Adds a delivery that is to be told for the first time; returns the key under which it will be known there.
+
+        Another one than ``key`` (by default the incident's id) where that is taken. Times: Unix seconds.
+        """
         key = key or incident
         number = 1
         while self._one("SELECT 1 FROM deliveries WHERE key = ? AND receiver = ?", key, receiver) is not None:
@@ -145,7 +151,10 @@ class DeliveryStore(IncidentInbox):
         return key
 
     def say(self, delivery: NoticeDelivery, urgency: Urgency, news: float, at: float) -> None:
-        """There is something to be told there, not before ``at``. A pause after a failed try stays."""
+        """Notes that there is something to be told, not before ``at`` (Unix seconds).
+
+        A pause after a failed try stays.
+        """
         paused = "CASE WHEN status = ? AND tries > 0 THEN max(at, ?) ELSE ? END"
         self._do(
             f"UPDATE deliveries SET at = {paused}, status = ?, urgency = ?, news = ? WHERE key = ? AND receiver = ?",
@@ -153,23 +162,26 @@ class DeliveryStore(IncidentInbox):
         )
 
     def need_not_say(self, delivery: NoticeDelivery) -> None:
-        """What is to be said has become what was said."""
+        """Notes that nothing is to be told: what is to be said has become what was said."""
         self._do(
             "UPDATE deliveries SET status = ?, tries = 0 WHERE key = ? AND receiver = ? AND status = ?",
             *(TOLD, delivery.key, delivery.receiver, DUE),
         )
 
     def drop(self, delivery: NoticeDelivery) -> None:
-        """It was never told, and is over."""
+        """Deletes a delivery that was never told, and is over."""
         self._do("DELETE FROM deliveries WHERE key = ? AND receiver = ?", delivery.key, delivery.receiver)
 
     def hand_over(self, delivery: NoticeDelivery, incident: str) -> None:
-        """What is known there under this key goes on as another incident."""
+        """Lets what the receiver knows under this key go on as another incident."""
         values = (incident, delivery.key, delivery.receiver)
         self._do("UPDATE deliveries SET incident = ? WHERE key = ? AND receiver = ?", *values)
 
     def next(self, receiver: str, now: float) -> NoticeDelivery | None:
-        """What is to be told now; nothing of an incident that has not been looked at since its last revision."""
+        """The delivery that is to be told to this receiver now (Unix seconds); None: nothing is.
+
+        Nothing of an incident that has not been looked at since its last revision.
+        """
         row = self._one(
             "SELECT * FROM deliveries AS d WHERE receiver = ?"
             " AND ((status = ? AND at <= ?) OR (status = ? AND again <= ?))"
@@ -180,7 +192,7 @@ class DeliveryStore(IncidentInbox):
         return None if row is None else _delivery(row)
 
     def begin(self, delivery: NoticeDelivery, now: float, *, is_new: bool) -> None:
-        """Durable before it returns."""
+        """Notes that a try begins; durable before it returns. is_new: it counts as an opening."""
         with self.transaction():
             self._do(
                 "UPDATE deliveries SET begun = ? WHERE key = ? AND receiver = ?", now, delivery.key, delivery.receiver
@@ -197,7 +209,10 @@ class DeliveryStore(IncidentInbox):
         now: float,
         again: float | None,
     ) -> None:
-        """It was told. again: when it is said once more although nothing has changed."""
+        """Notes that the notice was told. now: Unix seconds.
+
+        reference: the receiver's; again: when it is said once more although nothing has changed, None never.
+        """
         with self.transaction():
             self._db.execute(
                 "UPDATE deliveries SET status = ?, told = ?, told_digest = ?, reference = ?, begun = NULL, tries = 0,"
@@ -215,7 +230,7 @@ class DeliveryStore(IncidentInbox):
             )
 
     def fail(self, delivery: NoticeDelivery, reference: ReceiverReference, at: float, *, is_unsure: bool) -> None:
-        """It is tried again at that time. is_unsure: it may have arrived."""
+        """Notes a failed try; the next is at ``at`` (Unix seconds). is_unsure: it may have arrived."""
         self._do(
             "UPDATE deliveries SET reference = ?, tries = tries + 1, at = ?, begun = CASE WHEN ? THEN begun END,"
             " status = ? WHERE key = ? AND receiver = ?",
@@ -223,7 +238,10 @@ class DeliveryStore(IncidentInbox):
         )
 
     def refuse(self, delivery: NoticeDelivery, digest: str) -> None:
-        """The receiver does not take it, however often, until there is something else to say."""
+        """Notes that the receiver does not take it, however often, until there is something else to say.
+
+        digest: of what was said.
+        """
         self._do(
             "UPDATE deliveries SET status = ?, told_digest = ?, begun = NULL, tries = 0 WHERE key = ? AND receiver = ?",
             *(REFUSED, digest, delivery.key, delivery.receiver),
@@ -235,12 +253,15 @@ class DeliveryStore(IncidentInbox):
 
     # --- limits ------------------------------------------------------------------------------------------------------
     def openings(self, receiver: str, urgency: Urgency, since: float) -> int:
-        """How many were opened there since then (Unix seconds), of this urgency."""
+        """How many notices of this urgency were opened there since then (Unix seconds)."""
         query = "SELECT count(*) FROM openings WHERE receiver = ? AND urgency = ? AND at > ?"
         return int(self._count(query, receiver, urgency.value, since))
 
     def withhold(self, delivery: NoticeDelivery, title: str, now: float) -> str:
-        """It is not told by itself; the key of the word that is told of all of this hour."""
+        """Notes that it is not told by itself; returns the key of the word that is told of all of this hour.
+
+        title: its line in that word. now: Unix seconds.
+        """
         key = f"withheld-{delivery.urgency.value}-{int(now // HOUR_S)}"
         with self.transaction():
             self._do(
@@ -252,12 +273,12 @@ class DeliveryStore(IncidentInbox):
         return key
 
     def delivery(self, key: str, receiver: str) -> NoticeDelivery | None:
-        """None: that receiver knows nothing under this key."""
+        """The delivery with this key; None: that receiver knows nothing under it."""
         row = self._one("SELECT * FROM deliveries WHERE key = ? AND receiver = ?", key, receiver)
         return None if row is None else _delivery(row)
 
     def withheld(self, key: str, receiver: str, most: int) -> tuple[int, dict[str, str], float]:
-        """How many, the titles of the first ones by incident, and when it began."""
+        """(how many were withheld under this key, titles of the first ones by incident, Unix seconds of the first)."""
         query = "SELECT count(*), min(at) FROM withheld WHERE key = ? AND receiver = ?"
         row = self._one(query, key, receiver)
         query = "SELECT incident, title FROM withheld WHERE key = ? AND receiver = ? ORDER BY at LIMIT ?"
@@ -265,12 +286,12 @@ class DeliveryStore(IncidentInbox):
         return (int(row[0]), titles, float(row[1] or 0.0)) if row else (0, titles, 0.0)
 
     def summaries(self) -> list[NoticeDelivery]:
-        """Words on what was withheld that are not closed."""
+        """Deliveries of words on what was withheld, those that are not closed."""
         query = "SELECT * FROM deliveries WHERE incident = '' AND (told IS NULL OR told != ?)"
         return [_delivery(row) for row in self._all(query, AlertState.CLOSED.value)]
 
     def forget(self, now: float) -> None:
-        """What has been over for long."""
+        """Deletes what has been over for ``KEPT_S``. now: Unix seconds."""
         before = now - KEPT_S
         with self.transaction():
             self._db.execute("DELETE FROM incidents WHERE seen < ? AND NOT open AND due IS NULL", (before,))

@@ -44,11 +44,11 @@ class NotifyHealth(FeedHealth):
         }
 
     def holds_up(self) -> bool:
-        """A receiver that does not answer."""
+        """Whether a receiver does not answer for too long."""
         return bool(self.failing())
 
     def page(self, good: bool, idle_s: float) -> str:
-        """See ``FeedHealth``."""
+        """The JSON text of the health page. good: whether all is well; idle_s: seconds since the last turn."""
         told = {
             "ok": good,
             "caught_up": self.caught_up,
@@ -68,7 +68,7 @@ class NotifyFigures(Collector):
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        """As the last turn left them."""
+        """The service's metrics, as the last turn left them."""
         now = self._health()
         yield from feed_gauges("whichrank_notify", now)
         notices = CounterMetricFamily(

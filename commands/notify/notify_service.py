@@ -44,7 +44,10 @@ _LAST_TRY_S = 10.0
 
 
 def notify(options: NotifyOptions, *, once: bool) -> int:
-    """The exit status: 0; 1 not everything could be told (--once), or its state was lost; 2 it cannot start."""
+    """Runs ``whichrank notify`` until SIGTERM, or once to the end of what is there.
+
+    The exit status: 0; 1 not everything could be told (--once), or its state was lost; 2 it cannot start.
+    """
     return serve(
         lambda parts: _Service(options, parts),
         "notify",
@@ -55,7 +58,10 @@ def notify(options: NotifyOptions, *, once: bool) -> int:
 
 
 def send_test(options: NotifyOptions, name: str) -> int:
-    """One receiver is told a word that is marked, and then that it is over. 0; 1 it was not taken; 2 no such one."""
+    """Sends one receiver a notice that is marked as a test, and then that it is over.
+
+    The exit status: 0; 1 it was not taken; 2 there is no such receiver, or it cannot be made.
+    """
     listen()
     given = options.notify_receivers.get(name)
     if given is None:
@@ -224,7 +230,7 @@ def routing_of(options: NotifyOptions) -> Routing:
 
 
 def make_receiver(name: str, given: ReceiverOptions, clock: Callable[[], float] = time.time) -> Receiver:
-    """Raises ValueError for a secret that is not there or is none."""
+    """The receiver of this name by its settings. Raises ValueError for a secret that is not there or is none."""
     http = Http(given.address, timeout_s=given.timeout_s, ca=given.ca)
     try:
         secret = given.secret()

@@ -71,15 +71,15 @@ class NoticeSender:
         self.broken: BaseException | None = None
 
     def start(self) -> None:
-        """Its thread tells from now on."""
+        """Starts the thread that tells the receiver."""
         self._thread.start()
 
     def wake(self) -> None:
-        """There may be something to tell: it looks at once."""
+        """Lets the thread look at once, as there may be something to tell."""
         self._wake.set()
 
     def end(self, wait_s: float) -> None:
-        """After the try at hand."""
+        """Ends the thread after the try at hand; waits ``wait_s`` at most."""
         self._is_ended = True
         self._wake.set()
         if self._thread.is_alive():
@@ -95,7 +95,7 @@ class NoticeSender:
             self.broken = error
 
     def turn(self) -> bool:
-        """Tell one thing. False: there is nothing to be told now."""
+        """Tells one notice, or withholds it where a limit is reached. False: there is nothing to be told now."""
         now = self._clock()
         if now < self._paused_until:
             return False

@@ -41,10 +41,10 @@ class Board(Protocol):
     cluster: str
 
     def put(self, plan: MaintenancePlan) -> None:
-        """Say it where operators read it. Raises Unusable, KafkaTrouble."""
+        """Puts a plan where operators read it. Raises Unusable, KafkaTrouble."""
 
     def all(self) -> list[MaintenancePlan]:
-        """In the order in which they were said."""
+        """All plans, in the order in which they were said."""
         ...
 
 
@@ -58,11 +58,11 @@ class FolderBoard:
         self.where, self.cluster = str(self._path), ""
 
     def put(self, plan: MaintenancePlan) -> None:
-        """A line of the file. Raises Unusable."""
+        """Appends the plan to the file. Raises Unusable."""
         append_plan(self._path, plan)
 
     def all(self) -> list[MaintenancePlan]:
-        """As they stand in the file. Raises Unusable."""
+        """All plans, as they stand in the file. Raises Unusable."""
         try:
             return read_plans(self._path)[0]
         except OSError as error:
@@ -77,11 +77,14 @@ class KafkaBoard:
         self.where = f"Kafka at {brokers}"
 
     def put(self, plan: MaintenancePlan) -> None:
-        """A finding under the key of people. Raises KafkaTrouble."""
+        """Sends the plan as a finding under the key of people. Raises KafkaTrouble."""
         send_of_people(self._client, finding_of_plan(plan, self.cluster))
 
     def all(self) -> list[MaintenancePlan]:
-        """Of this board's cluster, as far as retention has left them. Raises KafkaTrouble."""
+        """All plans of this board's cluster that retention has left, in the order in which they were said.
+
+        Raises KafkaTrouble.
+        """
         found: list[tuple[int, MaintenancePlan]] = []
         for message in read_whole(self._client, TOPIC_FINDINGS):
             if message.key != KEY_OF_PEOPLE.encode():
@@ -97,7 +100,10 @@ class KafkaBoard:
 def announce(
     board: Board, what: str, *, where: Sequence[str], jobs: Sequence[str], begin: str, end: str, as_json: bool
 ) -> None:
-    """Raises Unusable, KafkaTrouble."""
+    """Puts a plan on the board, and prints it. Raises Unusable for one that makes no sense, KafkaTrouble.
+
+    where: LEVEL=NAME; begin, end: ISO 8601 or +MINUTES.
+    """
     now = time.time()
     begin_s = moment(begin, now, "--begin")
     end_s = moment(end, begin_s, "--end")
@@ -130,7 +136,10 @@ def announce(
 
 
 def cancel(board: Board, id_: str, *, as_json: bool) -> None:
-    """Raises Unusable, KafkaTrouble."""
+    """Calls off the plan with this id, or beginning of one, and prints that.
+
+    Raises Unusable where there is not exactly one, or it was called off before, and KafkaTrouble.
+    """
     found = [plan for plan in newest(board.all()) if plan.id.startswith(id_)]
     if len(found) != 1:
         raise Unusable(f"{id_}: {'no such plan' if not found else 'several plans begin so'} in {board.where}")
@@ -145,7 +154,7 @@ def cancel(board: Board, id_: str, *, as_json: bool) -> None:
 
 
 def list_plans(board: Board, *, as_json: bool) -> None:
-    """Raises Unusable, KafkaTrouble."""
+    """Prints all plans, with whether they go on. Raises Unusable, KafkaTrouble."""
     plans, now = newest(board.all()), time.time()
     if as_json:
         shown = [{**write_plan(plan), "now": _state(plan, now)} for plan in plans]
@@ -169,7 +178,7 @@ def list_plans(board: Board, *, as_json: bool) -> None:
 
 
 def newest(plans: Sequence[MaintenancePlan]) -> list[MaintenancePlan]:
-    """Of each id the newest word, in order of their beginnings."""
+    """Of each plan the newest word, in order of their beginnings."""
     by_id = {plan.id: plan for plan in plans}
     return sorted(by_id.values(), key=lambda plan: (plan.begin_s, plan.id))
 

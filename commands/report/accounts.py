@@ -43,7 +43,7 @@ class AccountTable:
 def accounts_of(
     intervals: Sequence[Interval], incidents: Sequence[IncidentDocument]
 ) -> tuple[list[AccountTable], list[Interval]]:
-    """Of each run; and its intervals in order, revisions over what they replace."""
+    """(a table per run, all intervals in order, with revisions over what they replace)."""
     runs = runs_of(intervals)
     causes = causes_of(intervals, incidents)
     accounts = []

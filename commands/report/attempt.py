@@ -68,20 +68,23 @@ class AttemptRows:
     _shape: GroupShape | None = None
 
     def has_others(self, ranks: np.ndarray, launch: int) -> bool:
-        """ranks: (n,), indices of ranks. Whether any of them belongs to another launch already."""
+        """Whether any of these ranks belongs to another launch already. ranks: (n,), indices of ranks."""
         ranks = ranks[ranks < self.ranks.size]
         known = self.ranks["launch"][ranks]
         return bool(((known >= 0) & (known != launch)).any())
 
     def belongs(self, ranks: np.ndarray, launch: int, node: int) -> None:
-        """ranks: (n,), indices of ranks that are of this launch, on this node."""
+        """Notes that these ranks are of this launch, on this node. ranks: (n,), indices of ranks."""
         self._room_for(int(ranks.max()))
         if (self.ranks["node"][ranks] != node).any():
             self._shape = None
         self.ranks["launch"][ranks], self.ranks["node"][ranks] = launch, node
 
     def take(self, block: Block) -> None:
-        """Of ranks that belong to it."""
+        """Takes in the rows of a block; its ranks must belong to the attempt.
+
+        Steps that are measured already are left out.
+        """
         rows = block.rows
         if block.name is EventName.BLOCK_STEPS:
             self._take_steps(rows[rows["step"] > self.measured], block.clock_offset_ns)
@@ -95,12 +98,12 @@ class AttemptRows:
             self._take_group_progress(block)
 
     def end_rank(self, rank: int, at_s: float) -> None:
-        """at_s: Unix seconds; the first word counts."""
+        """Notes that a rank's process was gone at ``at_s`` (Unix seconds); the first word counts."""
         if 0 <= rank < self.ranks.size and self.ranks["ended_s"][rank] == 0:
             self.ranks["ended_s"][rank] = at_s
 
     def newest_step(self) -> int:
-        """-1 before any rank has told of one."""
+        """The newest step that any rank has told of; -1 before any."""
         return int(self.ranks["newest_step"].max(initial=-1))
 
     def horizon(self, furthest_behind: int) -> int:
@@ -111,7 +114,7 @@ class AttemptRows:
         return int(within.min()) if within.size else furthest
 
     def split_off(self, horizon: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows of steps, calls and sums up to the horizon, which are not kept any longer."""
+        """Takes out (steps, calls, sums), all rows up to the step ``horizon``, which counts as measured then."""
         steps, self.steps = _split(self.steps, STEPS, horizon)
         calls, self.calls = _split(self.calls, COLLECTIVES, horizon)
         sums, self.sums = _split(self.sums, DEVICE_STEPS, horizon)
@@ -119,11 +122,11 @@ class AttemptRows:
         return steps, calls, sums
 
     def rows(self) -> int:
-        """Of calls that are not measured yet."""
+        """How many rows of calls are not measured yet."""
         return sum(part.size for part in self.calls)
 
     def shape(self) -> GroupShape:
-        """What its groups look like; looked at anew when a rank has moved to another node."""
+        """What the attempt's groups look like; made anew when a rank has moved to another node."""
         if self._shape is None:
             node = self.ranks["node"]
             one_clock = [_all_on_one(node, members) for members in self.members]
@@ -136,11 +139,14 @@ class AttemptRows:
         return self._shape
 
     def device_groups(self) -> np.ndarray:
-        """By group, and False for an unknown one at the end."""
+        """Whether a device does a group's operations, by group (groups + 1,); False for an unknown one at the end."""
         return np.array([*self.on_device, False], bool)
 
     def standing(self) -> Standing | None:
-        """None where it ended as it should, or never told where it was."""
+        """Where the attempt stood when it was last heard of.
+
+        None where it ended as it should, or most of its ranks had, or it never told where it was.
+        """
         told = self.ranks["look_s"] > 0
         here = np.flatnonzero(told & ~self.ranks["is_over"])
         if not here.size or 2 * here.size < int(told.sum()):

@@ -42,7 +42,7 @@ class Grid:
 
     @property
     def ranks(self) -> int:
-        """Rows of the tables."""
+        """How many ranks, which are the rows of the tables."""
         return len(self._own_s)
 
     @property
@@ -61,7 +61,10 @@ class Grid:
         return self._apart_s[:, : len(self.columns)]
 
     def add(self, column: Column, ranks: np.ndarray, own_s: np.ndarray, waited_s: np.ndarray) -> None:
-        """One step. ranks: (n,), ascending; own_s, waited_s: of each."""
+        """Adds one step as a column, or joins it with the last one.
+
+        ranks: (n,), ascending; own_s, waited_s: (n,), seconds of each.
+        """
         if not ranks.size:
             return
         self._make_room(int(ranks[-1]) + 1)
@@ -112,13 +115,16 @@ class Grid:
 
 
 def apart(values: np.ndarray) -> np.ndarray:
-    """values: (n,), seconds of each rank, NaN where it is not known. By how much each is more than their median."""
+    """By how much each value is more than the median of all.
+
+    Values: (n,), seconds of each rank, NaN where not known.
+    """
     known = np.isfinite(values)
     return values - np.median(values[known]) if known.any() else values
 
 
 def most_apart(values: np.ndarray) -> np.ndarray:
-    """Along the last axis: the place of what is least like the median of the rest of it; what had ended, first.
+    """Along the last axis the index of what is least like the median of the rest of it; what had ended, first.
 
     values: (rows, ranks), seconds, apart from the median already. What is not known is never chosen where something is.
     """

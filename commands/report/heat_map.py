@@ -70,8 +70,10 @@ class HeatMap:
 
 
 def heat_maps(grid: Grid, suspects: Iterable[int]) -> list[HeatMap]:
-    """All ranks; and where they share rows, each suspect among its neighbours. Empty where no step was seen to end:
-    what a job without steps did with its time is not known."""
+    """Heat maps of all ranks; and where they share rows, of each suspect among its neighbours. suspects: ranks.
+
+    Empty where no step was seen to end: what a job without steps did with its time is not known.
+    """
     if all(column.unfinished for column in grid.columns):
         return []
     marked = sorted({rank for rank in suspects if 0 <= rank < grid.ranks})
@@ -86,8 +88,11 @@ def heat_maps(grid: Grid, suspects: Iterable[int]) -> list[HeatMap]:
 
 
 def steadily_apart(grid: Grid) -> np.ndarray:
-    """A rank's own time against the others', over the columns around each: what varies from step to step goes, and so
-    does what looks a tenth of a second apart make of short waits. A step that was not finished stands for itself."""
+    """(ranks, columns), seconds: a rank's own time against the others', over the columns around each.
+
+    So what varies from step to step goes, and what looks a tenth of a second apart make of short waits. A step that was
+    not finished stands for itself.
+    """
     out: np.ndarray = grid.apart_s.copy()
     numbers = [(column.attempt, column.unfinished) for column in grid.columns]
     begin = 0

@@ -38,7 +38,10 @@ class JobSteps:
         self._looked_at = -1
 
     def take(self, block: Block) -> None:
-        """Late words of an attempt that is over are passed over."""
+        """Takes in a block of the job; steps that are complete go into the grid.
+
+        Late words of an attempt that is over are passed over.
+        """
         if not block.rows.size:
             return
         now = self._attempt(block)
@@ -54,13 +57,13 @@ class JobSteps:
                 self.rows_left_out += now.calls.pop(0).size
 
     def end_rank(self, launch: str, rank: int, at_s: float) -> None:
-        """A rank's process is gone."""
+        """Notes that a rank's process was gone at ``at_s`` (Unix seconds), if its launch is of the present attempt."""
         known = self._launches.get(launch)
         if known is not None and self._now is not None and known[1] == self._now.number:
             self._now.end_rank(rank, at_s)
 
     def finish(self) -> None:
-        """Nothing more comes of this attempt: what is left is measured as far as it was told."""
+        """Ends the present attempt: what is left of it goes into the grid, as far as it was told."""
         now, self._now, self._looked_at = self._now, None, -1
         if now is None:
             return

@@ -42,8 +42,11 @@ class MeasuredSteps:
 def measure_steps(
     step_rows: np.ndarray, calls: np.ndarray, sums: np.ndarray, shape: GroupShape, on_device: np.ndarray
 ) -> Iterator[MeasuredSteps]:
-    """In the order of steps. step_rows: STEPS; calls: COLLECTIVES; sums: DEVICE_STEPS; on_device: by group, and False
-    for an unknown one at its end."""
+    """What each rank worked and waited, in seconds, step by step in their order.
+
+    step_rows: STEPS; calls: COLLECTIVES; sums: DEVICE_STEPS; on_device: by group, and False for an unknown one at its
+    end.
+    """
     if not step_rows.size:
         return
     step_rows = _last_of_each(step_rows)

@@ -33,7 +33,10 @@ VIEWS = (
 
 
 def render(reading: JobReading, documents: Sequence[IncidentDocument], *, now_s: float | None = None) -> str:
-    """documents: last revisions of the job's incidents, the worst first."""
+    """The page as HTML. documents: last revisions of the job's incidents, the worst first.
+
+    now_s: Unix seconds at which it was made; None: now.
+    """
     told = verdicts(documents)
     accounts, intervals = accounts_of(reading.intervals, documents)
     steps = reading.steps

@@ -45,13 +45,16 @@ class JobReading:
     problems: list[str] = field(default_factory=list)
 
     def report(self, line: str) -> None:
-        """Each line once."""
+        """Adds a line to ``problems`` unless it is there."""
         if line not in self.problems:
             self.problems.append(line)
 
 
 def read_messages(reading: JobReading, messages: Iterable[tuple[str, bytes, int]]) -> None:
-    """messages: topic, value and stamp. Without a job's id it becomes that of the first block."""
+    """Takes messages (topic, value, stamp in Unix ns) into ``reading``, to their end.
+
+    Without a job's id it becomes that of the first block.
+    """
     for topic, value, stamp_ns in messages:
         if topic not in (TOPIC_BLOCKS, TOPIC_FINDINGS):
             continue
@@ -62,7 +65,7 @@ def read_messages(reading: JobReading, messages: Iterable[tuple[str, bytes, int]
 
 
 def messages_of(directory: RunDirectory, reading: JobReading) -> Iterator[tuple[str, bytes, int]]:
-    """A run's capture, a part at a time. Raises Unusable."""
+    """The messages in a run's capture, as (topic, value, stamp in Unix ns), a part at a time. Raises Unusable."""
     if not directory.capture.is_dir():
         raise Unusable(f"{directory.capture}: not there; is {directory.path} the folder of a run?")
     try:

@@ -22,7 +22,10 @@ from .verdict import last_revisions, worst_job
 
 
 def of_run(path: Path | None, job: str) -> tuple[JobReading, list[IncidentDocument]]:
-    """None: the newest run. Raises Unusable."""
+    """What a run's folder tells of a job, and the last revisions of its incidents. Raises Unusable.
+
+    path None: the newest run. job "": that of the worst incident.
+    """
     directory = RunDirectory(path or newest_run())
     source = RunSource(directory.path)
     documents = _revisions(source, directory)
@@ -43,7 +46,10 @@ def of_run(path: Path | None, job: str) -> tuple[JobReading, list[IncidentDocume
 def of_kafka(
     brokers: str, job: str, minutes: float, pairs: Sequence[str], config: Path | None
 ) -> tuple[JobReading, list[IncidentDocument]]:
-    """The last minutes of one job. Raises KafkaTrouble, SettingsError, Unusable."""
+    """What Kafka tells of a job in the last minutes, and the last revisions of its incidents.
+
+    job "": that of the worst incident. Raises KafkaTrouble, SettingsError, Unusable.
+    """
     settings, _ = load_settings(TopicsOptions, {"kafka": brokers}, config, pairs)
     client = make_client(settings.kafka_settings())
     source = KafkaSource(client, brokers)

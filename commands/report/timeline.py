@@ -49,7 +49,10 @@ def timeline_of(
     intervals: Iterable[Interval],
     verdicts: Sequence[IncidentVerdict],
 ) -> Timeline:
-    """All times are Unix seconds."""
+    """Bars of attempts, steps, buckets of time and incidents over one axis. All times are Unix seconds.
+
+    attempts: their beginnings.
+    """
     begin_s = min([begin_s, *(each.onset_s for each in verdicts if each.onset_s)])
     axis = _Axis(begin_s, max(end_s, begin_s + 1.0))
     tracks = [

@@ -40,7 +40,7 @@ class IncidentVerdict:
 
 
 def last_revisions(incidents: Iterable[IncidentDocument], job: str) -> list[IncidentDocument]:
-    """Of each incident of the job (any, without a job), what is said last: the worst first, open ones before others."""
+    """The last revision of each incident of the job ("": of any): the worst first, open ones before others."""
     last = {incident.id: incident for incident in incidents}
     mine = [incident for incident in last.values() if not job or job in _jobs(incident)]
     return sorted(
@@ -50,7 +50,7 @@ def last_revisions(incidents: Iterable[IncidentDocument], job: str) -> list[Inci
 
 
 def worst_job(incidents: Iterable[IncidentDocument]) -> str:
-    """Whose incident is the worst; empty without any."""
+    """Id of the job whose incident is the worst; "" without any."""
     for incident in last_revisions(incidents, ""):
         if incident.state is not IncidentState.MERGED and incident.job.id:
             return incident.job.id
@@ -58,7 +58,10 @@ def worst_job(incidents: Iterable[IncidentDocument]) -> str:
 
 
 def verdicts(incidents: Sequence[IncidentDocument]) -> list[IncidentVerdict]:
-    """incidents: last revisions. Those that went into another incident are told with that one."""
+    """The incidents in words for the page. incidents: last revisions.
+
+    Those that went into another one that is here are told with that one.
+    """
     merged: dict[str, list[str]] = {}
     for incident in incidents:
         if incident.merged_into:

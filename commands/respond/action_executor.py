@@ -51,7 +51,10 @@ class ActionExecutor:
         self.refusals: Counter[str] = Counter()
 
     def begin(self, now: float) -> None:
-        """Tell what an earlier life left unfinished. Raises OSError."""
+        """Writes down what an earlier life of the service began and did not end; it is not done again.
+
+        now: Unix seconds. Raises OSError.
+        """
         for row in self._store.give_up_unfinished(now):
             line = AuditLine(
                 time=round(now, 3),
@@ -68,7 +71,10 @@ class ActionExecutor:
             self._write(line)
 
     def turn(self, now: float) -> int:
-        """Answer those whose time has come; how many. Raises OSError where nothing can be written down."""
+        """Answers the incidents whose time has come; how many. now: Unix seconds.
+
+        Raises OSError where nothing can be written down.
+        """
         waiting = self._store.due(now)
         for each in waiting:
             self._answer(each, now)

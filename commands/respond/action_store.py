@@ -93,7 +93,7 @@ class ActionStore(IncidentInbox):
         now: float,
         settle_s: float,
     ) -> None:
-        """Revisions with the time of each, and the position behind them, in one transaction.
+        """Keeps revisions with the time of each, and the position behind them, in one transaction. Times: Unix seconds.
 
         settle_s: for so long advice must stand before it is due.
         """
@@ -117,12 +117,12 @@ class ActionStore(IncidentInbox):
         )
 
     def due(self, now: float) -> list[DueIncident]:
-        """Those whose advice has stood long enough, the oldest first."""
+        """The incidents whose advice has stood long enough by now (Unix seconds), the oldest first."""
         rows = self._all("SELECT document, news FROM incidents WHERE due <= ? ORDER BY due, news, id", now)
         return [DueIncident(incident=unpack_incident(row["document"]), news=row["news"]) for row in rows]
 
     def is_answered(self, incident: str) -> None:
-        """Nothing more is to be done until something new is heard of it."""
+        """Notes that nothing more is to be done until something new is heard of this incident."""
         self._do("UPDATE incidents SET due = NULL WHERE id = ?", incident)
 
     def waiting(self) -> int:
@@ -130,7 +130,7 @@ class ActionStore(IncidentInbox):
         return self._count("SELECT count(*) FROM incidents WHERE due IS NOT NULL")
 
     def forget(self, now: float) -> None:
-        """What has been over for long."""
+        """Deletes what has been over for ``KEPT_S``. now: Unix seconds."""
         before = now - KEPT_S
         self._do("DELETE FROM incidents WHERE seen < ? AND due IS NULL AND NOT open", before)
         self._do("DELETE FROM acts WHERE began < ?", before)
@@ -138,72 +138,75 @@ class ActionStore(IncidentInbox):
 
     # --- acts --------------------------------------------------------------------------------------------------------
     def begin(self, act: Act, now: float) -> bool:
-        """Durable before it returns. False: it was begun before, and is not to be done."""
+        """Notes that an act begins; durable before it returns. False: it was begun before, and is not to be done."""
         values = (act.key, self.mode, act.incident, act.hook, act.operation.value, act.target, act.action, _BEGUN, "")
         return self._do("INSERT OR IGNORE INTO acts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)", *values, now) == 1
 
     def outcome(self, act: Act) -> Outcome | None:
-        """What became of it; None: it was not begun."""
+        """What became of an act; None: it was not begun."""
         row = self._one("SELECT outcome FROM acts WHERE key = ? AND mode = ?", act.key, self.mode)
         return None if row is None else Outcome(row["outcome"])
 
     def end(self, act: Act, outcome: Outcome, detail: str, now: float) -> None:
-        """What has become of an act that was begun; detail: one line."""
+        """Notes what has become of an act that was begun. detail: one line; now: Unix seconds."""
         self._do(
             "UPDATE acts SET outcome = ?, detail = ?, ended = ? WHERE key = ? AND mode = ?",
             *(outcome.value, detail, now, act.key, self.mode),
         )
 
     def give_up_unfinished(self, now: float) -> list[ActRow]:
-        """What an earlier life began and did not end; from now on it counts as unfinished."""
+        """The acts that an earlier life began and did not end; from now on they count as unfinished."""
         rows = self._acts("SELECT * FROM acts WHERE outcome = ?", _BEGUN)
         self._do("UPDATE acts SET outcome = ?, ended = ? WHERE outcome = ?", Outcome.UNFINISHED.value, now, _BEGUN)
         return rows
 
     def acts_within(self, hook: str, seconds: float, now: float) -> int:
-        """How many that hook has begun in the last so many seconds."""
+        """How many acts this hook has begun in the last so many seconds."""
         query = "SELECT count(*) FROM acts WHERE mode = ? AND hook = ? AND began > ?"
         return self._count(query, self.mode, hook, now - seconds)
 
     def drains_of(self, node: str) -> list[ActRow]:
-        """Acts that took the node out."""
+        """Acts of this mode that took the node out, or would have."""
         return self._acts(
             "SELECT * FROM acts WHERE target = ? AND mode = ? AND operation = ? AND outcome IN (?, ?)",
             *(node, self.mode, HookOperation.DRAIN_NODE.value, Outcome.DONE.value, Outcome.WOULD.value),
         )
 
     def last_acts(self, count: int) -> list[ActRow]:
-        """The newest first, of both modes."""
+        """So many acts at most, of both modes, the newest first."""
         return self._acts("SELECT * FROM acts ORDER BY began DESC LIMIT ?", count)
 
     # --- nodes and the breaker ---------------------------------------------------------------------------------------
     def nodes_out(self, now: float, mode: str | None = None) -> dict[str, float]:
-        """By node that is out since the last reset, when it was taken out first."""
+        """Nodes that are out since the last reset, each with when (Unix seconds) it was taken out first.
+
+        mode None: ours.
+        """
         mode = mode or self.mode
         since = max(self.breaker_reset_at(mode), now - OUT_S)
         query = "SELECT node, min(since) FROM nodes_out WHERE mode = ? AND back IS NULL AND since > ? GROUP BY node"
         return {str(node): float(first) for node, first in self._all(query, mode, since)}
 
     def take_out(self, nodes: tuple[str, ...], incident: str, now: float) -> None:
-        """They are out because of this incident from now on."""
+        """Notes that these nodes are out because of this incident from now on."""
         for node in nodes:
             self._do("INSERT OR IGNORE INTO nodes_out VALUES (?, ?, ?, ?, NULL)", node, incident, self.mode, now)
 
     def nodes_for(self, incident: str) -> list[str]:
-        """That are out because of it, at least among others."""
+        """Nodes that are out because of this incident, at least among others; sorted."""
         query = "SELECT node FROM nodes_out WHERE incident = ? AND mode = ? AND back IS NULL ORDER BY node"
         return [str(row["node"]) for row in self._all(query, incident, self.mode)]
 
     def was_out(self, node: str, incident: str) -> None:
-        """Others had taken it out before: it is not ours to count."""
+        """Forgets that we took the node out for this incident. Others had done so before: it is not ours to count."""
         self._do("DELETE FROM nodes_out WHERE node = ? AND incident = ? AND mode = ?", node, incident, self.mode)
 
     def give_back(self, node: str, now: float) -> None:
-        """We have taken it back in."""
+        """Notes that we have taken the node back in."""
         self._do("UPDATE nodes_out SET back = ? WHERE node = ? AND mode = ? AND back IS NULL", now, node, self.mode)
 
     def is_needed_out(self, node: str, but: str) -> bool:
-        """Another incident that is still open wants it out."""
+        """Whether another incident than ``but``, that is still open, wants the node out."""
         row = self._one(
             "SELECT 1 FROM nodes_out JOIN incidents ON incidents.id = nodes_out.incident"
             " WHERE node = ? AND mode = ? AND incident != ? AND back IS NULL AND open",
@@ -212,20 +215,20 @@ class ActionStore(IncidentInbox):
         return row is not None
 
     def breaker(self, mode: str | None = None) -> Breaker:
-        """mode None: ours."""
+        """Whether the breaker of this mode is open, and since when. mode None: ours."""
         found = json.loads(self._fact(f"breaker/{mode or self.mode}") or "{}")
         return Breaker(why=found.get("why"), since=float(found.get("since", 0.0)))
 
     def breaker_reset_at(self, mode: str) -> float:
-        """Unix seconds; 0: never."""
+        """When (Unix seconds) the breaker of this mode was last reset; 0: never."""
         return float(self._fact(f"reset/{mode}") or 0.0)
 
     def open_breaker(self, why: str, now: float) -> None:
-        """Of this mode, until a person resets it."""
+        """Opens the breaker of our mode, until a person resets it. why: for people."""
         self._put_fact(f"breaker/{self.mode}", json.dumps({"why": why, "since": now}))
 
     def reset_breaker(self, now: float) -> None:
-        """Closed in this mode; nodes that were taken out until now count no more."""
+        """Closes the breaker of our mode; nodes that were taken out until now count no more."""
         self._put_fact(f"breaker/{self.mode}", json.dumps({"since": now}))
         self._put_fact(f"reset/{self.mode}", str(now))
 
@@ -234,7 +237,10 @@ class ActionStore(IncidentInbox):
 
 
 def asked_of(incident: IncidentDocument) -> Asked:
-    """What matters for a response: while it stays, a later revision is no news. A hold that ends is."""
+    """What of an incident matters for a response: while it stays equal, a later revision is no news.
+
+    A hold that ends is.
+    """
     advice, cause, confidence = incident.advice, incident.cause, incident.confidence
     return (
         word_of(incident.state),

@@ -36,7 +36,7 @@ class AuditLine:
     text: str = ""
 
     def written(self) -> dict[str, str | int | float]:
-        """Its JSON: what it concerns, and no more."""
+        """The line as JSON data: what it concerns, and no more."""
         told = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in told.items() if value not in ("", 0) or name == "time"}
 
@@ -51,7 +51,7 @@ class AuditFile:
         self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
     def write(self, told: AuditLine) -> None:
-        """Durable before it returns. Raises OSError."""
+        """Appends a line; durable before it returns. Raises OSError."""
         line = json.dumps(told.written()).encode() + b"\n"
         line = b"\n" + line if self._torn else line
         self._torn = True
@@ -61,5 +61,5 @@ class AuditFile:
         self._torn = False
 
     def close(self) -> None:
-        """Every line is on the disk already."""
+        """Closes the file; every line is on the disk already."""
         os.close(self._file)

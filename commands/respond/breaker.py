@@ -24,12 +24,18 @@ class Limits:
 
     @property
     def nodes_out(self) -> int | None:
-        """At once; None where nobody knows how large the cluster is (then nothing is done for real)."""
+        """How many nodes may be out at once; None where nobody knows how large the cluster is.
+
+        (Then nothing is done for real.)
+        """
         return int(self.nodes_share * self.cluster_nodes) if self.cluster_nodes else None
 
 
 def why_open(nodes: Collection[str], out: Mapping[str, float], limits: Limits, now: float) -> str | None:
-    """Why taking ``nodes`` out is too much; None: it is not. out: by node that is out, when it was taken out."""
+    """Why taking ``nodes`` out is too much; None: it is not. now: Unix seconds.
+
+    out: by node that is out, when it was taken out.
+    """
     new = {node for node in nodes if node not in out}
     if not new:
         return None

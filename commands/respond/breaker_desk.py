@@ -46,7 +46,10 @@ class RespondStatus:
 
 
 def status(folder: Path, *, as_json: bool) -> int:
-    """The exit status: 0; 3 while the breaker of real acts is open; 2 where nothing is known."""
+    """Prints what a folder of the service tells: breaker, nodes that are out, last acts.
+
+    The exit status: 0; 3 while the breaker of real acts is open; 2 where nothing is known.
+    """
     store = _open(folder)
     if store is None:
         return EXIT_USAGE
@@ -88,7 +91,10 @@ def _print(found: RespondStatus) -> None:
 
 
 def reset_breaker(folder: Path, why: str) -> int:
-    """The exit status: 0; 2 where nothing is known or it cannot be written. A service that runs goes on at once."""
+    """Closes the breakers, real and dry, and writes that and ``why`` down. A service that runs goes on at once.
+
+    The exit status: 0; 2 where nothing is known or it cannot be written.
+    """
     now, by = time.time(), getpass.getuser()
     for mode in (LIVE, DRY):
         store = _open(folder, mode)

@@ -28,11 +28,11 @@ class RespondHealth(FeedHealth):
     refusals: Mapping[str, int] = field(default_factory=dict)
 
     def holds_up(self) -> bool:
-        """An open breaker."""
+        """Whether the breaker is open."""
         return self.breaker is not None
 
     def page(self, good: bool, idle_s: float) -> str:
-        """See ``FeedHealth``."""
+        """The JSON text of the health page. good: whether all is well; idle_s: seconds since the last turn."""
         told = {
             "ok": good,
             "mode": self.mode,
@@ -51,7 +51,7 @@ class RespondFigures(Collector):
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        """As the last turn left them."""
+        """The service's metrics, as the last turn left them."""
         now = self._health()
         gauges = {
             "breaker_open": ("1 while nothing is done until a person resets the breaker", now.breaker is not None),

@@ -44,7 +44,10 @@ READ_S = 120.0
 
 
 def respond(options: RespondOptions, *, once: bool, as_json: bool) -> int:
-    """The exit status: 0; 1 an act failed (--once); 2 it cannot start; 3 it ends with an open breaker."""
+    """Runs ``whichrank respond`` until SIGTERM, or once to the end of what is there.
+
+    The exit status: 0; 1 an act failed (--once); 2 it cannot start; 3 it ends with an open breaker.
+    """
     return serve(
         lambda parts: _Service(options, parts, once=once, as_json=as_json),
         "respond",
@@ -202,7 +205,7 @@ class _Service:
 
 
 def make_hooks(options: RespondOptions) -> dict[str, Hook]:
-    """Those of ``respond_hooks``, in its order. Raises ValueError."""
+    """The hooks of ``respond_hooks``, by name, in its order. Raises ValueError for settings that one cannot use."""
     hooks: dict[str, Hook] = {}
     for name in options.hooks:
         if name == WebhookHook.name:

@@ -30,11 +30,11 @@ class EventFeed:
         self.dropped = 0
 
     def tell(self, told: AuditLine) -> None:
-        """Queue it as an event; ``turn`` sends it."""
+        """Queues a line of the audit file as an event; ``turn`` sends it."""
         self._events.add(self._resource, [response_event(told.written())])
 
     def turn(self) -> None:
-        """Send what was told."""
+        """Sends what was told; what Kafka does not take is counted as dropped."""
         for request in self._events.take():
             producer = self._connected()
             if producer is None:
@@ -49,7 +49,7 @@ class EventFeed:
             self._producer.poll()
 
     def close(self) -> None:
-        """Waits some seconds for Kafka to take the rest."""
+        """Sends the rest, and waits some seconds for Kafka to take it."""
         self.turn()
         if self._producer is not None:
             self._producer.flush(5.0)

@@ -36,7 +36,10 @@ BOOTSTRAP = Path(__file__).resolve().parents[2] / "instrumentation" / "bootstrap
 
 
 def prepare_job(command: Sequence[str], settings: RunSettings, peers: PeerSetup) -> Job:
-    """Create the folders. What cannot be created is said in one line and leaves the job unwatched."""
+    """Names the job and creates its folders.
+
+    What cannot be created is said in one line and leaves the job unwatched (``rings`` None).
+    """
     script = name_script(command)
     # Before folders are called after it: in their names a secret could not be told any more.
     job_id = redact(peers.job or os.environ.get("WHICHRANK_JOB_ID") or make_job_id(script))
@@ -55,7 +58,10 @@ def prepare_job(command: Sequence[str], settings: RunSettings, peers: PeerSetup)
 
 
 def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
-    """The environment of the command: ours, and what makes the ranks record."""
+    """The environment of the command: ours without our secrets, and what makes the ranks record.
+
+    Where the job is not watched nothing is added.
+    """
     environ = dict(os.environ)
     for secret in ("WHICHRANK_JUDGE_SECRET", "WHICHRANK_KAFKA_PASSWORD"):
         environ.pop(secret, None)
@@ -79,7 +85,7 @@ def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
 
 
 def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
-    """Run the command under watch and exit as it does."""
+    """Runs the command under watch, and ends this process as the command ended. Never returns."""
     peers = set_up_peers(
         command,
         judge=settings.judge,

@@ -85,7 +85,7 @@ class ForegroundCommand:
         threading.Thread(target=self._pass_on_signals, name="whichrank-signals", daemon=True).start()
 
     def poll(self) -> bool:
-        """Has it ended? Does not block."""
+        """Whether the command has ended. Does not block."""
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -93,20 +93,23 @@ class ForegroundCommand:
         return self._status is not None
 
     def wait(self) -> None:
-        """Block until it has ended."""
+        """Blocks until the command has ended."""
         if self._status is None:
             _, self._status = os.waitpid(self.pid, 0)
 
     @property
     def exit_code(self) -> int:
-        """What a shell shows: the exit code, or 128 + the signal's number. Only after it has ended."""
+        """The exit code that a shell shows, 128 + the signal's number for a signal.
+
+        Only after the command has ended.
+        """
         assert self._status is not None, "the command is still running"
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
 
     @property
     def signal_number(self) -> int:
-        """The signal that ended it, 0 if none did."""
+        """The signal that ended the command; 0 if none did, or it runs."""
         return os.WTERMSIG(self._status) if self._status is not None and os.WIFSIGNALED(self._status) else 0
 
     def exit_as_it_did(self) -> NoReturn:

@@ -47,7 +47,7 @@ _SIGNALS = ("LOGS", "METRICS")
 
 
 def wanted_signals(environ: Mapping[str, str]) -> tuple[frozenset[str], str | None]:
-    """Which of LOGS and METRICS the environment asks for, and one line if it asks for what is not to be had."""
+    """Which of LOGS and METRICS the environment asks to export; and one line if it asks for what is not to be had."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return frozenset(), None
     signals = set()
@@ -65,7 +65,7 @@ def wanted_signals(environ: Mapping[str, str]) -> tuple[frozenset[str], str | No
 
 
 def endpoints(environ: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Host and port of those that the environment names; what is no address is left out."""
+    """Host and port of the OTLP endpoints that the environment names; what is no address is left out."""
     found = []
     for name in ("LOGS_", "METRICS_", ""):
         try:
@@ -114,12 +114,12 @@ class OtlpExport:
 
     @property
     def delivered(self) -> int:
-        """Incident events that the endpoint has taken. Exact after ``close``."""
+        """How many incident events the endpoint has taken. Exact after ``close``."""
         return self._delivered.records
 
     @property
     def dropped(self) -> int:
-        """Incident events that the endpoint refused, or that the full queue pushed out. Exact after ``close``."""
+        """How many incident events the endpoint refused, or the full queue pushed out. Exact after ``close``."""
         return self._delivered.refused
 
     @property
@@ -149,7 +149,10 @@ class OtlpExport:
             self._fail("step metrics not recorded", error)
 
     def flush(self) -> None:
-        """The command has ended: what is queued goes while the last conclusions are drawn. Returns at once."""
+        """Sends what is queued, in threads; returns at once.
+
+        The command has ended: it goes while the last conclusions are drawn.
+        """
         self._flushed_s = time.monotonic()
         for part in (self._logs, self._metrics):
             if part is not None:

@@ -99,7 +99,10 @@ def _run(command: list[str], given: Flags, config: Path | None, pairs: list[str]
 
 
 def explain_nodes(command: list[str], judge: str) -> str:
-    """Who would judge this command, in words."""
+    """In words, who would judge this command: this instance alone, as judge or follower, and why.
+
+    judge: HOST[:PORT] as the user gave it, "" not at all.
+    """
     from ..multi_node.launcher import find_rendezvous
     from ..multi_node.peer_plan import InstanceRole, plan_peers
     from ..multi_node.peer_setup import is_this_machine

@@ -53,7 +53,10 @@ class _Name:
 
 
 def name_script(command: Sequence[str]) -> str:
-    """Empty for an empty command."""
+    """What people call a job whose command this is: its script or module; "" for an empty command.
+
+    Secrets are cut out.
+    """
     return redact(_named(list(command)).text)
 
 

@@ -65,7 +65,7 @@ def watch(
     started_ns: int,
     setup: PeerSetup,
 ) -> None:
-    """Watch until the command has ended and everything about it is concluded and saved."""
+    """Watches the command until it has ended and everything about it is concluded, saved and shown."""
     peers = join_peers(setup, job.id, say)
     identity = with_job(resolve_identity(os.environ, hostname=socket.gethostname()), job.id)
     if setup.several:
@@ -144,7 +144,10 @@ def _write_run(directory: RunDirectory, description: RunDescription, verb: str) 
 
 
 def start_publisher(settings: RunSettings, directory: RunDirectory) -> KafkaPublisher | None:
-    """The way to Kafka beside the embedded one, where it was asked for."""
+    """A publisher to Kafka beside the embedded bus, started.
+
+    None where none was asked for, or it fails, which is said.
+    """
     if not settings.kafka:
         return None
     try:
@@ -159,7 +162,7 @@ def start_publisher(settings: RunSettings, directory: RunDirectory) -> KafkaPubl
 
 
 def end_publisher(publisher: KafkaPublisher) -> None:
-    """Waits some seconds for Kafka, and says what became of what was to go there."""
+    """Ends the publisher, waits some seconds for Kafka, and says what became of what was to go there."""
     from ...agents.publish.kafka_publisher import describe_stats
 
     publisher.close(KAFKA_PATIENCE_S)
@@ -167,14 +170,14 @@ def end_publisher(publisher: KafkaPublisher) -> None:
 
 
 def name_job(chosen: str, script: str) -> str:
-    """What people call the job: what was chosen, else the scheduler's word, else the script; one line of it."""
+    """What people call the job: what was chosen, else the scheduler's word, else the script; cut to one line."""
     pod_labels = read_pod_labels(os.environ)
     named = chosen or resolve_job_name(os.environ, pod_labels=pod_labels, hostname=socket.gethostname())
     return cut_text(" ".join(printable(redact(named or script)).split()), MAX_NAME)
 
 
 def choose_view(settings: RunSettings, job: str, running_s: float) -> JobView:
-    """A live block on a terminal, lines elsewhere, JSON when asked for."""
+    """A live block on a terminal, lines elsewhere, JSON when asked for. running_s: since the command began."""
     if settings.json_lines:
         return JsonView()
     wants_live = settings.view is ViewChoice.live or (
@@ -194,7 +197,9 @@ def print_summary(
     status: JobStatus,
     directory: RunDirectory,
 ) -> None:
-    """What happened, for a person, after the command's own last line. foreign: incidents of the node that judges.
+    """Prints what happened, for a person, after the command's own last line.
+
+    foreign: incidents of the node that judges.
 
     A wait that was noticed and has passed is counted, and has been a line when it was; it is in ``incidents.jsonl``.
     """

@@ -19,12 +19,15 @@ from ...telemetry.records import Incident
 
 
 def read_incident_line(line: bytes) -> IncidentDocument:
-    """The revision of one line. Raises ValueError with one line of what is wrong."""
+    """The revision in a line of incidents.jsonl. Raises ValueError with one line of what is wrong."""
     return read_incident(read_line(line))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes, IncidentDocument | None]]:
-    """Yield (line number from 1, bytes, revision or None where the line is no incident). Raises OSError."""
+    """Each line of incidents.jsonl: (number from 1, bytes, revision or None where it is no incident).
+
+    Raises OSError.
+    """
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
         incident: IncidentDocument | None = None
         with contextlib.suppress(ValueError):
@@ -51,11 +54,11 @@ class IncidentLog:
 
     @property
     def unwritten(self) -> int:
-        """Revisions that are not in the file."""
+        """How many revisions are not in the file, as the disk refused them."""
         return len(self._pending)
 
     def append(self, incident: Incident) -> bool:
-        """Write it unless this revision is in the file. Returns whether it was new.
+        """Writes a revision unless it is in the file. Whether it was new.
 
         Raises OSError when the disk refuses; the revision is kept then, and the next call tries again.
         """

@@ -12,7 +12,7 @@ MAX_FILE_BYTES = 4 << 20
 
 
 def append_line(path: Path, line: str) -> None:
-    """One line more; its end is put behind it. Raises Unusable."""
+    """Appends a line, with its end, to a file that is made if need be. Raises Unusable."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -24,7 +24,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def whole_lines(path: Path, after: int = 0) -> tuple[list[bytes], int]:
-    """Whole lines beyond byte ``after``, and how far that is; none where there is no file. Raises OSError."""
+    """(whole lines beyond byte ``after``, the byte behind them); no lines where there is no file. Raises OSError."""
     try:
         with path.open("rb") as file:
             file.seek(after)

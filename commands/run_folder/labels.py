@@ -22,7 +22,7 @@ _ALWAYS = ("cause", "wrong", "by", "time")
 
 
 def finding_of(label: PeopleLabel, cluster: str) -> Finding:
-    """As the cluster operator takes it."""
+    """The label as a finding that the cluster operator takes."""
     return Finding(
         identity=Identity(cluster=cluster),
         key=f"label/{label.incident}",
@@ -33,13 +33,16 @@ def finding_of(label: PeopleLabel, cluster: str) -> Finding:
 
 
 def append_label(folder: Path, label: PeopleLabel, cluster: str) -> None:
-    """One line more. Raises Unusable."""
+    """Appends the label to labels.jsonl. Raises Unusable."""
     written = {**write_people_label(label), "cluster": cluster}
     append_line(folder / LABELS_FILE, json.dumps(written, ensure_ascii=False))
 
 
 def read_labels(folder: Path, after: int = 0) -> tuple[list[PeopleLabel], int]:
-    """Whole lines beyond byte ``after``, and how far that is. What is no label is left out. Raises OSError."""
+    """(labels in whole lines beyond byte ``after``, the byte behind them). What is no label is left out.
+
+    Raises OSError.
+    """
     lines, read = whole_lines(folder / LABELS_FILE, after)
     labels: list[PeopleLabel] = []
     for line in lines:
@@ -49,13 +52,13 @@ def read_labels(folder: Path, after: int = 0) -> tuple[list[PeopleLabel], int]:
 
 
 def with_labels(incidents: Iterable[IncidentDocument], labels: Iterable[PeopleLabel]) -> list[IncidentDocument]:
-    """What people have said stands in the documents, although nobody judges the run any more."""
+    """The incidents, each with what people have said of it, although nobody judges the run any more."""
     said = {label.incident: replace(label.said, keys=_ALWAYS, extra="") for label in labels}
     return [replace(incident, label=said.get(incident.id, incident.label)) for incident in incidents]
 
 
 def handling_words(label: IncidentLabel | None) -> str:
-    """``acknowledged by ann``; what was said last of the two, empty where nobody has."""
+    """Who has closed or acknowledged an incident: ``acknowledged by ann``; closed goes first, "" where nobody has."""
     if label is None:
         return ""
     for name, said in (("closed", label.closed), ("acknowledged", label.acknowledged)):
@@ -66,7 +69,7 @@ def handling_words(label: IncidentLabel | None) -> str:
 
 
 def label_words(label: IncidentLabel | None) -> str:
-    """``it was node=n1; acknowledged by ann``; empty where nobody has said anything."""
+    """What people have said in words: ``it was node=n1; acknowledged by ann``; "" where nobody has said anything."""
     if label is None:
         return ""
     wrong = "what it says is wrong" if label.wrong else ""

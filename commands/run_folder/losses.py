@@ -73,7 +73,7 @@ class Losses:
     peers: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> CountedLosses:
-        """What is not zero."""
+        """The counts that are not zero, by name."""
         reasons = {"agent": self.agent, "peers": self.peers}
         counts: dict[str, int | float | Mapping[str, int]]
         counts = {name: getattr(self, name) for name in self.__slots__ if name not in reasons}

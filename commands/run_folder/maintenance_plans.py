@@ -17,7 +17,7 @@ PLANS_FILE = "plans.jsonl"
 
 
 def finding_of_plan(plan: MaintenancePlan, cluster: str) -> Finding:
-    """As the cluster operator takes it."""
+    """The plan as a finding that the cluster operator takes; cleared where it was called off."""
     body = {name: value for name, value in write_plan(plan).items() if name != "over"}
     return Finding(
         identity=Identity(cluster=cluster),
@@ -29,12 +29,15 @@ def finding_of_plan(plan: MaintenancePlan, cluster: str) -> Finding:
 
 
 def append_plan(folder: Path, plan: MaintenancePlan) -> None:
-    """One line more. Raises Unusable."""
+    """Appends the plan to plans.jsonl. Raises Unusable."""
     append_line(folder / PLANS_FILE, json.dumps(write_plan(plan), ensure_ascii=False))
 
 
 def read_plans(folder: Path, after: int = 0) -> tuple[list[MaintenancePlan], int]:
-    """Whole lines beyond byte ``after``, and how far that is. What is no plan is left out. Raises OSError."""
+    """(plans in whole lines beyond byte ``after``, the byte behind them). What is no plan is left out.
+
+    Raises OSError.
+    """
     lines, read = whole_lines(folder / PLANS_FILE, after)
     plans: list[MaintenancePlan] = []
     for line in lines:

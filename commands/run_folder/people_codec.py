@@ -44,13 +44,13 @@ class MaintenancePlan:
 
 
 def write_people_label(label: PeopleLabel) -> dict[str, Any]:
-    """As a line of the file, and in the answer of ``whichrank incidents label``."""
+    """The label as JSON data, for a line of the file and the answer of ``whichrank incidents label``."""
     written = {**write_label(label.said), "incident": label.incident}
     return {**written, "cluster": label.cluster} if label.cluster else written
 
 
 def read_people_label(line: bytes) -> PeopleLabel:
-    """Raises NoWord for what names no incident or no time."""
+    """The label in a line of the file. Raises NoWord for what names no incident or no time."""
     found = dict(_object(line))
     incident, cluster = found.pop("incident", None), found.pop("cluster", None)
     said = read_label(found)
@@ -60,7 +60,7 @@ def read_people_label(line: bytes) -> PeopleLabel:
 
 
 def write_plan(plan: MaintenancePlan) -> dict[str, Any]:
-    """As a line of the file, and in the answer of ``whichrank plan``."""
+    """The plan as JSON data, for a line of the file and the answer of ``whichrank plan``."""
     written: dict[str, Any] = {
         "id": plan.id,
         "what": plan.what,
@@ -75,7 +75,7 @@ def write_plan(plan: MaintenancePlan) -> dict[str, Any]:
 
 
 def read_plan(written: Mapping[str, Any]) -> MaintenancePlan:
-    """Raises NoWord for what is no plan."""
+    """The plan in JSON data. Raises NoWord for what is no plan."""
     over = written.get("over")
     try:
         return MaintenancePlan(
@@ -94,7 +94,7 @@ def read_plan(written: Mapping[str, Any]) -> MaintenancePlan:
 
 
 def read_plan_line(line: bytes) -> MaintenancePlan:
-    """Raises NoWord for what is no plan."""
+    """The plan in a line of the file. Raises NoWord for what is no plan."""
     return read_plan(_object(line))
 
 

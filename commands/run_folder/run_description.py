@@ -49,12 +49,15 @@ class RunDescription:
 
 
 def write_description(description: RunDescription) -> str:
-    """The text of run.json. Of a run that is watched its end stands there from the beginning, as null."""
+    """The text of run.json. Of a run that goes on ``ended`` stands there as null."""
     return json.dumps({"schema": RUN_SCHEMA, **_plain(description)}, indent=2) + "\n"
 
 
 def read_description(text: str) -> RunDescription:
-    """Raises ValueError for what is no JSON, TypeError, in words, for JSON that is no object."""
+    """The description in the text of run.json.
+
+    Raises ValueError for what is no JSON, TypeError, in words, for JSON that is no object.
+    """
     found = json.loads(text)
     if not isinstance(found, dict):
         raise TypeError(f"holds {type(found).__name__}, not an object")
@@ -62,7 +65,7 @@ def read_description(text: str) -> RunDescription:
 
 
 def without_secrets(description: RunDescription) -> RunDescription:
-    """People send it along when they ask for help."""
+    """The description with secrets cut out of its texts: people send it along when they ask for help."""
     redacted: dict[str, Any] = redact_data(_plain(description))
     return _described(redacted)
 

@@ -43,7 +43,7 @@ class RunDirectory:
 
     @property
     def state(self) -> Path:
-        """The operators' state, in SQLite."""
+        """The file of the operators' state, in SQLite."""
         return self.path / STATE_FILE
 
     @property
@@ -53,7 +53,7 @@ class RunDirectory:
 
     @property
     def incidents(self) -> Path:
-        """A line for each revision."""
+        """The file of incidents, a line for each revision."""
         return self.path / INCIDENTS_FILE
 
     def write_run(self, description: RunDescription) -> None:
@@ -66,7 +66,7 @@ class RunDirectory:
             temporary.unlink(missing_ok=True)
 
     def read_run(self) -> RunDescription:
-        """Read run.json. Raises Unusable."""
+        """What run.json says. Raises Unusable where it cannot be read."""
         path = self.path / RUN_FILE
         try:
             return read_description(path.read_text())
@@ -86,11 +86,11 @@ def make_job_id(script: str) -> str:
 
 
 def make_run_directory(wanted: Path | None, job: str, node: str = "") -> tuple[RunDirectory, str | None]:
-    """Create the folder of a run; one that holds another run already is not reused.
+    """Creates the folder of a run; one that holds another run already is not reused.
 
-    node: this one of several; file systems may be shared, so its name is part of a folder that nobody named.
-    Returns the directory and, when the wanted place cannot be written and a temporary one is used, why.
-    Raises Unusable when no place can be written at all.
+    node: this one of several; file systems may be shared, so its name is part of a folder that nobody named. Returns
+    the directory and, when the wanted place cannot be written and a temporary one is used, why. Raises Unusable when no
+    place can be written at all.
     """
     name = "-".join(filter(None, (time.strftime("%Y%m%d-%H%M%S"), job, _safe(node) if node else "")))
     path = wanted or Path("whichrank-out") / name

@@ -46,7 +46,10 @@ VERSIONS_FILE = "versions.json"
 
 
 def service_settings(options: AgentOptions) -> AgentSettings:
-    """What a service does beyond ``whichrank run``: spans and metrics, and answers where they are wanted."""
+    """Settings of the agent as a service.
+
+    Beyond ``whichrank run`` it tells spans and metrics, and answers requests where they are wanted.
+    """
     if not options.requests:
         return AgentSettings(tell_people=True, withheld=options.node_options().withheld)
     return AgentSettings(
@@ -59,7 +62,7 @@ def service_settings(options: AgentOptions) -> AgentSettings:
 
 
 def last_alive_ns(path: Path) -> int | None:
-    """When an agent last touched this file, on the monotonic clock; None: none has since the node started."""
+    """When (monotonic ns) an agent last touched this file; None: there is none."""
     try:
         age_ns = time.time_ns() - path.stat().st_mtime_ns
     except OSError:
@@ -99,7 +102,7 @@ def _look_until(ended: threading.Event, node: NodeAgent, reports: NodeReports, a
 
 
 def agent(options: AgentOptions) -> int:
-    """Watch this node until SIGTERM or SIGINT; the exit status."""
+    """Runs ``whichrank agent`` until SIGTERM or SIGINT; the exit status: 0; 2 where it cannot start."""
     ended = _asked_to_end()
     own = resolve_identity(os.environ, pod_labels=read_pod_labels(os.environ), hostname=socket.gethostname())
     own = replace(own, run="", job="", attempt="", world="")

@@ -42,12 +42,12 @@ class DeadLetter:
 
     @property
     def is_cut(self) -> bool:
-        """The message was larger than a letter may be: the rest is only where it came from."""
+        """Whether the message was larger than a letter may be: the rest is only where it came from."""
         return self.whole_bytes > len(self.value)
 
     @classmethod
     def of(cls, message: Fetched) -> DeadLetter:
-        """From the message and its headers; what these do not say is empty."""
+        """A letter from the message and its headers; what these do not say is empty."""
 
         def text(name: str) -> str:
             return message.headers.get(name, b"").decode("utf-8", "replace")
@@ -66,7 +66,7 @@ class DeadLetter:
 
 
 def dlq_list(options: TopicsOptions, *, limit: int, as_json: bool) -> int:
-    """The newest ``limit`` letters."""
+    """Prints the newest ``limit`` letters. The exit status: 0; 2 where Kafka cannot be asked."""
     try:
         letters = list(_letters(make_client(options.kafka_settings())))[-limit:]
     except KafkaTrouble as trouble:
@@ -90,7 +90,10 @@ def dlq_list(options: TopicsOptions, *, limit: int, as_json: bool) -> int:
 
 
 def dlq_show(options: TopicsOptions, name: str, *, raw: bool) -> int:
-    """One letter; raw: its bytes as they came, on stdout."""
+    """Prints one letter; raw: its bytes as they came, on stdout.
+
+    The exit status: 0; 2 where there is no such letter or Kafka cannot be asked.
+    """
     try:
         letter = next((each for each in _letters(make_client(options.kafka_settings())) if each.name == name), None)
     except KafkaTrouble as trouble:
@@ -118,7 +121,11 @@ def dlq_show(options: TopicsOptions, name: str, *, raw: bool) -> int:
 
 
 def dlq_replay(options: TopicsOptions, wanted: list[str], *, everything: bool) -> int:
-    """Send letters again to the topic that they came from. What cannot be read still becomes a letter once more."""
+    """Sends letters again to the topic that they came from; what still cannot be read becomes a letter once more.
+
+    everything: all letters. The exit status: 0; 1 where one was not taken; 2 where one is not there or Kafka cannot be
+    asked.
+    """
     try:
         client = make_client(options.kafka_settings())
         letters = [letter for letter in _letters(client) if everything or letter.name in wanted]

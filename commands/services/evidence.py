@@ -35,7 +35,10 @@ STACK = "stack"
 
 
 def evidence(options: TopicsOptions, *, rank: int, node: str, job: str, action: str, out: Path, wait_s: float) -> int:
-    """Exit status: 0 there is an answer, 1 none came, 2 Kafka cannot be asked or ``out`` not be written."""
+    """Asks a node's agent for evidence of a rank, and prints the stack or writes the files into ``out``.
+
+    The exit status: 0 there is an answer, 1 none came in ``wait_s``, 2 Kafka cannot be asked or ``out`` not be written.
+    """
     request_id = f"asked-{uuid.uuid4().hex[:12]}"
     attributes = {"id": request_id, "action": action.replace("-", "_"), "rank": rank, "node": node}
     identity = Identity(job=job, node=node, rank=rank)

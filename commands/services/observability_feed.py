@@ -41,15 +41,18 @@ class ObservabilityFeed:
         self.dropped = 0
 
     def see(self, record: Record) -> None:
-        """Each record before it is judged."""
+        """Takes in a record, before it is judged, for spans and metrics."""
         self._people.see(record.payload, record.stamp_ns)
 
     def incident(self, incident: IncidentDocument, stamp_ns: int) -> None:
-        """Each revision that is published."""
+        """Takes in a revision that is published. stamp_ns: Unix."""
         self._people.incident(incident, stamp_ns, time.time_ns())
 
     def turn(self, role: Role, runner: EmbeddedRunner, health: Callable[[], ServiceHealth]) -> None:
-        """Publish what is due. Of incidents only the leader tells, from its state: what is open goes on being told."""
+        """Publishes what is due.
+
+        Of incidents only the leader tells, from its state: what is open goes on being told.
+        """
         if (role is Role.LEADER) != self._leads:
             self._leads = not self._leads
             if self._leads:

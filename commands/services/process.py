@@ -56,7 +56,10 @@ T = TypeVar("T")
 
 
 def process(options: ProcessOptions, reload: Reload, settings_file: Path | None) -> int:
-    """Judge until SIGTERM or SIGINT; the exit status. reload raises SettingsError."""
+    """Runs ``whichrank process`` until SIGTERM or SIGINT; the exit status: 0; 2 where it cannot start.
+
+    reload: reads the settings again, raises SettingsError; settings_file: whose change makes it do so, None none.
+    """
     logger = logging.getLogger("whichrank")
     logger.addHandler(SayHandler())
     logger.propagate = False

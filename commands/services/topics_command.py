@@ -21,7 +21,10 @@ OVERHEAD_BYTES = 64 << 10
 
 
 def topics(options: TopicsOptions, *, dry_run: bool, as_json: bool) -> int:
-    """The exit status: 0 all topics can be used, 1 some cannot, 2 Kafka could not be asked."""
+    """Makes topics that are missing, unless ``dry_run``, and prints the state of all.
+
+    The exit status: 0 all topics can be used, 1 some cannot, 2 Kafka could not be asked.
+    """
     try:
         client = make_client(options.kafka_settings())
         admin = client.admin()

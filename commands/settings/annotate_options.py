@@ -33,7 +33,10 @@ class AnnotateOptions(KafkaOptions):
         return self
 
     def token(self) -> str:
-        """Raises ValueError where the file cannot be read."""
+        """The token for Grafana, from its file or the settings; "" none.
+
+        Raises ValueError where the file cannot be read.
+        """
         if self.grafana_token_file is None:
             return self.grafana_token.get_secret_value()
         try:

@@ -36,7 +36,10 @@ class KafkaOptions(Settings):
         return self
 
     def kafka_settings(self, *, client_id: str = "whichrank", delivery_timeout_s: float = 30.0) -> KafkaSettings:
-        """What no user sets is given here. Raises ValueError with what is wrong and what to do."""
+        """The settings of a Kafka client, with what no user sets as given here.
+
+        Raises ValueError with what is wrong and what to do.
+        """
         password = self.kafka_password.get_secret_value()
         if self.kafka_password_file is not None:
             try:
@@ -63,12 +66,12 @@ class KafkaOptions(Settings):
 
 
 def words_of(text: str) -> list[str]:
-    """Words with commas between them."""
+    """The words in a text with commas between them, stripped; empty ones are left out."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def default_data(service: str) -> Path:
-    """Where a service of this user keeps what outlives it."""
+    """The folder in which a service of this user keeps what outlives it."""
     if os.getuid() == 0:
         return Path("/var/lib/whichrank") / service
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "whichrank" / service

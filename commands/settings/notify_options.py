@@ -67,18 +67,24 @@ class ReceiverOptions(BaseModel):
 
     @property
     def address(self) -> str:
-        """The url that was given, else where this kind of receiver usually is; "" not known."""
+        """The url that was given, else where this kind of receiver usually is; "" not known.
+
+        Without a slash at its end.
+        """
         return (self.url or KNOWN_URLS.get(self.kind, "")).rstrip("/")
 
     @property
     def told_severities(self) -> frozenset[str]:
-        """PagerDuty is told of pages alone, unless the settings say otherwise."""
+        """Severities that the receiver is told of; PagerDuty of pages alone, unless the settings say otherwise."""
         if self.severities is not None:
             return frozenset(self.severities)
         return frozenset({"page"} if self.kind == "pagerduty" else {"page", "ticket"})
 
     def secret(self) -> str:
-        """Raises ValueError where it is not to be had; no part of it is in the words."""
+        """The receiver's secret, from its file or variable; "" where none is needed and given.
+
+        Raises ValueError where it is not to be had; no part of it is in the words.
+        """
         if self.secret_file is not None:
             try:
                 found = self.secret_file.read_text().strip()

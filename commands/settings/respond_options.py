@@ -145,21 +145,21 @@ class RespondOptions(KafkaOptions):
 
     @property
     def hooks(self) -> tuple[str, ...]:
-        """Names, in the order in which they act."""
+        """Names of the hooks, in the order in which they act."""
         return tuple(dict.fromkeys(words_of(self.respond_hooks)))
 
     @property
     def actions(self) -> frozenset[str]:
-        """What may be done without a person."""
+        """Actions that may be done without a person."""
         return frozenset(words_of(self.respond_actions))
 
     @property
     def scopes(self) -> frozenset[str]:
-        """Of which scopes incidents are answered."""
+        """Scopes of the incidents that are answered."""
         return frozenset(words_of(self.respond_scopes))
 
     def webhook_secret(self) -> str:
-        """Raises ValueError for a file that cannot be read."""
+        """The webhook's secret, from its file or the settings. Raises ValueError for a file that cannot be read."""
         if self.respond_webhook_secret_file is None:
             return self.respond_webhook_secret.get_secret_value()
         try:

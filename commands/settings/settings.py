@@ -109,7 +109,10 @@ class NodeSettings(KafkaOptions):
         return value
 
     def node_options(self, versions_file: str = "") -> NodeOptions:
-        """For this node's collectors. versions_file: where they keep what was installed the last time."""
+        """What this node's collectors are told. Raises ValueError for unknown names.
+
+        versions_file: where they keep what was installed the last time.
+        """
         withheld = withheld_names_of(self.withhold)
         return NodeOptions(
             collect=names_of(self.collect) - ({"job_logs"} if LOG_LINES in withheld else set()),
@@ -183,7 +186,7 @@ class AgentOptions(NodeSettings):
 
 
 def kinds_of(words: str) -> frozenset[Kind]:
-    """Kinds by their names, with commas between them. Raises ValueError for what is none."""
+    """Kinds of incidents by their names in a text, with commas between them. Raises ValueError for an unknown one."""
     known = {kind.value: kind for kind in Kind}
     names = [word.strip() for word in words.split(",") if word.strip()]
     if unknown := [name for name in names if name not in known]:
@@ -251,6 +254,6 @@ S = TypeVar("S", bound=Settings)
 def load_settings(
     kind: type[S], flags: Flags, config: Path | None = None, pairs: Sequence[str] = ()
 ) -> tuple[S, dict[str, str]]:
-    """See ``read_settings``."""
+    """The settings of a command from file, environment and flags; see ``read_settings``. Raises SettingsError."""
     known = dict.fromkeys(key for each in ALL_SETTINGS for key in each.model_fields)
     return read_settings(kind, known, flags, config, pairs)

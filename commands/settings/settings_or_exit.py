@@ -18,7 +18,10 @@ S = TypeVar("S", bound=Settings)
 def settings_or_exit(
     kind: type[S], given: Flags, config: Path | None, pairs: list[str] | None
 ) -> tuple[S, dict[str, str]]:
-    """The settings of a command; what is wrong with them is told, and the program ends: raises typer.Exit."""
+    """The settings of a command, and by key where each value came from.
+
+    What is wrong with them is printed to stderr, and typer.Exit raised. given: flags, None for one that was not given.
+    """
     try:
         return load_settings(kind, {k: v for k, v in given.items() if v is not None}, config, pairs or ())
     except SettingsError as error:

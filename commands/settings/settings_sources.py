@@ -48,7 +48,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags beat variables, variables beat the file."""
+        """The sources of values in their order: flags beat variables, variables beat the file. Called by pydantic."""
         assert isinstance(init_settings, InitSettingsSource)
         arguments = dict(init_settings.init_kwargs)
         from_file = arguments.pop("_from_file", {})
@@ -62,7 +62,7 @@ Flags = Mapping[str, str | int | float | bool | Path | None]
 
 
 def settings_path(config: Path | None) -> Path | None:
-    """The settings file that holds: the one named, else by the environment, else in the current folder."""
+    """The settings file that holds: the one named, else by the environment, else in the current folder; None: none."""
     path = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
     return DEFAULT_FILE if path is None and DEFAULT_FILE.is_file() else path
 

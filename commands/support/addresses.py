@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def split_address(address: str, default_port: int) -> tuple[str, int]:
-    """``host``, ``host:port``, ``[v6]``, ``[v6]:port`` or a bare v6 address -> (host, port). Raises ValueError."""
+    """(host, port) of ``host``, ``host:port``, ``[v6]``, ``[v6]:port`` or a bare v6 address. Raises ValueError."""
     address = address.strip()
     if address.startswith("["):
         host, closed, rest = address[1:].partition("]")

@@ -18,7 +18,10 @@ class EndRequest:
         signal.signal(signal.SIGHUP, self._reload)
 
     def wait(self, seconds: float) -> None:
-        """In pieces: a signal's handler does not end a sleep."""
+        """Sleeps for so long, or until it is asked to end.
+
+        In pieces: a signal's handler does not end a sleep.
+        """
         until = time.monotonic() + seconds
         while not self.asked and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.2))

@@ -13,5 +13,5 @@ _YOUNG, _OLDER, _ALL = 50_000, 20, 20
 
 
 def search_seldom() -> None:
-    """For the whole process, from here on."""
+    """Lets Python search for cycles of objects seldom, in the whole process, from here on."""
     gc.set_threshold(_YOUNG, _OLDER, _ALL)

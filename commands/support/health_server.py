@@ -19,12 +19,12 @@ HUNG_S = 60.0
 
 
 def is_alive(health: ServiceHealth) -> bool:
-    """The loop has turned within a minute."""
+    """Whether the service's loop has turned within a minute."""
     return health.idle_s < HUNG_S
 
 
 def is_ready(health: ServiceHealth) -> bool:
-    """Kafka answers, it is known who leads, and all is read that others have written."""
+    """Whether the service is alive, Kafka answers, it is known who leads, and all is read that others have written."""
     return is_alive(health) and health.trouble is None and health.role is not Role.STARTING and health.caught_up
 
 
@@ -35,7 +35,7 @@ class ServiceFigures(Collector):
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        """At the moment at which they are asked for."""
+        """The service's metrics at the moment at which they are asked for."""
         health = self._health()
         gauges = {
             "lag_seconds": ("age of the oldest record that waits", health.lag_s),
@@ -107,7 +107,7 @@ class PageServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Answers that are on their way are finished, for some seconds."""
+        """Ends the server; answers that are on their way are finished, for some seconds."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5.0)

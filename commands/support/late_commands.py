@@ -12,10 +12,10 @@ from typer.main import get_command
 
 
 def late_group(modules: Mapping[str, str], package: str) -> type[TyperGroup]:
-    """A group (``typer.Typer(cls=...)``) that has these as well, after what it has anyway.
+    """A class of groups (``typer.Typer(cls=...)``) that have these commands as well, after what they have anyway.
 
-    modules: by the command's name, where it is, as ".check.command" in the package. Such a module has
-    ``register(app)``, which adds one command or one group to an app of typer.
+    modules: by the command's name, where it is, as ".check.command" in the package; it is imported when it is asked
+    for. Such a module has ``register(app)``, which adds one command or one group to an app of typer.
     """
 
     class LateGroup(TyperGroup):

@@ -12,7 +12,10 @@ MAX_LINES = 100
 
 
 def say(line: str) -> None:
-    """One line for people, on stderr, which may be somebody's log; stdout belongs to the command."""
+    """Writes one line for people to stderr, without secrets. Never raises.
+
+    That may be somebody's log; stdout belongs to the command.
+    """
     try:
         sys.stderr.write(f"whichrank: {redact(line)}\n")
         sys.stderr.flush()
@@ -28,7 +31,7 @@ class SayHandler(logging.Handler):
         self._said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Each line once, and so many at most: what goes on is no news."""
+        """Says each line once, and so many at most: what goes on is no news."""
         line = record.getMessage()
         if line not in self._said and len(self._said) < MAX_LINES:
             self._said.add(line)

@@ -15,7 +15,7 @@ _PREFIX = "whsec_"
 
 
 def signed_headers(key: bytes, identity: str, stamp: int, body: bytes) -> dict[str, str]:
-    """stamp: of this try, Unix seconds."""
+    """The headers of a signed request. identity: its id; stamp: of this try, Unix seconds."""
     return {
         "Content-Type": "application/json",
         "User-Agent": "whichrank",
@@ -26,13 +26,19 @@ def signed_headers(key: bytes, identity: str, stamp: int, body: bytes) -> dict[s
 
 
 def sign(key: bytes, identity: str, stamp: int, body: bytes) -> str:
-    """The header's value after the Standard Webhooks scheme: version 1, base64 of an HMAC-SHA256."""
+    """The value of the signature header after the Standard Webhooks scheme: version 1, base64 of an HMAC-SHA256.
+
+    stamp: Unix seconds.
+    """
     content = f"{identity}.{stamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
 
 
 def key_of(secret: str, name: str) -> bytes:
-    """name: of the setting, for the words of the ValueError that it raises."""
+    """The bytes of the secret, decoded where it says that it is base64.
+
+    name: of the setting, for the words of the ValueError that is raised where it is not.
+    """
     if not secret.startswith(_PREFIX):
         return secret.encode()
     try:

@@ -31,7 +31,10 @@ class Growth:
 
 
 def growth(previous: int, current: int, *, may_wrap: bool = False) -> Growth:
-    """From one look to the next. may_wrap: for counters that pass their width in normal work (bytes, packets)."""
+    """How a counter moved from one look to the next: same, grew, wrapped or was reset, and by how much.
+
+    may_wrap: for counters that pass their width in normal work (bytes, packets).
+    """
     if current == previous:
         return Growth(step=Step.SAME, amount=0)
     if current > previous:
@@ -45,7 +48,7 @@ def growth(previous: int, current: int, *, may_wrap: bool = False) -> Growth:
 
 
 def rate_per(amount: int, elapsed_s: float, unit_s: float) -> float:
-    """Growth per unit; 0 where no time has passed."""
+    """The growth per ``unit_s`` seconds; 0 where no time has passed."""
     return amount / elapsed_s * unit_s if elapsed_s > 0 else 0.0
 
 
@@ -73,7 +76,11 @@ class Latch:
     breached_at_s: float = 0.0
 
     def take(self, rule: CounterRule, t_s: float, value: int | None) -> LatchEvent | None:
-        """One look. An unreadable value is no look; neither is one that is not later than the last."""
+        """Takes one look at the counter; BREACH or AGAIN: it grew beyond the rule's limit, RECOVERY: it was reset,
+        None: no news.
+
+        A None value is no look, nor is one that is not later than the last. t_s: seconds of any one clock.
+        """
         if value is None or (self.t_s is not None and t_s <= self.t_s):
             return None
         if self.value is None or self.t_s is None:
@@ -106,7 +113,7 @@ class Latch:
         return LatchEvent.AGAIN if was_latched else LatchEvent.BREACH
 
     def is_quiet(self, rule: CounterRule, t_s: float) -> bool:
-        """Latched, and nothing beyond the limit for the rule's ``quiet_s``."""
+        """Whether the rule was broken and nothing beyond its limit has come for its ``quiet_s``. t_s: now."""
         return self.is_latched and t_s - self.breached_at_s >= rule.quiet_s
 
     def clear(self) -> None:
@@ -119,7 +126,7 @@ class Latch:
 
     @classmethod
     def unpack(cls, packed: list[float | int | bool | None]) -> Latch:
-        """The reverse of ``pack``; raises ValueError for anything else."""
+        """The latch from what ``pack`` gave; raises ValueError for a list of another length."""
         if len(packed) != 5:
             raise ValueError(f"a latch has 5 fields, not {len(packed)}")
         t_s, value, is_latched, worst, breached_at_s = packed

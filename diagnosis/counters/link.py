@@ -49,7 +49,10 @@ class LinkHistory:
     losses: deque[float] = field(default_factory=_times)
 
     def take(self, rules: LinkRules, t_s: float, state: LinkState, downed: int | None, losses: int) -> list[LinkEvent]:
-        """One look. downed: link_downed now (None unknown); losses: carrier losses counted since the last look."""
+        """Takes one look at a link, and gives what it shows: down, dropped, up, flapping, steady. t_s: seconds.
+
+        downed: link_downed now (None unknown); losses: carrier losses counted since the last look.
+        """
         events: list[LinkEvent] = []
         self.losses.extend([t_s] * min(losses, MAX_TIMES))
         if state in _NOT_UP:
@@ -103,7 +106,7 @@ class LinkHistory:
         return []
 
     def pack(self) -> dict[str, Any]:
-        """As JSON has it, for a collector that starts again."""
+        """The state in JSON's types, for a collector that starts again."""
         return {
             "was_up": self.was_up,
             "down_since_s": self.down_since_s,
@@ -118,7 +121,7 @@ class LinkHistory:
 
     @classmethod
     def unpack(cls, packed: dict[str, Any]) -> LinkHistory:
-        """What ``pack`` gave. Raises KeyError or TypeError where it is something else."""
+        """The state from what ``pack`` gave. Raises KeyError or TypeError where it is something else."""
         return cls(
             **{**packed, "flaps": deque(packed["flaps"], MAX_TIMES), "losses": deque(packed["losses"], MAX_TIMES)}
         )

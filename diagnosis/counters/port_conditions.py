@@ -47,11 +47,11 @@ class PortConditionSpan:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What may be open once at a time: a condition of a port."""
+        """(name, port): of one such pair only one condition may be open at a time."""
         return self.name, self.port
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The condition as a dictionary for JSON."""
         return {
             "condition": self.name,
             "port": self.port,
@@ -69,7 +69,7 @@ class PortConditionSpan:
 
     @classmethod
     def of_plain(cls, plain: dict[str, Any]) -> PortConditionSpan:
-        """The reverse of ``plain``."""
+        """The condition from what ``plain`` gave. Raises KeyError or ValueError for anything else."""
         return cls(
             name=plain["condition"],
             port=plain["port"],

@@ -56,7 +56,10 @@ class SeriesReader:
     _ports: dict[tuple[str, int], _Row] = field(default_factory=dict)
 
     def json_lines(self, lines: Iterable[str]) -> Iterator[PortLook]:
-        """Looks of a file of one JSON object per line; lines that are none are counted and named."""
+        """Looks in a file of one JSON object per line, in its order.
+
+        Lines that are none are counted, the first one named.
+        """
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -81,7 +84,10 @@ class SeriesReader:
         yield from self._flush()
 
     def table(self, lines: Iterable[str], delimiter: str) -> Iterator[PortLook]:
-        """CSV or TSV with a header."""
+        """Looks in a CSV or TSV file with a header, in its order.
+
+        Rows that cannot be read are counted, the first one named.
+        """
         header: list[str] | None = None
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -169,7 +175,10 @@ class _Row:
 
 
 def seconds_of(value: object) -> float | None:
-    """Seconds: a number (milli-, micro- and nanoseconds since 1970 are known by their size) or ISO 8601."""
+    """Seconds from a number (milli-, micro- and nanoseconds since 1970 are known by their size) or ISO 8601.
+
+    Else None.
+    """
     if isinstance(value, str):
         text = value.strip()[:64]
         try:

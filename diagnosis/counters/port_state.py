@@ -22,7 +22,7 @@ class PortState:
     missing_looks: int = 0
 
     def pack(self) -> dict[str, Any]:
-        """As JSON has it, for a collector that starts again."""
+        """The state in JSON's types, for a collector that starts again."""
         return {
             "link": self.link.pack(),
             "latches": {name: latch.pack() for name, latch in self.latches.items()},
@@ -33,7 +33,7 @@ class PortState:
 
     @classmethod
     def unpack(cls, packed: dict[str, Any]) -> PortState:
-        """What ``pack`` gave. Raises KeyError or TypeError where it is something else."""
+        """The state from what ``pack`` gave. Raises KeyError or TypeError where it is something else."""
         return cls(
             link=LinkHistory.unpack(packed["link"]),
             latches={name: Latch.unpack(latch) for name, latch in packed["latches"].items()},

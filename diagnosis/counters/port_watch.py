@@ -48,11 +48,14 @@ class PortWatch:
 
     @property
     def open_conditions(self) -> tuple[PortConditionSpan, ...]:
-        """Those that have begun and not ended, in the order of their begin."""
+        """Conditions that have begun and not ended, in the order of their begin."""
         return tuple(self._open.values())
 
     def take(self, sample: NodeSample) -> list[ConditionChange]:
-        """One look; looks must come in the order of time, others are left out."""
+        """Takes one look at all ports of the node, and gives the conditions that began, got worse or ended by it.
+
+        Looks must come in the order of time; others are left out and counted.
+        """
         if self._last_s is not None and sample.t_s <= self._last_s:
             self.ignored_looks += 1
             return []
@@ -76,7 +79,7 @@ class PortWatch:
         return changes
 
     def pack(self) -> dict[str, Any]:
-        """All ports and open conditions, as JSON has them."""
+        """Ports and open conditions in JSON's types."""
         return {
             "last_s": self._last_s,
             "ports": {name: state.pack() for name, state in self._ports.items()},
@@ -85,7 +88,10 @@ class PortWatch:
 
     @classmethod
     def unpack(cls, packed: Mapping[str, Any], **settings: Any) -> PortWatch:
-        """The reverse of ``pack``; settings as for the constructor."""
+        """A watch from what ``pack`` gave; settings as for the constructor.
+
+        Raises KeyError or TypeError for anything else.
+        """
         watch = cls(**settings)
         watch._last_s = packed["last_s"]
         watch._ports = {name: PortState.unpack(state) for name, state in packed["ports"].items()}
@@ -301,7 +307,7 @@ class PortWatch:
 
 
 def conditions_of(samples: Iterable[NodeSample], *, expected: ExpectedPorts | None = None) -> list[PortConditionSpan]:
-    """The whole series at once: every condition with its end, or without one where it still stands."""
+    """All conditions in a whole series of looks, by begin and port; one that still stands has no end."""
     watch = PortWatch(expected=expected)
     ended: list[PortConditionSpan] = []
     for sample in samples:

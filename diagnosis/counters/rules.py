@@ -83,7 +83,7 @@ class ExpectedPorts:
 
 @cache
 def counter_rules() -> tuple[CounterRule, ...]:
-    """All of ``node_limits`` in its order. Raises ValueError or KeyError for a wrong entry."""
+    """Rules of error counters from ``node_limits``, in its order. Raises ValueError or KeyError for a wrong entry."""
     return tuple(
         CounterRule(
             name=entry["condition"],
@@ -109,12 +109,15 @@ def link_rules() -> LinkRules:
 
 @cache
 def expected_by_product() -> Mapping[str, ExpectedPorts]:
-    """What a node must have, by the product name of its GPUs."""
+    """The network ports that a node must have, by the product name of its GPUs, from links.toml."""
     return {name: ExpectedPorts(**entry) for name, entry in read_toml(_PACKAGE, "links.toml")["expected"].items()}
 
 
 def expected_ports(gpu_name: str) -> ExpectedPorts | None:
-    """What belongs to a GPU by the driver's name for it (``NVIDIA H100 80GB HBM3``); None: not in the table."""
+    """The network ports that a node with this GPU must have; None: not in the table.
+
+    gpu_name: as the driver has it (``NVIDIA H100 80GB HBM3``).
+    """
     words = gpu_name.upper().replace("-", " ").replace("_", " ").split()
     for name, expected in expected_by_product().items():
         # H100NVL is an H100, H1000 is not.

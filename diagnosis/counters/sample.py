@@ -78,7 +78,7 @@ class LinkRate:
 
     @property
     def bytes_per_s(self) -> int:
-        """The same rate as a link-speed metric has it."""
+        """The rate in bytes per second, as a link-speed metric has it."""
         return round(self.gbps * 1e9 / 8)
 
 
@@ -97,7 +97,7 @@ class PortSample:
 
     @property
     def name(self) -> str:
-        """As people write it: ``mlx5_0/1``, ``eth0``."""
+        """The port's name as people write it: ``mlx5_0/1``, ``eth0``."""
         return self.device if self.layer is Layer.NETDEV else f"{self.device}/{self.port}"
 
 
@@ -110,12 +110,12 @@ class NodeSample:
 
 
 def parse_state(text: str | None) -> LinkState:
-    """``4: ACTIVE``, ``Active``, ``up`` ...; what is none of the known words is UNKNOWN."""
+    """A port's state from ``4: ACTIVE``, ``Active``, ``up`` ...; UNKNOWN for None and for any other word."""
     return _STATES.get(_word(text), LinkState.UNKNOWN)
 
 
 def parse_physical(text: str | None) -> str:
-    """``5: LinkUp`` -> ``linkup``; ``3: Disabled`` -> ``disabled``; "" where nothing is said."""
+    """The word in a physical state, in lower case: ``5: LinkUp`` -> ``linkup``; "" where nothing is said."""
     return _word(text)
 
 
@@ -125,7 +125,10 @@ def parse_layer(text: str | None) -> Layer:
 
 
 def parse_rate(text: str | float | None) -> LinkRate | None:
-    """``200 Gb/sec (4X HDR)``, ``400``, ``2.5 Gb/sec``. None: cannot be read (a port that is down may say EINVAL)."""
+    """A link's rate from ``200 Gb/sec (4X HDR)``, ``400`` or ``2.5 Gb/sec`` (Gb/s).
+
+    None: cannot be read (a port that is down may say EINVAL).
+    """
     if text is None or isinstance(text, bool):
         return None
     if isinstance(text, (int, float)):
@@ -136,13 +139,16 @@ def parse_rate(text: str | float | None) -> LinkRate | None:
 
 
 def parse_megabits(text: str | None) -> LinkRate | None:
-    """``/sys/class/net/*/speed``: megabits per second; -1 and 4294967295 mean unknown (no carrier)."""
+    """A link's rate from ``/sys/class/net/*/speed``, in Mb/s.
+
+    None: unknown (-1, 4294967295: no carrier) or no number.
+    """
     value = parse_counter(text)
     return LinkRate(gbps=value / 1000) if value is not None and 0 < value < 2**32 - 1 else None
 
 
 def parse_counter(text: object) -> int | None:
-    """A counter's content. None: empty, negative, not a number (``N/A (no PMA)``) or wider than 64 bits."""
+    """A counter's value. None: empty, negative, not a number (``N/A (no PMA)``) or wider than 64 bits."""
     if isinstance(text, bool):
         return None
     if isinstance(text, int):
@@ -159,7 +165,7 @@ def parse_counter(text: object) -> int | None:
 
 
 def bytes_of(counter: str, value: int) -> int:
-    """What a data counter means in bytes."""
+    """Bytes that a value of this data counter stands for (some count in words of 4 bytes)."""
     return value * BYTES_PER_COUNT.get(counter, 1)
 
 

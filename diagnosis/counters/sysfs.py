@@ -36,7 +36,10 @@ _PHYSICAL = "device"
 
 
 def read_sample(root: Path, t_s: float) -> NodeSample:
-    """``root``: the folder that holds ``class/infiniband`` and ``class/net`` (``/sys``), or a level below or above."""
+    """A look at all network ports in a tree like /sys, with time ``t_s`` (seconds) written on it.
+
+    root: the folder that holds ``class/infiniband`` and ``class/net``, or a level below or above.
+    """
     infiniband, net = _class_folder(root, "infiniband"), _class_folder(root, "net")
     ports = [*_rdma_ports(infiniband)] if infiniband else []
     ports += _interfaces(net) if net else []
@@ -44,7 +47,7 @@ def read_sample(root: Path, t_s: float) -> NodeSample:
 
 
 def read_port(folder: Path, device: str, port: int) -> PortSample:
-    """One ``ports/N`` of an RDMA device."""
+    """One port of an RDMA device, read from its folder ``ports/N``; what cannot be read is unknown."""
     counters: dict[str, int | None] = {}
     for part in ("counters", "hw_counters"):
         for name in _names(folder / part, MAX_COUNTERS):

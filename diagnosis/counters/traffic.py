@@ -26,7 +26,7 @@ class Traffic:
     _last: dict[str, int] = field(default_factory=dict)
 
     def take(self, counters: Mapping[str, int | None]) -> None:
-        """One port's counters of a look; None for a counter that could not be read."""
+        """Adds what one port's counters have grown by since the last look. None: a counter that could not be read."""
         self.sent_bytes += self._grown(counters, _SENT)
         self.received_bytes += self._grown(counters, _RECEIVED)
 
@@ -46,7 +46,7 @@ class NodeTraffic:
     ports: dict[str, Traffic] = field(default_factory=dict)
 
     def take(self, sample: NodeSample) -> None:
-        """All ports of a look; ports beyond ``MAX_PORTS`` are not followed."""
+        """Adds what each port in a look has carried since the last one; ports beyond ``MAX_PORTS`` are not followed."""
         for port in sample.ports:
             if port.name in self.ports or len(self.ports) < MAX_PORTS:
                 self.ports.setdefault(port.name, Traffic()).take(port.counters)

@@ -37,13 +37,13 @@ def host_of(text: str) -> str:
 
 
 def scraped_host_labels() -> Mapping[str, str]:
-    """Metrics by which an exporter says where it runs -> the label that has the host's name."""
+    """By metric in which an exporter says where it runs: the label that has the host's name."""
     labels: Mapping[str, str] = _table()["scraped_host"]
     return labels
 
 
 def with_scraped_host(resource: Mapping[str, object], points: Iterable[Point]) -> Mapping[str, object]:
-    """The resource of one scrape, with the name that the exporter itself has for its host, if it says one.
+    """The resource with the host's name added that the scraped exporter itself says, if it says one.
 
     A target at 127.0.0.1 has no other name, and one behind an address none that people know.
     """
@@ -56,7 +56,7 @@ def with_scraped_host(resource: Mapping[str, object], points: Iterable[Point]) -
 def entity_of(
     kind: str, labels: Mapping[str, object], resource: Mapping[str, object], aliases: Mapping[str, str]
 ) -> str:
-    """The id of the node or switch; "" if nothing names one.
+    """The id of the node or switch (``kind``) that a foreign point is about; "" if nothing names one.
 
     aliases: any name of a host, and any GPU's UUID, in lower case -> the id by which that node is known here. A GPU
     goes before any name, a name that is known before one that is not.

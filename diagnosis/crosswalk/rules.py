@@ -59,7 +59,7 @@ class _Source:
 
 @cache
 def sources() -> Mapping[str, _Source]:
-    """By file. Raises ValueError, KeyError for a table that is wrong: a test reads all of them."""
+    """Rules by the file that they stand in. Raises ValueError or KeyError for a table that is wrong."""
     names = sorted(entry.name for entry in resources.files(__package__).iterdir() if entry.name.endswith(".toml"))
     return {name: _read(read_toml(__package__, name)) for name in names if name not in _NO_RULES}
 
@@ -91,7 +91,7 @@ def _read(table: Mapping[str, Any]) -> _Source:
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)
 def rule_for(name: str) -> CrosswalkRule | None:
-    """The rule for a foreign metric's name; None: nobody here knows it."""
+    """The rule that translates a foreign metric of this name; None: nobody here knows it."""
     for source in sources().values():
         rule = _find(source, name)
         if rule is not None:

@@ -39,9 +39,10 @@ def crosswalk(
     start_ns: int = 0,
     aliases: Mapping[str, str] | None = None,
 ) -> Crossed | None:
-    """None: a metric that nobody here knows, of a device that is none, or without a value.
+    """Translates a point of a foreign metric into one of ours, with the node or switch that it is about.
 
-    attributes: of the point, resource: of whoever sent it, as OTLP has them. aliases: see ``hosts.entity_of``.
+    None: a metric that nobody here knows, of a device that is none, or without a value. attributes: of the point,
+    resource: of whoever sent it, as OTLP has them; times in Unix ns. aliases: see ``hosts.entity_of``.
     """
     rule = rule_for(name)
     if rule is None or (rule.at_least is not None and value < rule.at_least):

@@ -35,7 +35,7 @@ class Activity:
 
 
 def activity_of(dump: RankDump) -> Activity:
-    """What the rank was in, or what it did last, with the line of the user's code."""
+    """What the rank was doing when it dumped: its first open call, its last call, and the user's line of code."""
     opened = [entry for entry in dump.entries if entry.is_open]
     last = dump.entries[-1] if dump.entries else None
     shown = opened[0] if opened else last
@@ -49,7 +49,10 @@ def activity_of(dump: RankDump) -> Activity:
 
 
 def operation_of(entry: DumpEntry) -> DumpOperation:
-    """The entry by what it has in common with other ranks' entries of the same call."""
+    """The entry by what it has in common with other ranks' entries of the same call.
+
+    That is its name, group, number and input sizes.
+    """
     described = entry.description if entry.description not in ("", UNDEFINED) else f"group {entry.group}"
     return DumpOperation(
         entry.op, described, entry.p2p_sequence if entry.is_p2p else entry.sequence, entry.input_sizes[:1]
@@ -57,7 +60,10 @@ def operation_of(entry: DumpEntry) -> DumpOperation:
 
 
 def alike(activities: Mapping[int, Activity]) -> list[tuple[tuple[int, ...], Activity]]:
-    """Ranks that do the same, largest sets first; shapes and times do not count."""
+    """Sets of ranks that do the same, each with the activity of its first, largest sets first.
+
+    Shapes and times do not count.
+    """
     sets: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for rank, activity in sorted(activities.items()):
         sets[

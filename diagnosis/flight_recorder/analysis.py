@@ -78,7 +78,10 @@ class _Verdict:
 
 
 def analyse(dumps: Mapping[int, RankDump]) -> Diagnosis:
-    """Dumps by rank. Ranks of the job that left none are reasoned about as silent ones."""
+    """The diagnosis of a hang from ranks' dumps: its kind, who began it, who only waits, what to do.
+
+    dumps: by rank. Ranks of the job that left none are reasoned about as silent ones.
+    """
     groups = process_groups(dumps)
     votes = sister_votes(groups)
     states = [group_state(group, votes.get((group.description, len(group.members)), {})) for group in groups.values()]

@@ -38,7 +38,10 @@ def first_divergence(
     calls: Mapping[int, Mapping[int, Call]],
     sisters: Mapping[int, Counter[tuple[object, ...]]],
 ) -> tuple[DumpDivergence | None, int]:
-    """The first call in which members differ, and how many before it agree."""
+    """(the first call in which members differ, None for none; how many calls before it agree).
+
+    calls: sequence -> member -> its entries. sisters: votes of like groups by sequence (``sister_votes``).
+    """
     matched = 0
     size = len(group.members)
     for sequence, by_rank in calls.items():

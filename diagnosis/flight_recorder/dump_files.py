@@ -41,7 +41,10 @@ class DumpFiles:
         self.notes: list[str] = []
 
     def add(self, name: str, data: bytes) -> None:
-        """Raises BadDump; what was collected before stays."""
+        """Decodes a file's dumps and keeps the newest of each rank; what is odd is noted in ``notes``.
+
+        Raises BadDump; what was collected before stays.
+        """
         found = list(dumps_in(name, data))
         if not found:
             raise BadDump("holds no flight-recorder dump (no list of entries)")
@@ -62,7 +65,7 @@ def _newest_ns(dump: RankDump) -> int:
 
 
 def dumps_in(name: str, data: bytes) -> Iterator[tuple[int, object]]:
-    """(rank, decoded dump) of a file. Raises BadDump."""
+    """(rank, decoded dump) of each dump in a file. Raises BadDump for what is none, or of no known rank."""
     value = _decoded(data)
     if is_dump(value):
         inside = _rank_number(value.get("rank")) if isinstance(value, Mapping) else None
@@ -113,7 +116,7 @@ def _decoded(data: bytes) -> object:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that a file's name or a key ends in: "nccl_trace_rank_12", "_dump_3.pickle", "7"."""
+    """The rank that a file's name or a key ends in: "nccl_trace_rank_12", "_dump_3.pickle", "7". None: in none."""
     stem = _ENDING.sub("", name.replace("\\", "/").rpartition("/")[2])
     found = _NAMED_RANK.search(stem) or _LAST_NUMBER.search(stem)
     return int(found[1]) if found and int(found[1]) < MAX_RANK else None

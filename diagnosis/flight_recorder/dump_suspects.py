@@ -47,7 +47,10 @@ def how_it_differs(divergence: DumpDivergence, mismatch: str, *, is_tie: bool) -
 
 
 def not_entered(rank: int, graph: WaitGraph, unfinished: GroupState | None) -> DumpSuspect:
-    """unfinished: a group in which its device does not end a call that ended for the others, if there is one."""
+    """A suspect that others wait for in a call that it did not enter, with the reason in words.
+
+    unfinished: a group in which its device does not end a call that ended for the others, None for none.
+    """
     waits = graph.for_[rank]
     waiting = len({waiter for one in waits for waiter in one.entries})
     is_open = any(entry.is_open for one in waits for entry in one.entries.values())
@@ -62,7 +65,7 @@ def not_entered(rank: int, graph: WaitGraph, unfinished: GroupState | None) -> D
 
 
 def fell_behind(rank: int, graph: WaitGraph) -> DumpSuspect:
-    """A rank whose peers went on to a call that it never entered."""
+    """A suspect whose peers went on to a call that it never entered."""
     wait = first_wait(graph, rank)
     return DumpSuspect(
         rank=rank,
@@ -73,7 +76,7 @@ def fell_behind(rank: int, graph: WaitGraph) -> DumpSuspect:
 
 
 def not_finished(rank: int, state: GroupState) -> DumpSuspect:
-    """A rank whose call is still open while it ended for the others."""
+    """A suspect whose call is still open while it ended for the others. state: of the group with that call."""
     entry = state.open_calls[rank][0]
     return DumpSuspect(
         rank=rank,
@@ -84,7 +87,7 @@ def not_finished(rank: int, state: GroupState) -> DumpSuspect:
 
 
 def not_started(rank: int, state: GroupState) -> DumpSuspect:
-    """A rank whose device has not begun a call that the others' devices have."""
+    """A suspect whose device has not begun a call that the others' devices have. state: of the group with that call."""
     entry = state.open_calls[rank][0]
     return DumpSuspect(
         rank=rank,
@@ -95,7 +98,10 @@ def not_started(rank: int, state: GroupState) -> DumpSuspect:
 
 
 def ruled_out(graph: WaitGraph, named: set[int], states: Sequence[GroupState]) -> tuple[RuledOut, ...]:
-    """Ranks that only wait: behind a named one, in a row behind it, or with calls queued on the device."""
+    """Ranks that only look guilty: behind a named one, in a row behind it, or with calls queued on the device.
+
+    named: the suspects' ranks.
+    """
     held_up = victims_of(graph, named) if named else set(graph.of)
     behind = tuple(sorted(rank for rank in graph.for_ if rank in held_up and rank not in named))
     waiting = tuple(sorted(held_up - set(behind) - named))
@@ -123,7 +129,7 @@ def ruled_out(graph: WaitGraph, named: set[int], states: Sequence[GroupState]) -
 
 
 def first_wait(graph: WaitGraph, rank: int) -> DumpWait:
-    """The call that the rank should have entered next.
+    """The call that others wait for this rank in and that it should have entered next.
 
     Ranks of one job make their calls in one order, so records number them alike, whatever the nodes' clocks say; stages
     of a pipeline do not, so sends and receives come last.
@@ -135,7 +141,7 @@ def first_wait(graph: WaitGraph, rank: int) -> DumpWait:
 
 
 def named_ranks(suspects: Sequence[DumpSuspect]) -> str:
-    """ "rank 3" or "ranks 3-5", as a sentence needs it."""
+    """The suspects' ranks in words, as a sentence needs them: "rank 3" or "ranks 3-5"."""
     ranks = [suspect.rank for suspect in suspects]
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
 

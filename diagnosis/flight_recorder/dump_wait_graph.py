@@ -52,7 +52,10 @@ class WaitGraph:
 
 
 def wait_graph(states: Sequence[GroupState], pairs: Iterable[tuple[str, PairWait]]) -> WaitGraph:
-    """Among ranks with a dump; partners without one are left to the caller."""
+    """Who waits for whom among ranks with a dump; partners without one are left to the caller.
+
+    pairs: (group's label, wait) of sends and receives.
+    """
     waits: list[DumpWait] = []
     for state in states:
         by_sequence: dict[int, dict[int, DumpEntry]] = defaultdict(dict)
@@ -141,7 +144,7 @@ def _own_entry(graph: WaitGraph, wait: DumpWait, rank: int, witness: int) -> Dum
 
 
 def victims_of(graph: WaitGraph, suspects: Iterable[int]) -> set[int]:
-    """Ranks that wait for one of them, or for somebody who does."""
+    """Ranks that wait for one of ``suspects``, or for somebody who does; without the suspects themselves."""
     reached: set[int] = set(suspects)
     queue = deque(reached)
     seen: set[int] = set()
@@ -156,7 +159,7 @@ def victims_of(graph: WaitGraph, suspects: Iterable[int]) -> set[int]:
 
 
 def cycle(graph: WaitGraph) -> tuple[DumpWait, ...]:
-    """The waits of one ring of ranks that wait for each other; none if there is none."""
+    """The waits of one ring of ranks that wait for each other; empty if there is none."""
     done: set[int] = set()
     for start in graph.of:
         path: list[tuple[int, DumpWait]] = []
@@ -178,7 +181,10 @@ def cycle(graph: WaitGraph) -> tuple[DumpWait, ...]:
 
 
 def crossed_orders(states: Sequence[GroupState]) -> tuple[GroupState, GroupState] | None:
-    """Two groups whose open calls two shared members made in opposite order: each device waits in the other's call."""
+    """Two groups whose open calls two shared members made in opposite order: each device waits in the other's call.
+
+    None: no such groups.
+    """
     of: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for place, state in enumerate(states):
         for rank, opened in state.open_calls.items():

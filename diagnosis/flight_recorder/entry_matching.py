@@ -55,7 +55,7 @@ ANY_OPERATION = "*"
 
 @lru_cache(maxsize=1)
 def operation_rules() -> dict[str, OperationRule]:
-    """By operation: what must be equal between ranks, from operations.tsv."""
+    """By operation: what must be equal between ranks that make the same call, from operations.tsv."""
     text = files(__package__).joinpath("operations.tsv").read_text(encoding="utf-8")
     rows = csv.DictReader((line for line in text.splitlines() if not line.startswith("#")), delimiter="\t")
     return {
@@ -94,7 +94,10 @@ def match_state(one: DumpEntry, other: DumpEntry, group_size: int) -> MatchState
 
 
 def mismatch_of(one: DumpEntry, other: DumpEntry, group_size: int) -> MatchState | None:
-    """As match_state for collectives, whatever their states; None if nothing differs that must not."""
+    """In what ``other`` differs from ``one``, a collective that is taken to be right; None: in nothing that matters.
+
+    Whether they are done is not compared.
+    """
     rule = rule_of(one.op)
     if one.op != other.op:
         return MatchState.COLLECTIVE_TYPE_MISMATCH
@@ -120,7 +123,7 @@ def keeps_numel(entry: DumpEntry, group_size: int) -> bool:
 
 
 def comparable_key(entry: DumpEntry) -> tuple[object, ...]:
-    """What must be equal on all members for them to have made the same call: members vote with this."""
+    """What must be equal on all members for them to have made the same call; members vote with it on who is odd."""
     rule = rule_of(entry.op)
     return (
         entry.op,
@@ -132,7 +135,7 @@ def comparable_key(entry: DumpEntry) -> tuple[object, ...]:
 
 
 def numel(sizes: Sizes) -> int:
-    """Elements of all tensors together."""
+    """The number of elements of all tensors together. sizes: their shapes."""
     return sum(prod(shape) for shape in sizes)
 
 

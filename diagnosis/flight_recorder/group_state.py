@@ -49,12 +49,15 @@ class GroupState:
     matched: int
 
     def missing_at(self, sequence: int) -> tuple[int, ...]:
-        """Members with a dump that have not entered the call."""
+        """Members with a dump that have not entered the call of this sequence number, sorted."""
         return tuple(rank for rank in sorted(self.reached) if self.reached[rank] < sequence)
 
     @property
     def lacking(self) -> tuple[int, ...]:
-        """Members whose dump lacks the newest call, where it is one call or all of them, and no ring has lost any."""
+        """Members whose dump lacks the newest call; empty where that may be the ring's loss.
+
+        Told only where they lack that one call, or all of them and no ring has lost any.
+        """
         newest = max(self.reached.values(), default=-1)
         late = tuple(sorted(rank for rank, reached in self.reached.items() if reached < newest))
         views = self.group.views
@@ -65,7 +68,10 @@ class GroupState:
 
 
 def group_state(group: ProcessGroup, sisters: Mapping[int, Counter[tuple[object, ...]]]) -> GroupState:
-    """sisters: how groups of the same description and size voted, by sequence number (``sister_votes``)."""
+    """How far a group got, and what holds it up.
+
+    sisters: how groups of the same description and size voted, by sequence number (``sister_votes``).
+    """
     calls = calls_by_sequence(group)
     has_pairs = uses_pairs(group)
     reached = {rank: _reached(group, rank, is_counter_usable=not has_pairs) for rank in group.views}

@@ -28,7 +28,7 @@ class PairWait:
 
 
 def pair_waits(group: ProcessGroup) -> Iterator[PairWait]:
-    """For each pair the first open call that the partner has not joined."""
+    """For each two ranks of a group the first open send or receive that the partner has not joined."""
     peers = {rank: {peer for entry in view.pairs if (peer := peer_of(group, rank, entry)) is not None}
              for rank, view in group.views.items()}  # fmt: skip
     opened: dict[tuple[int, int, bool], list[DumpEntry]] = defaultdict(list)
@@ -48,7 +48,10 @@ def pair_waits(group: ProcessGroup) -> Iterator[PairWait]:
 
 
 def peer_of(group: ProcessGroup, rank: int, entry: DumpEntry) -> int | None:
-    """The global rank at the other end; None for a set's end, for any source, and for a place outside the group."""
+    """The global rank at the other end of a send or receive.
+
+    None: no such entry, any source, or a place that is outside the group or the rank's own.
+    """
     place = entry.target if entry.op == "send" else entry.source if entry.op == "recv" else None
     if place is None or place >= len(group.members) or group.members[place] == rank:
         return None

@@ -75,9 +75,9 @@ def load_pickle(data: bytes) -> object:
 
 
 def check_opcodes(data: bytes, texts: list[tuple[int, int]] | None = None) -> int:
-    """The end of the pickle, if all that it does is to make plain values. Raises BadPickle.
+    """The byte after the pickle's end, if all that it does is to make plain values. Raises BadPickle.
 
-    texts: takes where each text or string of bytes begins and ends.
+    texts: a list that gets (begin, end) of each text or string of bytes.
     """
     if data.count(b"]") + data.count(b"}") + data.count(b"\x8f") > MAX_CONTAINERS:
         raise BadPickle(f"has more than {MAX_CONTAINERS} containers")

@@ -47,7 +47,7 @@ class ProcessGroup:
 
     @property
     def name(self) -> str:
-        """As torch has it, which need not be unique."""
+        """The group's name as torch has it, which need not be unique."""
         return self.key.name
 
     @property
@@ -57,7 +57,7 @@ class ProcessGroup:
 
     @property
     def label(self) -> str:
-        """What a person would call it."""
+        """What a person would call the group: its description with its name, or the name alone."""
         described = self.description if self.description not in ("", UNDEFINED) else ""
         return (
             f"{described} ({self.name})" if described and described != self.name else described or f"group {self.name}"
@@ -65,12 +65,12 @@ class ProcessGroup:
 
     @property
     def silent(self) -> tuple[int, ...]:
-        """Members without a dump."""
+        """Members of whom there is no dump."""
         return tuple(rank for rank in self.members if rank not in self.views)
 
 
 def process_groups(dumps: Mapping[int, RankDump]) -> dict[GroupKey, ProcessGroup]:
-    """Every group in which somebody of whom there is a dump has called something or is a member."""
+    """Every group, with its members' views, in which somebody with a dump has called something or is a member."""
     names = _GroupNames(dumps)
     groups: dict[GroupKey, ProcessGroup] = {}
 
@@ -154,11 +154,11 @@ def _names_of_ids(rank: int, dump: RankDump) -> dict[int, str]:
 
 
 def world_size(dumps: Mapping[int, RankDump], groups: Mapping[GroupKey, ProcessGroup]) -> int:
-    """Ranks of the job as far as the dumps tell."""
+    """The number of the job's ranks, as far as the dumps tell: one more than the highest rank in them."""
     highest = max((key.members[-1] for key in groups if key.members), default=-1)
     return max(highest, max(dumps, default=-1)) + 1
 
 
 def uses_pairs(group: ProcessGroup) -> bool:
-    """Whether anybody sends or receives in it: then a member's counter may be of either kind."""
+    """Whether anybody sends or receives in the group: then a member's counter may be of either kind."""
     return any(view.pairs for view in group.views.values())

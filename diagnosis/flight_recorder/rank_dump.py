@@ -74,7 +74,7 @@ class DumpEntry:
 
     @property
     def is_started(self) -> bool:
-        """Whether the device has begun it, by its time or by its state."""
+        """Whether the device has begun the operation, by its time or by its state."""
         return self.started_ns > 0 or self.state in _FAR_STATES
 
 
@@ -118,7 +118,12 @@ def is_dump(value: object) -> bool:
 
 
 def decode_dump(raw: object, rank: int, source: str, *, keep: int) -> RankDump:
-    """The newest ``keep`` entries of a decoded dump, and all that are open as far as ``keep`` reaches. Never raises."""
+    """A rank's dump from a decoded value, with its newest ``keep`` entries.
+
+    Never raises: what makes no sense is counted.
+
+    source: where it came from, in words.
+    """
     fields: Mapping[object, object] = raw if isinstance(raw, Mapping) else {"entries": raw}
     listed = fields.get("entries")
     rows = [row for row in listed if isinstance(row, Mapping)] if isinstance(listed, (list, tuple)) else []
@@ -251,7 +256,7 @@ def _groups(value: object) -> dict[str, GroupConfig]:
 
 
 def ranks_of(value: object) -> tuple[int, ...]:
-    """Global ranks, in order, of "[0, 1, 2]" or a list."""
+    """Global ranks, sorted, of "[0, 1, 2]" or a list; empty for anything else."""
     if isinstance(value, str):
         return _ranks_in_text(value[:MAX_RANKS_TEXT])
     if isinstance(value, (list, tuple)):
@@ -299,7 +304,10 @@ def _count(value: object, *, missing: int = 0) -> int:
 
 
 def user_frame(frames: Sequence[DumpFrame]) -> DumpFrame | None:
-    """The innermost frame that is neither torch's nor an installed package's nor the standard library's."""
+    """The innermost frame that is neither torch's nor an installed package's nor the standard library's; None: no such.
+
+    frames: innermost first.
+    """
     return next((frame for frame in frames if frame.file and not _FOREIGN.search(frame.file)), None)
 
 

@@ -27,7 +27,10 @@ class SilentWaits:
 def silent_waits(
     dumps: Mapping[int, RankDump], states: Sequence[GroupState], pairs: Sequence[tuple[str, PairWait]]
 ) -> SilentWaits:
-    """Waits in calls that everybody with a dump has entered, and that somebody without one belongs to."""
+    """Which ranks may wait for ranks without a dump.
+
+    They are in calls that everybody with a dump has entered, and that somebody without one belongs to.
+    """
     past = _past_records(states)
     waiters: dict[int, set[int]] = defaultdict(set)
     for state in states:

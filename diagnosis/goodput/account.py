@@ -57,11 +57,11 @@ class Downtime:
 
     @property
     def total_ns(self) -> int:
-        """Of all parts."""
+        """The sum of all five parts."""
         return self.checkpoint_overhead_ns + self.detection_ns + self.lost_work_ns + self.shutdown_ns + self.restart_ns
 
     def plus(self, other: Downtime) -> Downtime:
-        """Part by part."""
+        """The sum of both, part by part."""
         return Downtime(**{name: getattr(self, name) + getattr(other, name) for name in Downtime.__slots__})
 
 
@@ -111,7 +111,10 @@ class RunAccount:
 def account_of(
     run: str, intervals: Sequence[Interval], causes: Mapping[str, InterruptionCause] | None = None
 ) -> RunAccount:
-    """intervals: of one run, as ``run_intervals.runs_of`` gives them. causes: by key of the finding."""
+    """The account of one run: seconds by bucket, goodput, ETTR, interruptions and what each cause has cost.
+
+    intervals: of one run, as ``run_intervals.runs_of`` gives them. causes: by key of the finding.
+    """
     known = causes or {}
     ns, gpu_ns = _sums(intervals)
     gpu_ns[TimeBucket.SPARE] += spare_gpu_ns(intervals)
@@ -149,7 +152,7 @@ def account_of(
 
 
 def downtime_of(interruption: Interruption) -> Downtime:
-    """One error's share of the formula."""
+    """An interruption's nanoseconds by the parts of the downtime formula."""
     ns = interruption.ns
     return Downtime(
         detection_ns=ns.get(TimeBucket.FAULT_BEFORE_DETECTION, 0),
@@ -160,7 +163,10 @@ def downtime_of(interruption: Interruption) -> Downtime:
 
 
 def sliding_ettr(intervals: Sequence[Interval], window_ns: int = HOUR_NS) -> list[tuple[int, float]]:
-    """(end of an interval, ETTR of the window before it); within an interval its parts are spread evenly."""
+    """(Unix ns of an interval's end, ETTR of the window before it), at most ``MOST_POINTS`` of them.
+
+    Within an interval its parts are spread evenly. Windows in which all was queued are left out.
+    """
     if not intervals:
         return []
     begins = np.array([each.begin_ns for each in intervals], np.int64)
@@ -181,14 +187,17 @@ def sliding_ettr(intervals: Sequence[Interval], window_ns: int = HOUR_NS) -> lis
 def expected_ettr(
     *, nodes: int, failures_per_node_day: float, restart_s: float, save_s: float, every_s: float
 ) -> float:
-    """What a run of this size can hope for: (1 - N r (u + D/2)) / (1 + w/D), with failure rate r per node and day,
-    restart time u, checkpoint time w and distance D (Meta, "Revisiting Reliability in Large-Scale ML Clusters")."""
+    """The ETTR that a run of this size can hope for, with a checkpoint every ``every_s`` that takes ``save_s``.
+
+    (1 - N r (u + D/2)) / (1 + w/D), with failure rate r per node and day, restart time u, checkpoint time w and
+    distance D (Meta, "Revisiting Reliability in Large-Scale ML Clusters").
+    """
     rate = nodes * failures_per_node_day / 86_400.0
     return float((1.0 - rate * (restart_s + every_s / 2.0)) / (1.0 + save_s / every_s))
 
 
 def best_checkpoint_distance_s(*, nodes: int, failures_per_node_day: float, save_s: float) -> float:
-    """Between checkpoints, by Young's formula: sqrt(2 w / (N r))."""
+    """The best seconds between checkpoints, by Young's formula: sqrt(2 w / (N r)). save_s: what one takes."""
     return math.sqrt(2.0 * save_s * 86_400.0 / (nodes * failures_per_node_day))
 
 

@@ -42,7 +42,11 @@ class Moments:
 
 
 def classify_gap(begin_ns: int, end_ns: int, moments: Moments) -> list[Piece]:
-    """[begin_ns, end_ns) by what it was. begin_ns: the end of the last step, or of what was accounted for before."""
+    """Divides [begin_ns, end_ns) (Unix) into pieces by what the job did: fault, shutdown, restart, checkpoint and so
+    on.
+
+    begin_ns: the end of the last step, or of what was accounted for before.
+    """
     m = moments
     gone = m.last_exit_ns or m.first_exit_ns
     if m.is_first or m.was_over:

@@ -55,26 +55,26 @@ class Interval:
 
     @property
     def ns(self) -> int:
-        """Its length."""
+        """The interval's length in nanoseconds."""
         return self.end_ns - self.begin_ns
 
     @property
     def bucket(self) -> TimeBucket:
-        """The one that took most of it; of equal ones the first."""
+        """The bucket that took most of the interval; of equal ones the first. UNKNOWN without parts."""
         return max(self.parts, key=lambda part: part.ns).bucket if self.parts else TimeBucket.UNKNOWN
 
     def of(self, bucket: TimeBucket) -> int:
-        """Nanoseconds in a bucket."""
+        """Nanoseconds of the interval in this bucket."""
         return sum(part.ns for part in self.parts if part.bucket is bucket)
 
     def relabelled(self, change: Callable[[Part], Iterable[Part]]) -> Interval:
-        """With each part replaced by what ``change`` makes of it. Raises ValueError if the sum changes."""
+        """The interval with each part replaced by what ``change`` makes of it. Raises ValueError if the sum changes."""
         changed = replace(self, parts=merge(part for old in self.parts for part in change(old)))
         changed.check()
         return changed
 
     def check(self) -> None:
-        """Raises ValueError where the parts are not the whole."""
+        """Raises ValueError where the interval ends before it begins, or its parts do not sum to its length."""
         if self.end_ns < self.begin_ns:
             raise ValueError(f"interval {self.number} of {self.job} ends before it begins")
         if sum(part.ns for part in self.parts) != self.ns or any(part.ns < 0 for part in self.parts):
@@ -92,7 +92,10 @@ def merge(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def as_lost(interval: Interval, cause: str) -> Interval:
-    """Its steps have to be done again. What was lost to something else already keeps that bucket and cause."""
+    """The interval with its productive time as rework, charged to ``cause``: its steps have to be done again.
+
+    What was lost to something else already keeps that bucket and cause.
+    """
 
     def lose(part: Part) -> Iterable[Part]:
         return (Part(TimeBucket.REWORK, part.ns, cause),) if part.bucket is TimeBucket.PRODUCTIVE else (part,)
@@ -101,16 +104,17 @@ def as_lost(interval: Interval, cause: str) -> Interval:
 
 
 def slow_excess_ns(interval: Interval, reference_ns: int) -> int:
-    """By how much its steps took longer than ``reference_ns`` each; negative: shorter."""
+    """By how many ns all steps of the interval took longer than ``reference_ns`` each; negative: shorter."""
     return interval.of(TimeBucket.PRODUCTIVE) - interval.steps * reference_ns
 
 
 def as_slow(
     interval: Interval, reference_ns: int, cause: str, credit_ns: int = 0, *, evaluation_ns: int = 0
 ) -> Interval:
-    """What its steps took over ``reference_ns`` each is a straggler's. credit_ns: what those before were short.
+    """The interval with what its steps took over ``reference_ns`` each as straggler loss, charged to ``cause``.
 
-    evaluation_ns: the same for its evaluations; 0 unknown. The slow rank makes them longer as well.
+    credit_ns: what those before were short. evaluation_ns: the usual length of an evaluation, whose excess goes the
+    same way; 0 unknown.
     """
     left = {TimeBucket.PRODUCTIVE: slow_excess_ns(interval, reference_ns) - credit_ns if reference_ns else 0}
     if evaluation_ns and interval.evaluations:
@@ -132,7 +136,7 @@ _LATER = ("gpus_held", "evaluations")
 
 
 def as_body(interval: Interval) -> dict[str, Any]:
-    """As it stands in a finding's ``body["interval"]``: who it is of stands in the finding's identity."""
+    """The interval as it stands in a finding's ``body["interval"]``; who it is of stands in the finding's identity."""
     return {
         "schema": SCHEMA,
         **{name: getattr(interval, name) for name in _NUMBERS},
@@ -148,7 +152,10 @@ def as_body(interval: Interval) -> dict[str, Any]:
 
 
 def of_body(body: Mapping[str, Any], *, run: str, job: str, attempt: str) -> Interval:
-    """The inverse. Raises ValueError with one line for what is no interval; a bucket of a later release is unknown."""
+    """The interval from what ``as_body`` gave. Raises ValueError with one line for what is none.
+
+    A bucket of a later release is unknown.
+    """
     try:
         parts = merge(
             Part(_bucket(str(part["bucket"])), int(part["ns"]), str(part.get("cause") or "")) for part in body["parts"]
@@ -165,7 +172,7 @@ def of_body(body: Mapping[str, Any], *, run: str, job: str, attempt: str) -> Int
 
 
 def interval_of(finding: Finding) -> Interval | None:
-    """What a finding tells of a job's seconds; None for one of another sort, or of a release with other words."""
+    """The interval that a finding tells; None for a finding of another sort, or of a release with other words."""
     body = finding.body.get("interval")
     if body is None:
         return None

@@ -24,7 +24,10 @@ class TimeToFailure:
 
 
 def time_to_failure(failures: int, time_s: float, confidence: float = 0.95) -> TimeToFailure:
-    """failures in time_s of running (of a job, a node, a tenant's jobs together)."""
+    """The mean time to failure with its confidence interval, for ``failures`` in ``time_s`` of running.
+
+    (Of a job, a node, a tenant's jobs together.)
+    """
     tail = (1.0 - confidence) / 2.0
     return TimeToFailure(
         failures=failures,
@@ -37,7 +40,7 @@ def time_to_failure(failures: int, time_s: float, confidence: float = 0.95) -> T
 
 
 def chi2_quantile(probability: float, degrees: int) -> float:
-    """Of the chi-square distribution with an even number of degrees of freedom, by bisection.
+    """The quantile of the chi-square distribution with an even number of degrees of freedom, by bisection.
 
     Raises ValueError for a probability that has no quantile, and for an odd number.
     """

@@ -78,9 +78,10 @@ def intervals_of(
     exclude_s: Sequence[tuple[float, float]] = (),
     job: str = "",
 ) -> list[Interval]:
-    """Pieces of the job's wall time in order. until_s: when it was asked, for a job that had not ended.
+    """Pieces of the job's wall time, in order, from a log's records; empty without a job or step in them.
 
-    exclude_s: windows that a person left out; as the format has it, they take away from what was recorded only.
+    until_s: when it was asked, for a job that had not ended. exclude_s: windows (begin, end) that a person left out; as
+    the format has it, they take away from what was recorded only.
     """
     log = _read(records)
     if not log.jobs_ns and not log.steps:
@@ -121,7 +122,7 @@ def intervals_of(
 
 
 def by_word(intervals: Iterable[Interval]) -> dict[str, int]:
-    """Nanoseconds by the source's words for what is not productive; what has none is OTHER there."""
+    """Nanoseconds by the source's words for what is not productive; what has no word is OTHER."""
     sums: dict[str, int] = {}
     for interval in intervals:
         for part in interval.parts:
@@ -132,7 +133,10 @@ def by_word(intervals: Iterable[Interval]) -> dict[str, int]:
 
 
 def efficiency(counts: Sequence[Mapping[str, Any]], end_s: float) -> Efficiency | None:
-    """counts: records of t, active, total, available, in order of time; None where there were no slices."""
+    """Shares of an elastic job's slices that stepped, and that were available; None where there were no slices.
+
+    counts: records of t (seconds), active, total, available, in order of time; the last holds until ``end_s``.
+    """
     total = stepping = available = 0.0
     for now, after in zip(counts, [*(float(each["t"]) for each in counts[1:]), end_s], strict=True):
         length_s = after - float(now["t"])
@@ -143,7 +147,7 @@ def efficiency(counts: Sequence[Mapping[str, Any]], end_s: float) -> Efficiency 
 
 
 def is_record(values: Mapping[str, Any]) -> bool:
-    """Whether this is a record of such a log."""
+    """Whether these values are a record of a log of ml-goodput-measurement."""
     return any(name in values for name in ("job_start_time", "job_end_time", "step_start_time")) or any(
         name.endswith((_START, _END)) for name in values
     )

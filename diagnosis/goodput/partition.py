@@ -32,12 +32,15 @@ class Piece:
 
     @property
     def ns(self) -> int:
-        """Its length."""
+        """The piece's length in nanoseconds."""
         return self.end_ns - self.begin_ns
 
 
 def partition(begin_ns: int, end_ns: int, claims: Iterable[Claim]) -> list[Piece]:
-    """Pieces in order that cover [begin_ns, end_ns) without gap; what nobody claims is unknown."""
+    """Pieces in order that cover [begin_ns, end_ns) without gap, each of the claim with the highest rank there.
+
+    What nobody claims is unknown.
+    """
     inside = [claim for claim in claims if claim.begin_ns < end_ns and claim.end_ns > max(begin_ns, claim.begin_ns)]
     edges = {begin_ns, end_ns}
     for claim in inside:

@@ -71,8 +71,10 @@ def parse_event(line: str) -> JobEvent | None:
 
 
 def one_of_each(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """In order of time; of consecutive starts or ends, a node's each, the last. Without a "user_scheduled" the first
-    event stands for it."""
+    """The events in order of time; of consecutive starts or ends (one per node) only the last.
+
+    Without a "user_scheduled" the first event stands for it.
+    """
     ordered = sorted(events, key=lambda event: event.time_ns)
     kept: list[JobEvent] = []
     for event in ordered:
@@ -86,7 +88,10 @@ def one_of_each(events: Iterable[JobEvent]) -> list[JobEvent]:
 
 
 def published(events: Sequence[JobEvent], step_s: float) -> Published:
-    """The source's figure. events: of ``one_of_each``; step_s: a step's length, set by hand."""
+    """Goodput by the source's own formula, and what it rests on.
+
+    events: of ``one_of_each``; step_s: a step's length, set by hand.
+    """
     loaded = [event.step for event in events if event.kind == LOADED and event.step >= 0]
     saved = [event.step for event in events if event.kind == SAVED and event.step >= 0]
     total_s = (events[-1].time_ns - events[0].time_ns) / _NS if events else 0.0
@@ -102,7 +107,7 @@ def published(events: Sequence[JobEvent], step_s: float) -> Published:
 
 
 def intervals_of(events: Sequence[JobEvent]) -> list[Interval]:
-    """events: of ``one_of_each``. Between two events one interval, its steps in it."""
+    """One interval between each two events, with its steps. events: as ``one_of_each`` gives them."""
     step_ns = _step_ns(events)
     out: list[_Stretch] = []
     running, step, stopped, asked, is_first = False, -1, False, False, True

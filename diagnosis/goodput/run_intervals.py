@@ -39,7 +39,10 @@ class Interruption:
 
 
 def runs_of(intervals: Iterable[Interval]) -> dict[str, list[Interval]]:
-    """By run, in order of time and whole: every nanosecond from a world's beginning to its end is in one interval."""
+    """By run its intervals in order of time, and whole: every nanosecond of a world is in one of them.
+
+    Of several with one number the last given counts; gaps are filled.
+    """
     newest: dict[tuple[str, str, int, int], Interval] = {}
     for interval in intervals:
         newest[interval.run or interval.job, interval.job, interval.world, interval.number] = interval
@@ -60,7 +63,7 @@ def _whole(intervals: Sequence[Interval]) -> Iterator[Interval]:
 
 
 def filler(beside: Interval, begin_ns: int, end_ns: int, bucket: TimeBucket, *, gpus: int, cause: str = "") -> Interval:
-    """An interval without steps of the same job."""
+    """An interval without steps of the job of ``beside``, all of it in one bucket; Unix ns. Its number is -1."""
     return Interval(
         run=beside.run,
         job=beside.job,
@@ -97,14 +100,17 @@ def _chained(run: str, worlds: list[list[Interval]]) -> list[Interval]:
 
 
 def unsaved_lost(intervals: Sequence[Interval]) -> list[Interval]:
-    """One world's intervals, those steps lost that its newest checkpoint does not hold."""
+    """One world's intervals, with those steps as rework that its newest checkpoint does not hold. Not for none."""
     saved = intervals[-1].saved_step
     cause = next((part.cause for each in reversed(intervals) for part in each.parts if part.cause), "")
     return [as_lost(each, cause) if each.steps and each.first_step >= saved else each for each in intervals]
 
 
 def interruptions_of(intervals: Sequence[Interval]) -> list[Interruption]:
-    """Of one run, in order. The end of a job that had done its work, or was only stopped, is none."""
+    """The interruptions in one run's intervals, by their begin.
+
+    The end of a job that had done its work, or was only stopped, is none.
+    """
     found: list[Interruption] = []
     worlds: dict[World, list[Interval]] = {}
     for interval in intervals:

@@ -14,7 +14,10 @@ from .interval import Interval
 
 
 def spare_gpu_ns(intervals: Iterable[Interval]) -> int:
-    """Of one run's intervals. Jobs are looked at one by one; the worlds of a job use its GPUs together."""
+    """GPU nanoseconds, in one run's intervals, that a job held without a rank on them.
+
+    Jobs are looked at one by one; the worlds of a job use its GPUs together.
+    """
     by_job: dict[str, list[Interval]] = {}
     for interval in intervals:
         by_job.setdefault(interval.job, []).append(interval)

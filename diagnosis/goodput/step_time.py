@@ -41,7 +41,10 @@ NO_REFERENCE = Reference(0, 0, 0)
 
 
 def reference_step(lengths_ns: np.ndarray) -> Reference:
-    """Of the lengths (n,) of plain steps; of fewer than three nothing is known."""
+    """The ideal step, from the lengths (n,) in ns of plain steps: the mean of those below median + 3 MAD.
+
+    NO_REFERENCE for fewer than three.
+    """
     if lengths_ns.size < FEWEST_STEPS:
         return NO_REFERENCE
     middle = _median(lengths_ns)
@@ -51,7 +54,7 @@ def reference_step(lengths_ns: np.ndarray) -> Reference:
 
 
 def mean_step_ns(lengths_ns: np.ndarray) -> int:
-    """What ordinary steps took on average; 0 of fewer than three. lengths_ns: (steps,).
+    """What ordinary steps took on average; 0 for fewer than three. lengths_ns: (steps,), in ns.
 
     The ideal step leaves out the slowest of them (3 MAD are two standard deviations), so that against it ordinary steps
     have lost time, too. What a slow rank costs is held against this one, which leaves out outliers only.

@@ -32,7 +32,7 @@ class Together:
 
 
 def together(accounts: Sequence[RunAccount]) -> Together:
-    """Raises ValueError without an account."""
+    """The accounts of several runs summed up as one. Raises ValueError without an account."""
     if not accounts:
         raise ValueError("no runs")
     running_s = sum(each.mttf.time_s for each in accounts)

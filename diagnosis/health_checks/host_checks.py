@@ -28,7 +28,7 @@ def _broken(check: str) -> CheckOutcome:
 
 
 def nvlink_is_up(text: str | None) -> CheckOutcome:
-    """``dcgmi nvlink -s``."""
+    """Whether all NVLinks of all GPUs are up, by the output of ``dcgmi nvlink -s``; UNKNOWN where it cannot be read."""
     states = nvlink_states(text)
     if not states or not any(states.values()):
         return _broken("nvlink_state")
@@ -41,7 +41,10 @@ def nvlink_is_up(text: str | None) -> CheckOutcome:
 
 
 def nvlink_has_no_errors(text: str | None, limits: Mapping[str, int] | None = None) -> CheckOutcome:
-    """``dcgmi nvlink --errors --json`` of one GPU. ``limits``: kind of error -> how many are allowed."""
+    """Whether the links of one GPU have few errors, by ``dcgmi nvlink --errors --json``; UNKNOWN if unreadable.
+
+    limits: kind of error -> how many are allowed; ``NVLINK_LIMIT`` for kinds that are not in it.
+    """
     links = nvlink_errors(text)
     if links is None:
         return _broken("nvlink_errors")
@@ -56,7 +59,11 @@ def nvlink_has_no_errors(text: str | None, limits: Mapping[str, int] | None = No
 
 
 def ports_are(text: str | None, key: str, wanted: str) -> CheckOutcome:
-    """ibstat: every port must say ``wanted`` after ``key`` (``State``: Active, ``Physical state``: LinkUp)."""
+    """Whether every port in ibstat's output says ``wanted`` after ``key`` (``State``: Active, ``Physical state``:
+    LinkUp).
+
+    UNKNOWN where no port says anything.
+    """
     words = link_words(text, key)
     if not words:
         return _broken("ibstat")
@@ -65,7 +72,10 @@ def ports_are(text: str | None, key: str, wanted: str) -> CheckOutcome:
 
 
 def event_log(text: str | None) -> CheckOutcome:
-    """``ipmitool sel list``: events that were asserted and not taken back since."""
+    """Faults that stand in ``ipmitool sel list``: events that were asserted and not taken back since.
+
+    text None: UNKNOWN.
+    """
     if text is None:
         return _broken("event_log")
     standing: dict[tuple[str, ...], str] = {}
@@ -82,14 +92,17 @@ def event_log(text: str | None) -> CheckOutcome:
 
 
 def sensors(text: str | None) -> CheckOutcome:
-    """``ipmi-sensors --comma-separated-output``: power supplies and their redundancy."""
+    """Power supplies that are not well, in ``ipmi-sensors --comma-separated-output``.
+
+    UNKNOWN where that cannot be read.
+    """
     if text is None or not (rows := [row for row in fields(text, ",") if len(row) >= 6]):
         return _broken("sensors")
     return outcome("sensors", _bad_sensors(rows), f"{len(rows)} sensors are as they should be")
 
 
 def slurm_node(state: str | None) -> CheckOutcome:
-    """One node's state, as sinfo or scontrol have it."""
+    """A node's state, as sinfo or scontrol have it: CRITICAL if bad, WARN if planned, UNKNOWN if no known word."""
     words = read_words()["slurm"]
     parts = set(re.split(r"[+\s]+", (state or "").upper().strip().rstrip("*~#!%$@^-")))
     if parts & set(words["bad"]):
@@ -100,7 +113,7 @@ def slurm_node(state: str | None) -> CheckOutcome:
 
 
 def mounts(wanted: Collection[str] | None, have: Collection[str] | None) -> CheckOutcome:
-    """Folders that must be mounted (fstab) against those that are."""
+    """CRITICAL for each folder of ``wanted`` (fstab) that is not in ``have``; UNKNOWN where either is None."""
     if wanted is None or have is None:
         return _broken("mounts")
     missing = sorted(set(wanted) - set(have))
@@ -109,7 +122,7 @@ def mounts(wanted: Collection[str] | None, have: Collection[str] | None) -> Chec
 
 
 def lost_carriers(log: str | None) -> CheckOutcome:
-    """Interfaces of which a system log says that they lost their carrier."""
+    """Interfaces of which a system log says that they lost their carrier, by the table of words. log None: UNKNOWN."""
     if log is None:
         return _broken("lost_carriers")
     names = dict.fromkeys(_CARRIER.findall(log))
@@ -123,7 +136,7 @@ def lost_carriers(log: str | None) -> CheckOutcome:
 
 
 def io_errors(log: str | None) -> CheckOutcome:
-    """Disks of which the kernel log says that they failed."""
+    """CRITICAL for each disk of which the kernel log says that it had I/O errors. log None: UNKNOWN."""
     if log is None:
         return _broken("io_errors")
     lines = [line for line in log.splitlines() if _IO_ERROR.search(line)]
@@ -134,7 +147,10 @@ def io_errors(log: str | None) -> CheckOutcome:
 
 
 def exists(path: str, found: bool | None, *, wanted: bool = True) -> CheckOutcome:
-    """A file or folder that must be there, or must not. ``found`` None: nobody could look."""
+    """Whether a file or folder is there as ``wanted`` (False: it must not be); CRITICAL if not.
+
+    found: whether it is there; None: nobody could look, UNKNOWN.
+    """
     if found is None:
         return _broken("exists")
     word = "is missing" if wanted else "is there and must not be"

@@ -20,20 +20,26 @@ Inventory = Mapping[str, Any]
 
 
 def pci_links(inventory: Inventory, files: Files) -> CheckOutcome:
-    """Every device of the list is on the bus, with the speed and width that it should have."""
+    """Whether every PCI device of the list is on the bus, with the speed and width that it should have."""
     return outcome("pci", _pci(inventory.get("pci", {}), files), "all PCIe devices are there and at full speed")
 
 
 def infiniband_links(inventory: Inventory, files: Files) -> CheckOutcome:
-    """Every interface of the list is there, on its own adapter, up, at its rate and with a known firmware."""
+    """Whether every InfiniBand interface of the list is there, up and as it should be.
+
+    That is: on its own adapter, at its rate, with a known firmware.
+    """
     wanted = inventory.get("ib", {})
     count = len(wanted.get("interfaces", {}))
     return outcome("infiniband", _infiniband(wanted, _observed(files)), f"{count} InfiniBand interfaces are up")
 
 
 def ethernet_links(inventory: Inventory, observed: Mapping[str, Any]) -> CheckOutcome:
-    """``observed``: ``intf_status`` (ip -json addr), ``link_speed`` and ``phys_macaddr`` (interface -> value), and
-    ``intf_ifcfg``, the configuration that names each interface's hardware address."""
+    """Whether every Ethernet interface of the list is there, up and as it should be.
+
+    observed: ``intf_status`` (ip -json addr), ``link_speed`` and ``phys_macaddr`` (interface -> value), and
+    ``intf_ifcfg``, the configuration that names each interface's hardware address.
+    """
     wanted = inventory.get("eth", {})
     return outcome("ethernet", _ethernet(wanted, observed), f"{len(wanted)} Ethernet interfaces are up")
 

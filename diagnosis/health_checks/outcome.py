@@ -31,12 +31,12 @@ class CheckOutcome:
 
 
 def worst(statuses: Iterable[CheckStatus]) -> CheckStatus:
-    """The heaviest; UNKNOWN where there is none."""
+    """The heaviest of the statuses; UNKNOWN where there is none."""
     return max(statuses, key=lambda status: _WEIGHT[status], default=CheckStatus.UNKNOWN)
 
 
 def outcome(check: str, found: Iterable[tuple[CheckStatus, str]], fine: str) -> CheckOutcome:
-    """One outcome of all that was found; ``fine`` where nothing was."""
+    """The outcome of a check: the worst status found, with all reasons; OK with ``fine`` where nothing was found."""
     found = list(found)
     if not found:
         return CheckOutcome(check=check, status=CheckStatus.OK, reasons=(fine,))

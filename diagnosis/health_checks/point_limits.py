@@ -79,7 +79,7 @@ class Judged:
 
 @cache
 def limits() -> tuple[Limit, ...]:
-    """Raises TypeError or ValueError for a wrong entry."""
+    """The limits of ``whichrank check`` from ``node_limits``. Raises TypeError or ValueError for a wrong entry."""
     read = tuple(Limit(**entry) for entry in rows_of("check"))
     for entry in read:
         if not entry.expected and all(abs(getattr(entry, name)) == inf for name in _LIMITS):
@@ -89,7 +89,7 @@ def limits() -> tuple[Limit, ...]:
 
 @cache
 def peers() -> tuple[Peer, ...]:
-    """Raises TypeError or ValueError for a wrong entry."""
+    """What must be alike on a node's devices, from peers.toml. Raises TypeError or ValueError for a wrong entry."""
     entries = read_toml(__package__ or "", "peers.toml")["peer"]
     return tuple(Peer(**{**entry, "status": CheckStatus(entry["status"])}) for entry in entries)
 
@@ -97,7 +97,10 @@ def peers() -> tuple[Peer, ...]:
 def judge_points(
     points: Iterable[Point], families: Iterable[str], expected: Callable[[str], float | None]
 ) -> list[Judged]:
-    """One per limit and device that has such a point, OK ones included."""
+    """Points against the limits of these families: one result per limit and point that it is for, OK ones included.
+
+    expected: gives the value of a key of the --expect file, None without one.
+    """
     by_metric = _by_metric(points)
     chosen = set(families)
     judged: list[Judged] = []
@@ -111,7 +114,10 @@ def judge_points(
 
 
 def judge_peers(points: Iterable[Point], families: Iterable[str]) -> list[Judged]:
-    """Devices whose value is not that of most of the others. Two that differ: nobody knows which, both are told."""
+    """Devices whose value is not that of most of the others, for rules of these families.
+
+    Two that differ: nobody knows which, both are told.
+    """
     by_metric = _by_metric(points)
     chosen = set(families)
     judged: list[Judged] = []
@@ -215,7 +221,7 @@ def _shown(value: Any) -> str:
 
 
 def worst_of_each(judged: Sequence[Judged]) -> list[Judged]:
-    """Of several about one check of one device the heaviest."""
+    """The heaviest result for each check of each device."""
     order = (CheckStatus.CRITICAL, CheckStatus.WARN, CheckStatus.UNKNOWN, CheckStatus.OK)
     found: dict[tuple[str, str, str], Judged] = {}
     for each in judged:

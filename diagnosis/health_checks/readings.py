@@ -9,13 +9,13 @@ _NVLINK_GPU = re.compile(r"^\s*gpuId\s+([0-9]{1,4}):\s*$", re.MULTILINE | re.IGN
 
 
 def link_words(text: str | None, key: str) -> tuple[str, ...]:
-    """What ibstat says after ``key:`` (``State``, ``Physical state``) for each port, in lower case."""
+    """The words after ``key:`` (``State``, ``Physical state``) in ibstat's output, one per port, in lower case."""
     pattern = re.compile(rf"^\s*{re.escape(key)}:[ \t]*(\S[^\r\n]{{0,60}})$", re.MULTILINE | re.IGNORECASE)
     return tuple(found.strip().lower() for found in pattern.findall((text or "")[:100_000]))
 
 
 def nvlink_states(text: str | None) -> dict[str, str]:
-    """GPU -> a letter per link (U up, D down, X disabled, _ none) of ``dcgmi nvlink -s``."""
+    """By GPU a letter per link (U up, D down, X disabled, _ none), from ``dcgmi nvlink -s``; {} if unreadable."""
     text = (text or "")[:100_000]
     found = list(_NVLINK_GPU.finditer(text))
     states = {}
@@ -33,7 +33,7 @@ def nvlink_states(text: str | None) -> dict[str, str]:
 
 
 def nvlink_errors(text: str | None) -> dict[str, dict[str, int]] | None:
-    """Link -> kind of error -> count, of ``dcgmi nvlink --errors --json``."""
+    """By link and kind of error a count, from ``dcgmi nvlink --errors --json``; None if unreadable."""
     try:
         body = json.loads(text or "")["body"]
         links = {

@@ -43,7 +43,7 @@ def hedges() -> Hedges:
 
 
 def asserted(text: str) -> str:
-    """The text without what is not said as a fact; "" if nothing is left."""
+    """The text without the parts that only suppose, list or advise; "" if nothing is left."""
     words, low = hedges(), text.lower()
     if not any(hint in low for hint in HINTS) and not words.advise.match(text):
         return text

@@ -15,11 +15,11 @@ class Caught:
         self._held: Witness | None = None
 
     def wants_next(self) -> bool:
-        """An exception is held until its writer's next line."""
+        """Whether an exception is held until its writer's next line."""
         return self._held is not None
 
     def hold(self, witness: Witness) -> bool:
-        """Whether it waits for the next line."""
+        """Whether the witness, an exception without a stack, is held until the next line tells if it was caught."""
         if witness.form is not Form.EXCEPTION or witness.frames:
             return False
         self.finish()
@@ -27,7 +27,11 @@ class Caught:
         return True
 
     def feed(self, line: LogLine) -> bool:
-        """Never takes the line: it is what it is, whatever stood before it."""
+        """Decides by this line whether the exception that is held was caught: then it is dropped, else added to
+        ``done``.
+
+        Always False: the line is what it is, whatever stood before it.
+        """
         held = self._held
         if held is None:
             return False
@@ -38,7 +42,7 @@ class Caught:
         return False
 
     def finish(self) -> None:
-        """Nothing follows: what is held was not caught."""
+        """Nothing follows: an exception that is held was not caught, and is added to ``done``."""
         if self._held is not None:
             self.done.append(self._held)
             self._held = None

@@ -36,11 +36,11 @@ class Continued:
         self._open: _Open | None = None
 
     def wants_next(self) -> bool:
-        """A message is open that the next line may go on with."""
+        """Whether a message is open that the next line may go on with."""
         return self._open is not None
 
     def hold(self, line: LogLine) -> bool:
-        """Whether it is the first line of such a message."""
+        """Whether the line is the first of a message that goes on in the next ones; then that is open from now on."""
         is_rpc = "RPC that" in line.text and RPC.search(line.text) is not None
         if not is_rpc and not LAUNCHER.match(line.text):
             return False
@@ -49,7 +49,10 @@ class Continued:
         return True
 
     def feed(self, line: LogLine) -> bool:
-        """Whether the line goes on with it."""
+        """Whether the line goes on with the open message.
+
+        If not, that is complete, and its witnesses are in ``done``.
+        """
         held = self._open
         if held is None:
             return False
@@ -68,7 +71,7 @@ class Continued:
         return True
 
     def finish(self) -> None:
-        """The open message is whole as it is."""
+        """Ends the open message, if there is one: its witnesses are added to ``done``."""
         held, self._open = self._open, None
         if held is not None:
             self.done += of_line(replace(held.line, text=" ".join([held.line.text, *held.more])))

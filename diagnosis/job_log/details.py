@@ -27,7 +27,7 @@ GPU_NUMBER = re.compile(
 
 
 def devices_in(text: str) -> tuple[str, ...]:
-    """Names of devices, an address before a number: "GPU3: 0000:4E:00.0" has both; a port of the network last."""
+    """Names of devices in a text, an address before a number ("GPU3: 0000:4E:00.0" has both), a network port last."""
     if not _may_name_a_device(text):
         return ()
     found = (pattern.search(text) for pattern in (XID_DEVICE, PCI_DEVICE, GPU_NUMBER))
@@ -49,7 +49,7 @@ def _may_name_a_device(text: str) -> bool:
 
 
 def local_port(text: str) -> str:
-    """As mlx5_2:1, or mlx5_2 where the port is not told; "" if the line names none."""
+    """The node's own RDMA port in a text, as mlx5_2:1, or mlx5_2 where the port is not told; "" if it names none."""
     match = LOCAL_PORT.search(text)
     if match is None:
         return ""
@@ -57,6 +57,6 @@ def local_port(text: str) -> str:
 
 
 def expected_peer(text: str) -> int | None:
-    """Of a user buffer's time-out: the rank that should have written."""
+    """The rank that should have written, in the text of a user buffer's time-out; None if it names none."""
     match = EXPECTED_PEER.search(text)
     return int(match["rank"] or match["named"]) if match else None

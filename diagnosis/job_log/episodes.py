@@ -37,7 +37,10 @@ class Episodes:
         self._terminal_groups: dict[tuple[str, LineRole, str], StatementGroup] = {}
 
     def add(self, witness: Witness) -> None:
-        """To the open episode, or to a new one. Statements beyond ``MOST_GROUPS`` are counted only."""
+        """Adds a statement to the open episode, or to a new one, where like ones are counted together.
+
+        Statements beyond ``MOST_GROUPS`` different ones are counted only.
+        """
         if not self._is_open:
             self._begin()
         self.standstills.add(witness)
@@ -58,12 +61,12 @@ class Episodes:
         return self.standstills.waves
 
     def started_again(self) -> None:
-        """The launcher says that it starts the workers anew."""
+        """Begins a new attempt: the launcher says that it starts the workers anew."""
         self.attempt += 1
         self._finished_at = None
 
     def finished(self, line: LogLine) -> None:
-        """The trainer says that training is done: what came before was outlived."""
+        """Training is done, says the trainer in this line: what came before was outlived, and its episode is over."""
         self._finished_at = (line.source, line.number)
         if self._is_open:
             self.episodes[-1].after = Progress(source=line.source, number=line.number, step=None)
@@ -80,7 +83,7 @@ class Episodes:
         return self._is_open or self.first_progress is None
 
     def progress(self, progress: Progress) -> None:
-        """A step or a checkpoint: the open episode is over. A step below the last one begins a new attempt."""
+        """Takes a step or a checkpoint. A step ends the open episode; one below the last step begins a new attempt."""
         if progress.checkpoint:
             self.last_checkpoint = progress
             return
@@ -98,13 +101,16 @@ class Episodes:
             self._is_open = False
 
     def step(self, progress: Progress) -> None:
-        """A step that ends no trouble: its own line tells of it."""
+        """Notes a higher step that does not end the open episode, because its own line tells of trouble."""
         last = self.last_progress
         if not progress.checkpoint and progress.step is not None and last is not None and last.step is not None:
             self.last_progress = progress if progress.step > last.step else last
 
     def end_of_file(self) -> None:
-        """Files are ranks of one job, beside each other in time: what each ends with is one episode of all."""
+        """Ends a file: what is open at its end is joined with what the other files end with, as one episode.
+
+        Files are of ranks of one job, beside each other in time.
+        """
         if self._is_open:
             last = self.episodes.pop()
             if self._terminal is None:
@@ -114,7 +120,7 @@ class Episodes:
         self._is_open = False
 
     def finish(self) -> None:
-        """The log has ended: what was kept apart as its very end becomes the last episode."""
+        """Ends the log: what its files ended with becomes the last episode."""
         if self._terminal is not None:
             self.episodes.append(self._terminal)
             self._terminal = None

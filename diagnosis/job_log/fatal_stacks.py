@@ -33,18 +33,18 @@ class FatalStacks:
         self._open: dict[tuple[int, int | None, int | None, str | None], _Stack] = {}
 
     def wants_next(self) -> bool:
-        """A stack is open that the next line may belong to."""
+        """Whether a stack is open that the next line may belong to."""
         return bool(self._open)
 
     def hold(self, stream: tuple[int, int | None, int | None, str | None], witnesses: Iterable[Witness]) -> None:
-        """Witnesses of fatal errors, until the frames below them have been read."""
+        """Holds witnesses of fatal errors until the frames below them have been read. stream: of their line."""
         for witness in witnesses:
             if stream in self._open:
                 self._end(stream)
             self._open[stream] = _Stack(witness, witness.line.number)
 
     def feed(self, line: LogLine) -> bool:
-        """Whether the line is of a stack."""
+        """Whether the line is of an open stack. Stacks that are over are added to ``done`` with their frames."""
         for stream, stack in list(self._open.items()):
             if line.number - stack.last_number > SILENT_LINES:
                 self._end(stream)
@@ -65,7 +65,7 @@ class FatalStacks:
         return line.text.startswith("Extension modules")
 
     def finish(self) -> None:
-        """Every open stack is whole as it is."""
+        """Ends every open stack: its witness is added to ``done``."""
         for stream in list(self._open):
             self._end(stream)
 

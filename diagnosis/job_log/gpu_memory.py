@@ -65,7 +65,10 @@ FIRST_CALL = re.compile(
 
 
 def is_held_by_others(text: str, frames: Sequence[TracebackFrame], *, has_trained: bool) -> bool:
-    """Of a statement that the GPU's memory was too small: whether that is the doing of other processes."""
+    """Whether other processes are to blame that the GPU's memory was too small, by the sizes in the statement.
+
+    frames: of its stack, () none; has_trained: the job had made a step before.
+    """
     if AT_START.search(text):
         return True
     total, free = _size(TOTAL, text), _size(FREE, text)

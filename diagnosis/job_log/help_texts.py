@@ -23,7 +23,7 @@ class HelpTexts:
         self._stream: tuple[int, int | None, int | None, str | None] | None = None
 
     def wants_next(self) -> bool:
-        """Inside a help text, whose lines are no statements."""
+        """Whether the next line may be of a help text, whose lines are no statements."""
         return self._left > 0
 
     def feed(self, line: LogLine) -> bool:
@@ -42,7 +42,7 @@ class HelpTexts:
         return False
 
     def finish(self) -> None:
-        """The help text is over."""
+        """Ends the help text."""
         self._left = 0
 
     def _begin(self, line: LogLine, indent: int) -> None:

@@ -46,11 +46,11 @@ class HungTasks:
         self._open: _Hung | None = None
 
     def wants_next(self) -> bool:
-        """A hung task is open, whose stack may follow."""
+        """Whether the report of a hung task is open, whose stack may follow."""
         return self._open is not None
 
     def feed(self, line: LogLine) -> bool:
-        """Whether the line is of such a report."""
+        """Whether the line is of the report of a hung task. A report that is over is added to ``done``."""
         if "blocked for more than" in line.text and BEGIN.search(line.text):
             self.finish()
             self._open = _Hung(line)
@@ -71,7 +71,7 @@ class HungTasks:
         return False
 
     def finish(self) -> None:
-        """The open one by what its stack says it waits for, or by its own line alone."""
+        """Ends the open report: ``done`` gets a witness by what its stack waits for, else by its first line alone."""
         hung, self._open = self._open, None
         if hung is None:
             return

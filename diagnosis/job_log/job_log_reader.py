@@ -69,7 +69,7 @@ class JobLog:
 
 
 def read_job_logs(sources: Iterable[LogSource]) -> JobLog:
-    """Raises OSError of the files."""
+    """Reads the logs of one job, and says what it died of. Raises OSError of the files."""
     episodes = Episodes()
     names: list[str] = []
     lines = 0
@@ -95,12 +95,12 @@ def read_job_logs(sources: Iterable[LogSource]) -> JobLog:
 
 @cache
 def gate() -> WordGate:
-    """The words that a line must have one of to be read at all; made once."""
+    """A gate with the words that a line must have one of to be read at all; made once."""
     return make_gate()
 
 
 def whose(name: str) -> tuple[int | None, str | None]:
-    """(rank, node) that a file's name tells."""
+    """(rank, node) that a file's name tells; None for what it does not."""
     rank = RANK_IN_NAME.search(name)
     node = NODE_IN_NAME.search(name)
     number = next((value for value in rank.groups() if value), None) if rank else None

@@ -40,11 +40,11 @@ class LauncherTables:
         self._is_root = False
 
     def wants_next(self) -> bool:
-        """Inside a table of failures."""
+        """Whether a table of failures is open."""
         return self._begun is not None
 
     def feed(self, line: LogLine) -> bool:
-        """Whether the line is part of a table."""
+        """Whether the line is of a table of failures, but for its first one. Whole entries are added to ``done``."""
         if BEGIN in line.text and "(" not in line.text.split(BEGIN)[0]:
             self.finish()
             self._begun, self._odd = line, 0
@@ -76,7 +76,7 @@ class LauncherTables:
         return False
 
     def finish(self) -> None:
-        """The table is over, wherever it was cut off."""
+        """Ends the table, wherever it was cut off: an entry that is open is added to ``done``."""
         self._end_entry()
         self._begun = None
 

@@ -32,11 +32,11 @@ class Listings:
         self._last = 0
 
     def wants_next(self) -> bool:
-        """A list is open, whose next entry the next line may be."""
+        """Whether a list is open, whose next entry the next line may be."""
         return self._held is not None
 
     def hold(self, witness: Witness) -> bool:
-        """Whether it waits for a list."""
+        """Whether the witness ends with a colon and waits for a list of ranks; then it is held."""
         if not witness.text.endswith(":") or HEAD.search(witness.text) is None:
             return False
         self.finish()
@@ -44,7 +44,7 @@ class Listings:
         return True
 
     def feed(self, line: LogLine) -> bool:
-        """Whether the line is of a list."""
+        """Whether the line is an entry of the list, or one may still come. A list that is over goes into ``done``."""
         held = self._held
         if held is None:
             return False
@@ -65,7 +65,7 @@ class Listings:
         return True
 
     def finish(self) -> None:
-        """The statement, with every rank that its list named."""
+        """Ends the list: the statement is added to ``done`` with every rank that was listed as missing."""
         held, ranks = self._held, tuple(dict.fromkeys(self._ranks))
         self._held, self._ranks = None, []
         if held is not None:

@@ -57,11 +57,11 @@ def advise(
     differs: str,
     is_in_the_course: bool = False,
 ) -> LogAdvice:
-    """What follows for the job.
+    """What to do about a failure, whether a restart helps, and the advice in words.
 
     text: of the statement that decides. attempts: in how many starts of the job the same was said. differs: how the
-    suspects differ from the others. is_in_the_course: the numbers of the training's own steps show it,
-    and what was saved meanwhile may hold it.
+    suspects differ from the others. is_in_the_course: the numbers of the training's own steps show it, and what was
+    saved meanwhile may hold it.
     """
     if is_after_end and failure.name not in OUTLIVES_THE_END:
         return LogAdvice(

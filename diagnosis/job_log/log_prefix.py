@@ -42,7 +42,10 @@ class _Mentions:
 
 
 def read_lines(origin: Origin, number: int, raw: bytes) -> Iterator[LogLine]:
-    """A line of a file as one or several: parts between carriage returns, bars and what is glued to them, JSON."""
+    """One raw line as one or several log lines, without what carriers put in front. number: counts from 1.
+
+    Several where it has carriage returns, bars and what is glued to them, or JSON.
+    """
     text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = ANSI.sub("", text)
@@ -156,7 +159,7 @@ def rank_in(text: str) -> int | None:
 
 
 def whom_in(text: str) -> tuple[int, str] | None:
-    """Rank and node where a statement names both: "Rank 180, node n5, device 0": they outweigh what carriers say."""
+    """(rank, node) where a statement names both ("Rank 180, node n5, device 0"), else None. It outweighs carriers."""
     match = RANK_AND_NODE.search(text) if _mentions_of(text).rank_and_node else None
     return (int(match[1]), match[2]) if match else None
 

@@ -105,7 +105,10 @@ def _holds(low: bytes, words: tuple[bytes, ...]) -> bool:
 
 
 def first_progress(chunk: bytes, start: int, end: int, number: int, source: int) -> Iterator[Progress]:
-    """Training progress in the first lines of a stretch, in order."""
+    """Steps and checkpoints in the first ``LOOKED_AT`` lines of ``chunk[start:end]``, in order.
+
+    number: of its first line; source: index of the file.
+    """
     for _ in range(LOOKED_AT):
         if start >= end:
             return
@@ -117,7 +120,10 @@ def first_progress(chunk: bytes, start: int, end: int, number: int, source: int)
 
 
 def last_progress(chunk: bytes, start: int, end: int, last_number: int, source: int) -> Iterator[Progress]:
-    """The same from the end of a stretch backwards; ``last_number`` is its last line's."""
+    """Steps and checkpoints in the last ``LOOKED_AT`` lines of ``chunk[start:end]``, from the end backwards.
+
+    last_number: of its last line; source: index of the file.
+    """
     end -= 1
     for _ in range(LOOKED_AT):
         if end < start:

@@ -71,7 +71,10 @@ def _hand_over(chunk: bytes, ends: NDArray[np.int64], wanted: NDArray[np.int64],
 
 
 def chunks(file: BinaryIO) -> Iterator[bytes]:
-    """Blocks of whole lines, each ending with a newline."""
+    """The file in blocks of whole lines, each block ending with a newline.
+
+    Of a line beyond ``LONGEST_LINE_BYTES`` the middle is left out.
+    """
     carry = b""
     while data := file.read(CHUNK_BYTES):
         cut = data.rfind(b"\n")

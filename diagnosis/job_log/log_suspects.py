@@ -29,7 +29,10 @@ SAYS = {
 
 
 def suspects_of(primary: StatementGroup, episode: Episode, difference: Difference | None) -> Suspects:
-    """From the most telling source there is: a counted difference, what the statement names, where it was made."""
+    """Whom to look at, from the most telling source: a counted difference, what the statement names, who made it.
+
+    difference: of the ranks in a standstill, None without one.
+    """
     first = primary.first
     failure = first.failure
     if difference is not None and failure.name in STANDS_STILL and not primary.missing:
@@ -72,7 +75,7 @@ def _named(primary: StatementGroup, episode: Episode) -> tuple[Mapping[int, int]
 
 
 def told_difference(difference: Difference) -> str:
-    """In words: which ranks differ from the others, in what, and both values where they are known."""
+    """In words which ranks differ from the others, and in what, with both values where they are known."""
     who = ranks_words(difference.ranks)
     says = SAYS[difference.differs]
     if len(difference.ranks) > 1:

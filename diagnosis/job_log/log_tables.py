@@ -13,7 +13,7 @@ else:
 
 
 def table(name: str) -> dict[str, Any]:
-    """As "classes.toml" or "rules/10_gpu.toml"."""
+    """The content of one of this package's TOML files. name: as "classes.toml" or "rules/10_gpu.toml"."""
     file = resources.files(__package__)
     for part in name.split("/"):
         file = file / part
@@ -22,6 +22,6 @@ def table(name: str) -> dict[str, Any]:
 
 
 def tables_in(folder: str) -> list[str]:
-    """Names of its files, in order."""
+    """Names of the TOML files in a folder of this package, sorted."""
     files = (resources.files(__package__) / folder).iterdir()
     return sorted(file.name for file in files if file.name.endswith(".toml"))

@@ -64,7 +64,15 @@ NUMERIC_WARNING = (
 
 
 def judge(found: Episodes) -> LogVerdict:
-    """Of a whole log. Where training went on after every failure, there is none to tell."""
+    """The verdict on a whole log, from its episodes. The verdict's ``failure`` is None where
+
+    - the log tells of none,
+    - the log says that training was done, and it went on after the failure,
+    - training was done before, and what follows only takes things down, or
+    - training went on after what was only a warning.
+
+    Any other failure that training outlived is told, with less confidence.
+    """
     episodes = found.episodes
     if not any(episode.groups for episode in episodes):
         return _nothing("nothing in the log tells of a failure")
@@ -157,7 +165,10 @@ def failures(episodes: Sequence[Episode]) -> list[Episode]:
 
 
 def terminal(episode: Episode) -> StatementGroup | None:
-    """The first statement that ended something: an exception, a killed process, a watchdog; never an error line."""
+    """The first statement that ended something: an exception, a killed process, a watchdog; None without one.
+
+    An error line of a logger counts only where nothing else does.
+    """
     ending = [
         group
         for group in episode.of(LineRole.INITIATING, LineRole.CASCADE)
@@ -169,7 +180,10 @@ def terminal(episode: Episode) -> StatementGroup | None:
 
 
 def precursors(episode: Episode) -> list[StatementGroup]:
-    """Error lines just before the first thing that ended: they often say what the exception does not."""
+    """Error lines at most ``PRECURSOR_LINES`` before the first statement that ended something, in the same file.
+
+    They often say what the exception does not.
+    """
     end = terminal(episode)
     if end is None:
         return []
@@ -309,5 +323,5 @@ def _why(tier: int, primary: StatementGroup, failure: FailureClass, suspects: Su
 
 
 def restart_word(verdict: LogVerdict) -> Restart:
-    """Whether a restart helps."""
+    """The verdict's word on whether a restart of the same job helps."""
     return verdict.restart

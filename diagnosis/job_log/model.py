@@ -85,7 +85,7 @@ class LineStamp:
     text: str
 
     def is_like(self, other: LineStamp) -> bool:
-        """Whether both are written in one way: what writes alike reads one clock."""
+        """Whether both stamps are written in one form: what writes alike reads one clock."""
         return DIGIT.sub("0", self.text) == DIGIT.sub("0", other.text)
 
     def minus(self, other: LineStamp) -> float:
@@ -95,7 +95,7 @@ class LineStamp:
         return (self.second - other.second + YEAR_S / 2) % YEAR_S - YEAR_S / 2
 
     def minus_of_day(self, other: LineStamp) -> float:
-        """The same by the times of day alone."""
+        """Seconds from ``other`` to this by the times of day alone, the short way round midnight."""
         return (self.second % DAY_S - other.second % DAY_S + DAY_S / 2) % DAY_S - DAY_S / 2
 
 
@@ -129,7 +129,10 @@ class LogLine:
     is_boxed: bool = False
 
     def seconds_after(self, other: LogLine) -> float | None:
-        """By the programs' own times if both write them in one way, else by their carriers'; None: not to be told."""
+        """Seconds from ``other`` to this line; None where that cannot be told.
+
+        By the programs' own times if both write them in one form, else by their carriers'.
+        """
         if self.own_stamp is not None and other.own_stamp is not None and self.own_stamp.is_like(other.own_stamp):
             return self.own_stamp.minus(other.own_stamp)
         if self.stamp is not None and other.stamp is not None and self.stamp.has_day == other.stamp.has_day:
@@ -138,7 +141,7 @@ class LogLine:
 
     @property
     def stream(self) -> tuple[int, int | None, int | None, str | None]:
-        """Lines of one writer share it."""
+        """What lines of one writer have in common: file, rank, local rank, node or learnt writer."""
         return (self.source, self.rank, self.local_rank, self.node or self.writer or None)
 
 
@@ -188,7 +191,7 @@ class Witness:
 
     @property
     def points_elsewhere(self) -> bool:
-        """Whether it is told of another: who reports a silent peer or a lost node is not the one to look at."""
+        """Whether the failure is another's: who reports a silent peer or a lost node is not the one to look at."""
         if self.failure.name == "node_failure" and self.target.node is None:
             return True
         return self.target.is_other and (
@@ -278,7 +281,7 @@ class Episode:
 
     @property
     def status(self) -> EpisodeStatus:
-        """TERMINAL for the one that nothing followed."""
+        """TERMINAL if nothing of the job was seen to go on afterwards."""
         return EpisodeStatus.TERMINAL if self.after is None else EpisodeStatus.PROGRESSED_AFTER
 
     def of(self, *roles: LineRole) -> list[StatementGroup]:
@@ -318,7 +321,10 @@ LIBRARY_PATHS = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen",
 
 
 def user_frame(frames: Sequence[TracebackFrame]) -> TracebackFrame | None:
-    """The innermost frame outside of libraries, else the innermost of all."""
+    """The innermost frame outside of libraries, else the innermost of all; None without frames.
+
+    frames: outermost first.
+    """
     for frame in reversed(frames):
         if not any(part in frame.file for part in LIBRARY_PATHS):
             return frame

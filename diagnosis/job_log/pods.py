@@ -24,7 +24,7 @@ class Pods:
         self._described = ""
 
     def see(self, line: LogLine) -> None:
-        """Remembers where a line says that a pod was placed."""
+        """Notes the node if the line says where a pod was placed."""
         if match := PLACED.search(line.text):
             if len(self._nodes) < MOST_PODS:
                 self._nodes[match["pod"]] = match["node"]
@@ -32,7 +32,10 @@ class Pods:
             self._described = match["node"]
 
     def placed(self, witness: Witness) -> Witness:
-        """The witness with its pod's node, where that can be only one."""
+        """The witness with its pod's node added.
+
+        Unchanged where it is of no pod, has a node, or several are possible.
+        """
         if not (self._nodes or self._described) or witness.line.node or not OF_A_POD.match(witness.text):
             return witness
         named = set(NAME.findall(witness.text))

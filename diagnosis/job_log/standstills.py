@@ -79,7 +79,10 @@ class Standstills:
         self._groups: dict[str, _Group] = {}
 
     def see(self, line: LogLine) -> None:
-        """Keeps what a watchdog's line tells of its rank: the first of each counts, later ones are of the abort."""
+        """Notes the operation or the numbers that a watchdog's line tells of its rank.
+
+        The first of each rank counts, later ones are of the abort.
+        """
         if line.rank is None:
             return
         work, queue = WORK.search(line.text), QUEUE.search(line.text)
@@ -100,7 +103,7 @@ class Standstills:
             group.enqueued.setdefault(line.rank, int(queue["enqueued"]))
 
     def add(self, witness: Witness) -> None:
-        """A time-out that names its operation joins the wave it is of."""
+        """Adds a time-out that names its operation to the wave that it is of, or a new one; ignores other witnesses."""
         operation = witness.collective
         if operation is None or witness.failure.name != "collective_timeout":
             return
@@ -125,7 +128,10 @@ class Standstills:
             wave.lines.append(line.number)
 
     def difference(self) -> Difference | None:
-        """Of the first group in which ranks differ; else of the job's own group, who is silent."""
+        """The ranks that differ from the others in the first group where some do; None where nobody does.
+
+        Else, of the job's own group, ranks that are silent.
+        """
         for group in self._groups.values():
             if (found := _odd_works(group.works) or _never_enqueued(group)) is not None:
                 return found

@@ -56,16 +56,19 @@ class Statements:
         self._is_open = False
 
     def wants_next(self) -> bool:
-        """Whether something is open, so that the very next line belongs to it, or ends it."""
+        """Whether a statement is open, so that the very next line belongs to it, or ends it."""
         return self._is_open
 
     @property
     def is_cut(self) -> bool:
-        """Whether what is open lacks its point: flushed now, it would say little."""
+        """Whether an open traceback has no exception yet: ended now, it would say little."""
         return self._tracebacks.is_cut
 
     def feed(self, line: LogLine) -> bool:
-        """Whether the line is of a statement."""
+        """Whether the line says something of a failure or belongs to an open statement.
+
+        ``take`` has what is complete.
+        """
         if not self._is_open and not _may_begin(line.text):
             return self._alone(line)
         is_said = self._feed(line)
@@ -109,7 +112,7 @@ class Statements:
         self._gather()
 
     def take(self) -> list[Witness]:
-        """Witnesses that are complete, once each."""
+        """Takes away the witnesses that are complete."""
         done, self._done = self._done, []
         return done
 

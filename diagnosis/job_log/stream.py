@@ -37,37 +37,43 @@ class LogStream:
 
     @property
     def is_cut(self) -> bool:
-        """Whether what is open lacks its point: flushed now, it would say little."""
+        """Whether an open traceback has no exception yet: flushed now, it would say little."""
         return self._statements.is_cut
 
     def feed(self, chunk: bytes) -> list[Witness]:
-        """Whole lines, each with its end. Line numbers go on from the last chunk."""
+        """Reads whole lines, each with its end, and gives the statements that are complete by now.
+
+        Line numbers go on from the last chunk.
+        """
         self.lines += scan(io.BytesIO(chunk), self._gate, self, before=self.lines)
         return self._statements.take()
 
     def flush(self) -> list[Witness]:
-        """The writer is silent: what is open will not go on."""
+        """Ends what is open, as the writer is silent, and gives the statements in it."""
         self._statements.finish()
         return self._statements.take()
 
     # --- the sink of the scan -----------------------------------------------------------------------------------------
     def wants_next(self) -> bool:
-        """Whether a statement is open: the next line has to be read, whatever its words."""
+        """Whether a statement is open, so that the next line has to be read, whatever its words."""
         return self._statements.wants_next()
 
     def block(self, chunk: bytes, ends: NDArray[np.int64]) -> None:
-        """What is still written was not copied from a screen: nothing is wrapped. ends: one index for each line."""
+        """Does nothing: what is still written was not copied from a screen, so nothing is wrapped.
+
+        ends: (lines,), the index of each line's end.
+        """
 
     def line(self, number: int, raw: bytes) -> None:
-        """Reads one line; ``number`` counts from 1."""
+        """Reads one raw line; ``number`` counts from 1."""
         for line in read_lines(self._origin, number, raw):
             self._statements.feed(line)
 
     def gap(self, chunk: bytes, start: int, end: int, first_number: int, last_number: int) -> None:
-        """Lines were left out as they have no telling word: what was open is over."""
+        """Ends open statements: lines were left out here, as they have no telling word."""
         self._statements.finish()
 
 
 def make_gate() -> WordGate:
-    """The words of all rules; some milliseconds to make, so one for all streams."""
+    """A gate with the words of all rules; takes some milliseconds to make, so use one for all streams."""
     return WordGate(gate_words(), folds_case=True)

@@ -41,7 +41,7 @@ class Target:
 
     @property
     def is_other(self) -> bool:
-        """Whether it points away from who says it."""
+        """Whether a peer or missing ranks are named: the statement then points away from who says it."""
         return self.peer is not None or self.peer_rank is not None or bool(self.missing)
 
 
@@ -69,7 +69,10 @@ def forms() -> tuple[_Form, ...]:
 
 
 def target_of(text: str) -> Target:
-    """Everything that the text names besides its writer; of several names of a kind the first."""
+    """The peer, ranks, node and device that the text names besides its writer; of several names of a kind the first.
+
+    NOBODY where it names none.
+    """
     text = text[:SEARCHED_CHARS]
     low = text.lower()
     told: dict[str, str] = {}

@@ -151,7 +151,7 @@ def _rarest(word: str) -> str:
 
 @cache
 def failure_classes() -> Mapping[str, FailureClass]:
-    """By name, from classes.toml."""
+    """Classes of failure by name, from classes.toml."""
     return {
         name: FailureClass(
             name=name,
@@ -169,7 +169,7 @@ def failure_classes() -> Mapping[str, FailureClass]:
 
 @cache
 def rules() -> StatementRules:
-    """Raises ValueError that names the rule if one is not sound."""
+    """The rules of statements from ``rules/*.toml``. Raises ValueError that names the rule if one is not sound."""
     return StatementRules(
         [_rule(name, entry) for name in tables_in("rules") for entry in table(f"rules/{name}")["rule"]]
     )
@@ -177,19 +177,22 @@ def rules() -> StatementRules:
 
 @cache
 def exception_types() -> Mapping[str, str]:
-    """Type of an exception, without its module -> class, for those that no rule knows by their message."""
+    """Class of failure by type of exception (without its module), for those that no rule knows by their message."""
     return {kind: name for name, kinds in table("exceptions.toml")["class"].items() for kind in kinds}
 
 
 @cache
 def fallback_types() -> frozenset[str]:
-    """Exceptions that code catches to try something else: what is raised while one is handled is the failure."""
+    """Types of exceptions that code catches to try something else.
+
+    What is raised while one of them is handled is the failure.
+    """
     return frozenset(table("exceptions.toml")["fallback"])
 
 
 @cache
 def types_asked_first() -> frozenset[str]:
-    """Exceptions of the network, raised where something is asked for that may be on the disk as well."""
+    """Types of exceptions of the network, raised where something is asked for that may be on the disk as well."""
     return frozenset(table("exceptions.toml")["asked_first"])
 
 

@@ -32,11 +32,11 @@ class Terminations:
         self._open: dict[tuple[int, int | None, int | None, str | None], _Ended] = {}
 
     def wants_next(self) -> bool:
-        """A termination is open, whose ``what()`` may follow."""
+        """Whether a termination is open, whose ``what()`` may follow."""
         return bool(self._open)
 
     def feed(self, line: LogLine) -> bool:
-        """Whether the line is of such an end."""
+        """Whether the line is of a C++ exception that nothing caught. Those that are over are added to ``done``."""
         if self._open:
             for stream, ended in list(self._open.items()):
                 if not 0 <= line.number - ended.line.number <= PATIENCE:
@@ -56,7 +56,7 @@ class Terminations:
         return False
 
     def finish(self) -> None:
-        """Every open termination is whole as it is."""
+        """Ends every open termination: its witness is added to ``done``."""
         for stream in list(self._open):
             self._end(stream)
 

@@ -96,12 +96,12 @@ class Raised:
 
     @property
     def text(self) -> str:
-        """As Python's last line of a traceback has it."""
+        """Type and message, as Python's last line of a traceback has them."""
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
     @property
     def is_ending(self) -> bool:
-        """Whether it was raised while something was taken down, by the names of its frames."""
+        """Whether the exception was raised while something was taken down, by the names of its frames."""
         return any(frame.function.split(".")[-1] in ENDING for frame in self.frames)
 
 
@@ -138,16 +138,16 @@ class Tracebacks:
         self._before: LogLine | None = None
 
     def wants_next(self) -> bool:
-        """A traceback is open that the next line may belong to."""
+        """Whether a traceback is open that the next line may belong to."""
         return bool(self._open)
 
     @property
     def is_cut(self) -> bool:
-        """Whether one has no exception yet: its last lines are still to come, or never will."""
+        """Whether an open traceback has no exception yet: its last lines are still to come, or never will."""
         return any(not chain.is_raised for chain in self._open.values())
 
     def feed(self, line: LogLine) -> bool:
-        """Whether the line is part of a traceback."""
+        """Whether the line is part of a traceback. Chains of exceptions that are complete are added to ``done``."""
         self._end_silent(line)
         stream = line.stream
         chain = self._open.get(stream)
@@ -172,11 +172,11 @@ class Tracebacks:
         return took
 
     def passes(self, line: LogLine) -> None:
-        """A line by itself, while nothing is open."""
+        """Notes a line by itself, while nothing is open: a traceback's lead may be learnt from it."""
         self._before = line
 
     def finish(self) -> None:
-        """Every open traceback is whole as it is."""
+        """Ends every open traceback: its chain is added to ``done``."""
         for stream in list(self._open):
             self._finish(stream)
 
@@ -320,7 +320,7 @@ def _looks_raised(kind: str, text: str) -> bool:
 
 
 def bare_exception(line: LogLine) -> tuple[str, str] | None:
-    """(type, message) of an exception that stands alone in its line."""
+    """(type, message) of an exception that stands alone in its line; None for other lines."""
     match = BARE.match(line.text) if _is_bare(line.text) else None
     return (match["type"], match["message"] or "") if match else None
 
@@ -331,7 +331,7 @@ def _is_bare(text: str) -> bool:
 
 
 def quoted_exceptions(text: str) -> Iterator[tuple[str, str]]:
-    """(type, message) of a traceback that was written as a list of strings into one line."""
+    """(type, message) of each traceback that was written as a list of strings into one line."""
     for match in QUOTED.finditer(text[:20_000]):
         kind, _, message = match[1].replace("\\n", "").partition(": ")
         yield kind, message.strip()

@@ -95,13 +95,16 @@ NOBODY_KNOWN = Origin()
 
 
 def stripped(origin: Origin, number: int, text: str) -> LogLine:
-    """A line without its carriers. text: without characters that control terminals."""
+    """The line without what carriers put in front, with what they tell.
+
+    text: without characters that control terminals. number: counts from 1.
+    """
     way = _known_way(text) if origin.learnt is None else way_of(text, origin.learnt)
     return along(way, origin, number, text)
 
 
 def along(way: _Way, origin: Origin, number: int, text: str) -> LogLine:
-    """The line, by where its kind has what."""
+    """The log line of a text, where the places of rank, node, clocks and so on in it are known by ``way``."""
     rank = int(text[way.rank]) if way.rank is not None else None
     group = text[way.group] if way.group is not None else ""
     if rank is None and way.ranks:
@@ -142,7 +145,10 @@ def along(way: _Way, origin: Origin, number: int, text: str) -> LogLine:
 
 
 def way_of(text: str, learnt: UnknownPrefix | None = None) -> _Way:
-    """Carriers off, from the outside in."""
+    """Where in a line its carriers (containers, loggers, launchers ...) tell what, found from the outside in.
+
+    learnt: a prefix that this log's lines share.
+    """
     way = _Way()
     at = 0
     for _ in range(DEEPEST):

@@ -51,7 +51,7 @@ EVEN_IF_QUIET = frozenset(
 
 
 def of_line(line: LogLine) -> Iterator[Witness]:
-    """What a line outside of tracebacks says; nothing for context."""
+    """Witnesses in a line outside of tracebacks; none where it says nothing of a failure or is only context."""
     if "Traceback (most recent call last)" in line.text:
         for kind, message in list(quoted_exceptions(line.text))[-1:]:
             yield replace(of_exception(line, kind, message), quoted=True)
@@ -72,7 +72,10 @@ def of_line(line: LogLine) -> Iterator[Witness]:
 
 
 def of_exception(line: LogLine, kind: str, message: str, raised: Raised | None = None) -> Witness:
-    """By the rule of its text, else by its type. raised: None where no traceback came with it."""
+    """The witness of an exception, by the rule of its text, else by its type.
+
+    line: where type and message stand. raised: None where no traceback came with it.
+    """
     short = re.split(r"\.|::", kind.split("(")[0])[-1]
     text = f"{kind}: {message}" if message else kind
     rule = rules().find(text)
@@ -103,7 +106,7 @@ def _warned(line: LogLine, raised: Raised | None) -> LogLine:
 
 
 def refined(witness: Witness) -> Witness:
-    """The same with the class that its stack tells more exactly."""
+    """The witness with the class that its stack tells more exactly; itself where no frame does."""
     if witness.failure.name == "exception" and _is_importing(witness.frames):
         return replace(witness, failure=failure_classes()["import_failure"])
     for rule in frame_rules() if witness.frames else ():
@@ -123,7 +126,10 @@ def _is_importing(frames: Sequence[TracebackFrame]) -> bool:
 
 
 def of_chain(chain: Sequence[Raised]) -> Iterator[Witness]:
-    """The witnesses of linked exceptions: one is the failure, the others report it."""
+    """The witnesses of linked exceptions: one is the failure, the others report it.
+
+    Yields nothing where one of them is only context (an exception that was handled).
+    """
     witnesses = [of_exception(raised.line, raised.kind, raised.message, raised) for raised in chain]
     if any(witness.role is LineRole.CONTEXT for witness in witnesses):
         return
@@ -163,7 +169,7 @@ def _cause(chain: Sequence[Raised], witnesses: Sequence[Witness]) -> int:
 
 
 def of_exit_code(witness: Witness) -> Witness:
-    """A launcher's report with the class that its exit code tells, where that is a signal."""
+    """The witness with the failure class of the signal that its exit code tells; itself where that is none."""
     number = signal_of(witness.exit_code)
     if number is None or number not in EXIT_CLASSES:
         return witness
@@ -172,7 +178,7 @@ def of_exit_code(witness: Witness) -> Witness:
 
 
 def signal_of(exit_code: int | None) -> int | None:
-    """The signal that an exit code tells of: -N as Python has it, 128 + N as shells do; None for other codes."""
+    """The signal that an exit code tells of: -N as Python has it, 128 + N (N from 1 to 31) as shells do; else None."""
     if exit_code is None:
         return None
     if exit_code < 0:

@@ -27,7 +27,10 @@ OWN_BEHIND = (b"  ", *(own for own in OWN if own.strip()), *(b" " + own for own 
 
 
 def wrap_width(ends: NDArray[np.int64]) -> int:
-    """Of a block, by where its lines end (an index for each line); 0 if it has none."""
+    """The width at which a terminal cut this block's lines; 0 where none did.
+
+    ends: (lines,), index of each line's end.
+    """
     if len(ends) < 2:
         return 0
     lengths = np.diff(ends, prepend=-1) - 1
@@ -44,11 +47,11 @@ class Unwrapper:
         self._parts: list[bytes] = []
 
     def wants_next(self) -> bool:
-        """A line is held that was cut at the width."""
+        """Whether a line is held that was cut at the width."""
         return bool(self._parts)
 
     def feed(self, number: int, raw: bytes) -> Iterator[tuple[int, bytes]]:
-        """Lines that are complete, with the number of their first part."""
+        """Lines that are complete by now, joined from their parts, each with the number of its first part."""
         if self._parts:
             rest = _continuation(self._parts[0], raw)
             if rest is not None and len(self._parts) < MOST_PARTS:
@@ -63,7 +66,7 @@ class Unwrapper:
         yield number, raw
 
     def flush(self) -> Iterator[tuple[int, bytes]]:
-        """The held line as it is."""
+        """The held line as it is, if there is one."""
         if self._parts:
             parts, self._parts = self._parts, []
             yield self._number, b"".join(part.rstrip(b"\r") for part in parts)

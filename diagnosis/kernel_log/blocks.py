@@ -16,7 +16,7 @@ BLOCK_BYTES = 1 << 18
 
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes:
-        """At most ``size`` bytes; b"" at the end."""
+        """The next bytes, at most ``size``; b"" at the end."""
 
 
 def read_log(reader: KernelLogReader, stream: Readable, repeats: RepeatLane | None = None) -> Iterator[KernelEvent]:

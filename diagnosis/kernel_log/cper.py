@@ -61,7 +61,7 @@ class CperFollower(Holder):
         self._maker, self._class = "", ""
 
     def takes(self, event: KernelEvent) -> bool:
-        """A firmware report whose device its first line does not tell."""
+        """Whether the event is a firmware report whose first line does not tell the device."""
         return event.event == CPER and not event.device and "event severity" in event.text
 
     def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
@@ -84,7 +84,7 @@ class CperFollower(Holder):
         return (replace(held, facts={**facts, **held.facts}) if facts else held), False
 
     def finish(self, held: KernelEvent) -> KernelEvent:
-        """With the kind of device that its vendor and class stand for."""
+        """The event with the kind of device that its vendor and class stand for; these are forgotten."""
         kind = kind_of(self._maker, self._class) if held.device_kind is DeviceKind.PCIE else None
         self._maker, self._class = "", ""
         return held if kind is None else replace(held, device_kind=kind)
@@ -102,7 +102,10 @@ def _in_section(held: KernelEvent, section: str) -> KernelEvent:
 
 
 def kind_of(maker: str, code: str) -> DeviceKind | None:
-    """Of a PCI device, by its vendor and class as hexadecimal digits; None for bridges and what is not known."""
+    """The kind of a PCI device, by its vendor and class as hexadecimal digits.
+
+    None for bridges and what is not known.
+    """
     if maker == _NVIDIA and code.startswith(_NVSWITCH_CLASS):
         return DeviceKind.NVSWITCH
     if code.startswith(_BRIDGE):

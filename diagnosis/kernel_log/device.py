@@ -16,7 +16,10 @@ _GPU_UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z
 
 
 def canonical_pci(text: str) -> str | None:
-    """ "PCI:0000:B3:00", "00000000:b3:00.0" or "b3:00.0" -> "0000:b3:00[.0]"; None for anything else."""
+    """A PCI address in one form: "PCI:0000:B3:00", "00000000:b3:00.0" or "b3:00.0" -> "0000:b3:00[.0]".
+
+    None for anything else.
+    """
     found = _PCI.match(text)
     if found is None:
         return None
@@ -26,12 +29,12 @@ def canonical_pci(text: str) -> str | None:
 
 
 def canonical_gpu(text: str) -> str | None:
-    """A PCI address, or a UUID as NVML writes it (``GPU-`` and lower-case digits); None for anything else."""
+    """A GPU's PCI address, or UUID as NVML writes it (``GPU-`` and lower-case digits), in one form; else None."""
     if _GPU_UUID.match(text):
         return text[:4].upper() + text[4:].lower()
     return canonical_pci(text)
 
 
 def pci_slot(device: str) -> str:
-    """The address without its function: equal for two lines about one board."""
+    """The PCI address without its function, so equal for two lines about one board; other names as they are."""
     return device.rpartition(".")[0] if _PCI.match(device) and "." in device else device

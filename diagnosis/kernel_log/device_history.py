@@ -47,7 +47,10 @@ class History:
         self._awaited = {rule.rule.after for rule in line_rules() if rule.rule.after}
 
     def recent_xids(self, host: str, device: str) -> dict[str, float | None]:
-        """When the device had each code last that may explain others. Who reads Xids elsewhere writes it down here."""
+        """By code when the device last had each Xid that may explain others; None for no clock.
+
+        It is the dictionary itself: who reads Xids elsewhere writes them down in it.
+        """
         key = (host, pci_slot(device))
         recent = self._xids.get(key)
         if recent is None:
@@ -56,15 +59,15 @@ class History:
         return recent
 
     def lost(self, host: str, device: str) -> tuple[MutableMapping[Device, float | None], Device]:
-        """Where, and by what, it stands when a GPU was last said to have left the bus."""
+        """(dictionary, key): what stands there tells when a GPU was last said to have left the bus."""
         return self._lost, (host, pci_slot(device))
 
     def name_gpu(self, host: str, device: str, uuid: str) -> None:
-        """A line told the UUID of the GPU at this PCI address of the host."""
+        """Notes the UUID of the GPU at this PCI address of the host, as a line told it."""
         _remember(self._uuids, (host, pci_slot(device)), uuid)
 
     def is_lost_again(self, event: KernelEvent, stamp: KernelStamp) -> bool:
-        """Writes the loss down; whether it was told before in other words."""
+        """Notes that the device left the bus. Whether that was told before in other words."""
         key: Device | None = (stamp.host, pci_slot(event.device))
         known = key if event.device else next((k for k in reversed(self._lost) if k[0] == stamp.host), None)
         is_again = self._is_lost(known, stamp)
@@ -75,7 +78,7 @@ class History:
         return key is not None and key in self._lost and is_soon(self._lost[key], stamp.when_s, ONE_LOSS_S)
 
     def is_crashed_again(self, event: KernelEvent, stamp: KernelStamp) -> bool:
-        """Writes the end of a process down; whether it was told before."""
+        """Notes that the process ended. Whether that was told within ``ONE_CRASH_S`` before; False without a pid."""
         if event.pid is None:
             return False
         key = (stamp.host, event.pid)
@@ -84,14 +87,17 @@ class History:
         return is_again
 
     def may_be_back(self, line: str) -> bool:
-        """What is only said of a device that was gone says nothing of one that was not."""
+        """Whether the line may name a device of which a fault was noted: a recovery says nothing of others."""
         if not 0 < len(self._before) <= FEW:
             return bool(self._before)
         lower = line.lower()
         return any(device[-SLOT_CHARACTERS:].lower() in lower for _, _, device in self._before)
 
     def is_awaited(self, event: KernelEvent, host: str) -> bool:
-        """A recovery says something only of a device that was gone."""
+        """Whether the event says something new: always, but for a recovery only after the fault that it ends.
+
+        Notes faults whose recovery is to be told, and forgets one that is recovered.
+        """
         if event.event in self._awaited:
             _remember(self._before, (host, event.event, event.device), None)
         rule = event_rules().get(event.event)
@@ -105,7 +111,10 @@ class History:
         return True
 
     def implied(self, event: KernelEvent, stamp: KernelStamp) -> list[KernelEvent]:
-        """The Xid that this one names as its cause, where its own line is missing: it is what there is to act on."""
+        """The Xid that this one names as its cause, if its own line is missing: it is what there is to act on.
+
+        Else [].
+        """
         cause = event.facts.get("caused_by", "")
         recent = self.recent_xids(stamp.host, event.device)
         if not cause or cause == event.code or (cause in recent and is_soon(recent[cause], stamp.when_s, IMPLIED_S)):
@@ -114,7 +123,10 @@ class History:
         return [stamp.on(implied_xid(event, cause))]
 
     def with_role(self, event: KernelEvent, stamp: KernelStamp) -> KernelEvent:
-        """An Xid, as a consequence of those before it where it is one, and with the UUID of its GPU."""
+        """The Xid with its role (a consequence of those before it on the device, or not) and the UUID of its GPU.
+
+        It is noted for those to come.
+        """
         key = (stamp.host, pci_slot(event.device))
         role = event.role
         recent = self.recent_xids(*key)
@@ -148,5 +160,8 @@ def _note(recent: dict[str, float | None], code: str, when_s: float | None) -> N
 
 
 def is_soon(earlier_s: float | None, when_s: float | None, window_s: float) -> bool:
-    """Without a clock the order of lines is all there is, and counts."""
+    """Whether ``when_s`` lies at most ``window_s`` after ``earlier_s``; True where either is unknown.
+
+    Without a clock the order of lines is all there is, and counts.
+    """
     return earlier_s is None or when_s is None or 0 <= when_s - earlier_s <= window_s

@@ -113,11 +113,14 @@ class KernelStamp:
 
     @property
     def when_s(self) -> float | None:
-        """By whichever clock the lines of this log have."""
+        """Seconds, Unix where the line says so, else since boot; None where it says neither."""
         return self.monotonic_s if self.time_s is None else self.time_s
 
     def on(self, event: KernelEvent) -> KernelEvent:
-        """Written out: ``replace`` takes four times as long, and this is done for every event."""
+        """The event with this time and host, its text cut to ``TEXT_CHARACTERS``.
+
+        Written out: ``replace`` takes four times as long, and this is done for every event.
+        """
         return KernelEvent(
             event=event.event,
             device_kind=event.device_kind,
@@ -141,7 +144,7 @@ class KernelStamp:
         )
 
     def until(self, later: KernelStamp) -> float | None:
-        """Seconds; None if the two have no clock in common."""
+        """Seconds from this stamp to ``later``; None if the two have no clock in common."""
         if self.monotonic_s is not None and later.monotonic_s is not None:
             return later.monotonic_s - self.monotonic_s
         if self.time_s is not None and later.time_s is not None:
@@ -149,6 +152,9 @@ class KernelStamp:
         return None
 
     def is_within(self, window_s: float, later: KernelStamp) -> bool:
-        """Without a common clock the order of lines is all there is, and counts."""
+        """Whether ``later`` comes at most ``window_s`` after this stamp; True without a common clock.
+
+        There the order of lines is all there is, and counts.
+        """
         gap_s = self.until(later)
         return gap_s is None or 0 <= gap_s <= window_s

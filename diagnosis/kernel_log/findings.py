@@ -56,12 +56,15 @@ class Findings:
     _histories: OrderedDict[str, deque[Sighting]] = field(default_factory=OrderedDict)
 
     def collect(self, events: Iterable[KernelEvent]) -> None:
-        """All of them, in the order of the log."""
+        """Adds all events, which must be in the order of the log."""
         for event in events:
             self.add(event)
 
     def add(self, event: KernelEvent) -> None:
-        """As a repeat of an open group, or as a new one."""
+        """Counts the event in its open group, or opens a new group, and concludes what its repeats say.
+
+        Events must come in the order of the log.
+        """
         self.events += 1
         key = _key(event)
         when_s = when_of(event)
@@ -94,13 +97,13 @@ class Findings:
         return len(self.groups) >= MOST_GROUPS
 
     def repeat(self, group: RepeatedEvent, when_s: float | None) -> None:
-        """Once more at ``when_s``, None where the log has no times."""
+        """Counts one more event in the group. when_s: its time, None where the log has no times."""
         group.last_s = when_s
         group.count += 1
         self.left_out += not group.is_kept
 
     def group_of(self, event: KernelEvent) -> RepeatedEvent | None:
-        """The one that a repeat of this event would be counted in; None where there is none any more."""
+        """The open group that a repeat of this event would be counted in; None where there is none any more."""
         return self._open.get(_key(event))
 
     def _conclude(self, event: KernelEvent) -> None:
@@ -116,19 +119,22 @@ class Findings:
 
 
 def when_of(event: KernelEvent) -> float | None:
-    """Unix seconds, or seconds since boot where only those are told; None without any time."""
+    """The event's time: Unix seconds, or seconds since boot where only those are told; None without any."""
     return event.monotonic_s if event.time_s is None else event.time_s
 
 
 def is_repeat(group: RepeatedEvent, when_s: float | None) -> bool:
-    """Whether it comes so soon that it is the same fault; without times all repeats are."""
+    """Whether an event at ``when_s`` comes so soon after the group's last that it is the same fault.
+
+    Without times all repeats are.
+    """
     if when_s is None or group.last_s is None:
         return when_s is group.last_s
     return 0 <= when_s - group.last_s <= parameters().coalesce_s
 
 
 def is_slow(group: RepeatedEvent, when_s: float | None) -> bool:
-    """Whether what harms nothing by itself comes again within the hour: each time a line of its own says no more.
+    """Whether a harmless event of this group comes again within the hour: a line of its own each time says no more.
 
     Xids are told apart by the minute whatever they say: rules count their bursts, and people their lines.
     """

@@ -32,7 +32,7 @@ class GpuDetailFollower(Holder):
     LINES = 12
 
     def takes(self, event: KernelEvent) -> bool:
-        """A fault of an AMD GPU that lacks its process or its device."""
+        """Whether the event is a fault of an AMD GPU that lacks its process or its device."""
         is_known = event.event in _OF_A_PROCESS or event.event in _OF_THE_DEVICE
         return is_known and self._lacks(event) and _DRIVER.search(event.text) is not None
 

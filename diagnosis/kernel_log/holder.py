@@ -23,7 +23,7 @@ class Holder:
         raise NotImplementedError
 
     def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
-        """What is known with this line too, and whether no later line can tell more."""
+        """The event with what this line tells too, and whether no later line can tell more."""
         raise NotImplementedError
 
     def finish(self, held: KernelEvent) -> KernelEvent:
@@ -31,7 +31,7 @@ class Holder:
         return held
 
     def begin(self, event: KernelEvent, stamp: KernelStamp) -> list[KernelEvent]:
-        """What was held before."""
+        """Holds the event from now on; gives the one that was held before, if any."""
         out = self.flush()
         self._held, self._begun, self.lines_left = event, stamp, self.LINES
         return out
@@ -48,6 +48,6 @@ class Holder:
         return self.flush() if is_whole else []
 
     def flush(self) -> list[KernelEvent]:
-        """The held event as it is."""
+        """Gives the held event as it is, if any, and holds nothing any more."""
         held, self._held, self.lines_left = self._held, None, 0
         return [self.finish(held)] if held is not None else []

@@ -58,7 +58,7 @@ class WaitPattern:
 
 @cache
 def waits() -> tuple[WaitPattern, ...]:
-    """From waits.toml, in its order."""
+    """What tasks may wait for, from waits.toml, in its order."""
     return tuple(
         WaitPattern(
             name=name,
@@ -74,7 +74,10 @@ def waits() -> tuple[WaitPattern, ...]:
 
 
 def waits_for(frames: Sequence[tuple[str, str]]) -> tuple[WaitPattern, str] | None:
-    """(what, the frame that says it) of (function, module), innermost first; None: no frame tells."""
+    """(what a hung task waits for, the frame that says it); None: no frame tells.
+
+    frames: (function, module), innermost first; weak signs count only where no other is.
+    """
     weak: list[tuple[int, WaitPattern, str]] = []
     for function, module in frames:
         for order, wait in enumerate(waits()):
@@ -102,11 +105,14 @@ class HungFollower(Holder):
         self._unsure: list[tuple[str, str]] = []
 
     def takes(self, event: KernelEvent) -> bool:
-        """The line that says that a task is blocked."""
+        """Whether the event says that a task is blocked."""
         return event.event == HUNG_TASK
 
     def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:
-        """Keeps a frame, or who holds the lock. The flag: another task's report has begun."""
+        """Keeps a frame, or who holds the lock, for ``finish``.
+
+        The flag: the stack is over, or another report begins.
+        """
         if (owner := _OWNER.search(text)) is not None and held.process in text:
             self._facts |= {name: value for name, value in owner.groupdict().items() if value}
             return held, False
@@ -119,7 +125,7 @@ class HungFollower(Holder):
         return held, _STACK_ENDS.search(text) is not None
 
     def finish(self, held: KernelEvent) -> KernelEvent:
-        """With what its innermost telling frame says it waits for."""
+        """The event with what its innermost telling frame says that the task waits for; frames are forgotten."""
         facts, frames = self._facts, self._frames or self._unsure
         self._facts, self._frames, self._unsure = {}, [], []
         found = waits_for(frames)

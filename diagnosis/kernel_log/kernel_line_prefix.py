@@ -38,8 +38,9 @@ _Strip = Callable[[UnwrappedLine, "re.Match[str]", Calendar], None]
 
 
 def unwrap(text: str, calendar: Calendar) -> UnwrappedLine:
-    """The kernel's own text, with time and host as far as the wrappers tell them; at most ``MAX_WRAPPERS`` are taken
-    off.
+    """The kernel's own text of a line, with time and host as far as its wrappers tell them.
+
+    At most ``MAX_WRAPPERS`` are taken off. calendar: for dates without a year or zone.
     """
     if "\x1b" in text:  # dmesg --color, saved
         text = _COLOUR.sub("", text)

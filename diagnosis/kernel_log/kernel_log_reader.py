@@ -98,12 +98,12 @@ class KernelLogReader:
 
     @property
     def driver_major(self) -> int | None:
-        """Branch of the NVIDIA driver (570), as told or learnt."""
+        """Branch of the NVIDIA driver (570), as told or learnt; None: not known yet."""
         return self._driver_major
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Every line that says something holds one of these, unless ``wants_next``."""
+        """Words of which every line that says something holds one, but for lines that ``wants_next`` asks for."""
         return self._words
 
     @property
@@ -118,10 +118,10 @@ class KernelLogReader:
     def read(
         self, line: str, *, now_s: float | None = None, literals: Sequence[str] | None = None
     ) -> Sequence[KernelEvent]:
-        """What this line, with those before it, says. ``now_s``: when it came, for lines without a time of their own.
+        """Events that this line, with those before it, tells; empty for most lines. Never raises.
 
-        literals: those of ``words`` that the line holds, where that is known. A line may hold line breaks of its own
-        (``journalctl -o json``, Docker). Never raises.
+        now_s: Unix seconds when it came, for lines without a time of their own. literals: those of ``words`` that the
+        line holds, where that is known. A line may hold line breaks of its own (``journalctl -o json``, Docker).
         """
         if literals is None:
             literals = [word for word in self._words if word in line]
@@ -171,14 +171,20 @@ class KernelLogReader:
         return False
 
     def flush(self) -> Sequence[KernelEvent]:
-        """What was held back for lines to come: at the end of the input, or when it has fallen silent for a second."""
+        """Events that were held back for lines to come.
+
+        To be called at the input's end, or after a second of silence.
+        """
         self._is_following = False
         held = [event for holder in self._holders for event in holder.flush()]
         self._is_holding = self._holds()
         return held + [event for follower in self._followers for event in follower.flush()]
 
     def end(self, last_line: str) -> Sequence[KernelEvent]:
-        """What only the end of the log tells; after ``flush``, and not where lines are still to come."""
+        """Events that only the end of the log tells. After ``flush``, and not where lines are still to come.
+
+        last_line: tells when the log ended.
+        """
         return self._links.at_end(self._stamp(unwrap(last_line[:LINE_CHARACTERS], self._calendar), None))
 
     def _read_text(

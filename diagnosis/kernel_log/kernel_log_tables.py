@@ -14,14 +14,17 @@ else:
 
 
 def read_toml(name: str) -> dict[str, Any]:
-    """A file of this package by name. Raises what a broken installation makes of it."""
+    """The content of a TOML file of this package. Raises OSError or tomllib.TOMLDecodeError."""
     document: dict[str, Any] = tomllib.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
     return document
 
 
 @cache
 def read_tsv(name: str) -> tuple[dict[str, str], ...]:
-    """Rows by the names of the first line. Raises ValueError if a row has another number of cells."""
+    """Rows of a file of this package, each by the names in its first line.
+
+    Raises ValueError if a row has another number of cells.
+    """
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     heading, *rows = (line.split("\t") for line in text.splitlines() if line)
     for number, row in enumerate(rows, 2):

@@ -35,16 +35,19 @@ class Fold(Enum):
 
 
 def folded(lines: bytes, fold: Fold) -> bytes:
-    """Lines that differ in numbers only become equal.
+    """The text with its numbers taken out, so that lines that differ in numbers only become equal.
 
-    COARSE: hexadecimal digits are left out, letters among them too.
+    COARSE: hexadecimal digits are left out, letters among them too. FINE: every digit is a 0.
     """
     return lines.translate(None, HEXADECIMAL) if fold is Fold.COARSE else zeroed(lines)
 
 
 @cache
 def folded_pattern(regex: str, fold: Fold) -> re.Pattern[str]:
-    """Matches in each ASCII line, ``folded``, in which ``regex`` matches. Raises re.error for syntax not known here."""
+    """A pattern that matches in each ASCII line, ``folded``, in which ``regex`` matches.
+
+    Raises re.error for syntax not known here.
+    """
     rewritten = _rewritten(regex, _nothing, _or_less) if fold is Fold.COARSE else _rewritten(regex, _if_alike, _or_zero)
     return re.compile("".join(rewritten))
 

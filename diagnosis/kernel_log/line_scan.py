@@ -64,7 +64,7 @@ class LineScan:
         self._candidates: _Remembered[tuple[Word, ...]] = _Remembered()
 
     def kinds(self, block: bytes) -> list[LineKind]:
-        """Of each line of the block."""
+        """The kind of each line of the block, in order."""
         known = self._known
         lines = folded(block, Fold.COARSE).split(b"\n")
         found = list(map(known.get, lines))
@@ -74,7 +74,7 @@ class LineScan:
         return found  # type: ignore[return-value]  # there is no None in it
 
     def kind_of(self, line: bytes) -> LineKind:
-        """As ``kinds``, of a line by itself."""
+        """The kind of one line, as ``kinds`` gives them."""
         left = folded(line, Fold.COARSE)
         kind = self._known.get(left)
         return self._learn(left) if kind is None else kind
@@ -91,7 +91,7 @@ class LineScan:
         return candidates
 
     def said_nothing(self, line: bytes, kind: LineKind) -> None:
-        """Of a line that may hold words: for the next ones of its kind."""
+        """Counts that nothing came of a line of this kind; at ``OFTEN`` its candidates are looked at more closely."""
         if kind.silent >= OFTEN:
             return
         kind.silent += 1

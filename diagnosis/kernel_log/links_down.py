@@ -27,7 +27,10 @@ class LinksDown:
         self._down: OrderedDict[tuple[str, str], tuple[KernelEvent, KernelStamp]] = OrderedDict()
 
     def read(self, event: KernelEvent, stamp: KernelStamp) -> None:
-        """Remembers a loss and forgets it when the link is back; losses while the machine boots do not count."""
+        """Notes a port's loss of link, and forgets it when the link is back.
+
+        Losses while the machine boots do not count.
+        """
         key = (stamp.host, event.facts.get("interface") or event.device)
         if event.event == LINK_UP:
             self._down.pop(key, None)
@@ -39,7 +42,12 @@ class LinksDown:
                 self._down.popitem(last=False)
 
     def at_end(self, last: KernelStamp) -> list[KernelEvent]:
-        """``last``: of the log's last line. Without a clock nobody knows whether the log went on for long enough."""
+        """An event for each port that was down for ``STAYS_S`` or longer when the log ended.
+
+        last: stamp of its last line.
+
+        Without a clock nobody knows whether the log went on for long enough: none then.
+        """
         found: list[KernelEvent] = []
         for event, stamp in self._down.values():
             down_s = stamp.until(last)

@@ -57,6 +57,9 @@ _BY_DRIVER = re.compile(
 
 
 def kind_by_driver(text: str) -> DeviceKind | None:
-    """PCIe says of every device the same; whose driver writes the line tells what it is."""
+    """The kind of a PCIe device, by whose driver writes the line; None where that is not known.
+
+    PCIe says of every device the same.
+    """
     found = _BY_DRIVER.search(text)
     return DeviceKind(found.lastgroup) if found and found.lastgroup else None

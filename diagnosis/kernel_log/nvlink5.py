@@ -67,7 +67,7 @@ class Nvlink5:
 
 @cache
 def table() -> tuple[Nvlink5Row, ...]:
-    """Rows of nvlink5.tsv."""
+    """What the driver's table says of NVLink 5 errors: the rows of nvlink5.tsv."""
     return tuple(
         Nvlink5Row(
             xid=int(row["xid"]),
@@ -88,9 +88,9 @@ def table() -> tuple[Nvlink5Row, ...]:
 
 
 def decode(xid: int, text: str, driver_major: int | None) -> Nvlink5 | None:
-    """``text``: the line after its code. ``driver_major``: 570 of "570.148.08"; None: told from the line's own unit.
+    """What an Xid 144-150 says; None if the line has not their form, or was cut before its registers.
 
-    None if the line has not the form of these codes, or was cut before its registers.
+    text: the line after its code. driver_major: 570 of "570.148.08"; None: told from the line's own unit.
     """
     body = _BODY.search(text)
     if body is None or not body["registers"]:

@@ -33,7 +33,7 @@ class OopsFollower(Holder):
     SECONDS = OOPS_S
 
     def takes(self, event: KernelEvent) -> bool:
-        """An oops, or a crash that does not tell whose it was."""
+        """Whether the event is an oops, or a crash that does not tell whose it was."""
         return event.event == KERNEL_OOPS or (event.event in CRASHES and not event.process)
 
     def add(self, held: KernelEvent, text: str) -> tuple[KernelEvent, bool]:

@@ -80,7 +80,7 @@ class Parameters:
 
 @cache
 def parameters() -> Parameters:
-    """As recurrence.toml has them. Raises ValueError where it names a kind of rule that is not there."""
+    """Rules and windows of recurrence.toml. Raises ValueError where it names a kind of rule that is not there."""
     document = read_toml("recurrence.toml")
     rules = tuple(
         RecurrenceRule(
@@ -115,7 +115,7 @@ def parameters() -> Parameters:
 
 
 def sighting_of(event: KernelEvent, node: str) -> Sighting | None:
-    """None for an event without any time."""
+    """The event as one of ``node``'s history; None for an event without any time."""
     time_s = event.time_s if event.time_s is not None else event.monotonic_s
     if time_s is None:
         return None
@@ -134,9 +134,11 @@ def sighting_of(event: KernelEvent, node: str) -> Sighting | None:
 
 
 def conclusions(history: Sequence[Sighting], given: Parameters | None = None) -> tuple[Conclusion, ...]:
-    """What the newest of ``history`` concludes: in time order, of a node or (``different_places``) an application.
+    """What the rules conclude from the newest of ``history``, with those before it.
 
-    Every rule looks back from the newest by its own time; what does not concern the newest is not said again.
+    history: in time order, of a node or (``different_places``) an application; empty: nothing. given: None: those of
+    recurrence.toml. Every rule looks back from the newest by its own time; what does not concern the newest is not said
+    again.
     """
     if not history:
         return ()
@@ -169,7 +171,10 @@ def conclusions(history: Sequence[Sighting], given: Parameters | None = None) ->
 
 
 def bursts(sightings: Iterable[Sighting], given: Parameters | None = None) -> list[list[Sighting]]:
-    """Sightings of one device in time order, split where it was quiet; a sticky code keeps its burst open for long."""
+    """Sightings of one device, in time order, split where it was quiet for ``burst_gap_s``.
+
+    A sticky code keeps its burst open for longer.
+    """
     known = given or parameters()
     found: list[list[Sighting]] = []
     sticky_at: float | None = None

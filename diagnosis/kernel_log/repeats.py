@@ -78,7 +78,10 @@ class RepeatLane:
         self._second, self._second_s = b"", 0.0
 
     def take(self, line: bytes) -> bool:
-        """Whether the line is a repeat, which then was counted."""
+        """Whether the line (raw) repeats one that was learnt.
+
+        Then it was counted in its group, and need not be read.
+        """
         layout = self._layout
         if layout is None or not line.startswith(_WORD, layout.word_at):
             return False
@@ -139,7 +142,10 @@ class RepeatLane:
         return True
 
     def learn(self, line: bytes, event: KernelEvent, reader: KernelLogReader) -> None:
-        """After ``event``, and nothing else, was read in ``line`` and has got its group."""
+        """Learns how a line looks whose only event this is, so that ``take`` knows its repeats.
+
+        To be called once the event has got its group. Only Xids of which the line's beginning tells all are learnt.
+        """
         if event.event != XID:
             return
         group = self._findings.group_of(event)

@@ -76,16 +76,16 @@ class LineRule:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Compiled when it is first asked for: of some hundred a log needs a few."""
+        """The rule's pattern, compiled when it is first asked for: of some hundred a log needs a few."""
         return _compiled(self.regex)
 
     @property
     def within(self) -> re.Pattern[str]:
-        """Matches in a line whose wrapper is still on it wherever ``pattern`` matches without."""
+        """A pattern that matches, in a line with its wrapper still on it, wherever ``pattern`` matches without."""
         return _compiled_within(self.regex)
 
     def within_folded(self, fold: Fold) -> re.Pattern[str]:
-        """Matches in each ASCII line, folded, in which ``within`` matches."""
+        """A pattern that matches in each ASCII line, folded, in which ``within`` matches."""
         return folded_pattern(self.within.pattern, fold)
 
 
@@ -103,13 +103,13 @@ def _compiled(regex: str) -> re.Pattern[str]:
 
 @cache
 def event_rules() -> Mapping[str, KernelEventRule]:
-    """By word."""
+    """The rule of each event by its word, from rules_*.toml."""
     return MappingProxyType({rule.event: rule for rule, _ in _read()})
 
 
 @cache
 def line_rules() -> tuple[LineRule, ...]:
-    """One per pattern of rules_*.toml, compiled, in the order in which they are tried."""
+    """One rule per pattern of rules_*.toml, in the order in which they are tried."""
     found: list[LineRule] = []
     for rule, lines in _read():
         for line in lines:
@@ -195,7 +195,7 @@ def event_of(
     pid: int | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> KernelEvent:
-    """An event with what its rule says, and with the details that the caller took from the text."""
+    """An event with what its rule says. text: the line's; the other arguments: what the caller found in it."""
     return KernelEvent(
         event=rule.event,
         code=code,

@@ -55,7 +55,7 @@ class OomFollower:
         self._killed: deque[str] = deque(maxlen=self.KILLS)
 
     def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
-        """The kill, once its line has come, with who asked for memory."""
+        """Reads a line: the OOM kill, with who asked for memory, once its last line has come; else []."""
         held = self._held
         if held is None or _when(held).is_within(self.ONE_KILL_S, stamp):
             return self._read(text, stamp)
@@ -101,7 +101,7 @@ class OomFollower:
         return []
 
     def flush(self) -> list[KernelEvent]:
-        """What is known of a kill whose last line never came."""
+        """Gives what is known of a kill whose last line never came, if any."""
         held = self._held or self._invoked
         self._forget()
         return [held] if held is not None else []
@@ -137,7 +137,10 @@ class PanicFollower:
         self._held: KernelEvent | None = None
 
     def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
-        """The panic, once a line tells whose process it struck."""
+        """Reads a line: the panic, once a line tells whose process it struck, or the one before a new panic.
+
+        Else [].
+        """
         if (panic := _PANIC.search(text)) is not None:
             out = self.flush()
             self._held = stamp.on(event_of(event_rules()[KERNEL_PANIC], text, facts={"reason": panic["reason"]}))
@@ -150,7 +153,7 @@ class PanicFollower:
         return []
 
     def flush(self) -> list[KernelEvent]:
-        """The panic without a process."""
+        """Gives a panic of which no process was told, if any."""
         held, self._held, self.lines_left = self._held, None, 0
         return [held] if held is not None else []
 
@@ -169,7 +172,10 @@ class BusFollower:
         self._device: str | None = None
 
     def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
-        """The event once a line without an Xid says that the GPU named before has fallen off the bus."""
+        """Reads a line: the event, once one without an Xid says that the GPU named before has fallen off the bus.
+
+        Else [].
+        """
         if (named := _THE_GPU.search(text)) is not None:
             self._device = canonical_pci(named["device"])
             self.lines_left = self.LINES
@@ -180,7 +186,7 @@ class BusFollower:
         return [event]
 
     def flush(self) -> list[KernelEvent]:
-        """Nothing is told of a GPU that was only named."""
+        """Forgets the GPU that was named. Always []: nothing is told of one that was only named."""
         self._device, self.lines_left = None, 0
         return []
 
@@ -199,11 +205,11 @@ class NapiFollower:
     _lockup: KernelEvent | None = None
 
     def begin(self, lockup: KernelEvent) -> None:
-        """A soft lockup whose stack may show the NIC's polling."""
+        """Notes a soft lockup: the stack in the lines to come may show the NIC driver's polling."""
         self._lockup, self.lines_left = lockup, self.LINES
 
     def read(self, text: str, stamp: KernelStamp) -> list[KernelEvent]:
-        """The same lockup as one of the NIC's driver, once a frame says so."""
+        """Reads a line: the lockup as one of the NIC's driver, once a frame says so; else []."""
         lockup = self._lockup
         if lockup is None or not _NAPI_FRAME.search(text) or text.lstrip().startswith("?"):
             return []
@@ -214,6 +220,6 @@ class NapiFollower:
         return [event]
 
     def flush(self) -> list[KernelEvent]:
-        """Nothing more: the lockup itself has been told."""
+        """Forgets the lockup, which has been told itself. Always []."""
         self._lockup, self.lines_left = None, 0
         return []

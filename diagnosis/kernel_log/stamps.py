@@ -27,7 +27,11 @@ class Calendar:
     utc_offset_s: int = 0
 
     def at(self, year: int | None, month: int, day: int, clock_s: float) -> float | None:
-        """Unix seconds of a local date; None if there is no such day, or no year can be known."""
+        """Unix seconds of a local date; None if there is no such day, or no year can be known.
+
+        The first whole date becomes ``reference_s`` where that is None. clock_s: since midnight; year None: the newest
+        that fits.
+        """
         if year is not None:
             time_s = self._whole(year, month, day, clock_s)
             if self.reference_s is None:
@@ -58,7 +62,10 @@ def _year_of(time_s: float) -> int:
 
 
 def parse_iso(text: str, calendar: Calendar) -> float | None:
-    """``2024-07-01T10:00:00.123456+02:00``, with "," or " " too; without a zone in the calendar's."""
+    """Unix seconds of ``2024-07-01T10:00:00.123456+02:00``, with "," or " " too; without a zone in the calendar's.
+
+    None for anything else.
+    """
     found = _ISO.match(text)
     if found is None:
         return None
@@ -70,7 +77,7 @@ def parse_iso(text: str, calendar: Calendar) -> float | None:
 
 
 def parse_month_first(text: str, calendar: Calendar) -> float | None:
-    """``Jul  1 10:00:00``, with a year after the day or at the end."""
+    """Unix seconds of ``Jul  1 10:00:00``, also with a year after the day or at the end; None for anything else."""
     found = _MONTH_FIRST.match(text)
     if found is None or found[1] not in _MONTHS:
         return None
@@ -85,12 +92,12 @@ def parse_month_first(text: str, calendar: Calendar) -> float | None:
 
 
 def parse_weekday_first(text: str, calendar: Calendar) -> float | None:
-    """``Sun Dec  1 14:54:40 2024``."""
+    """Unix seconds of ``Sun Dec  1 14:54:40 2024``; None for anything else."""
     return parse_month_first(text[4:], calendar)
 
 
 def parse_klog(text: str, calendar: Calendar) -> float | None:
-    """``0701 10:00:00.123456``: month and day of klog."""
+    """Unix seconds of klog's ``0701 10:00:00.123456`` (month and day first); None if its year cannot be known."""
     hour, minute, second = text[5:7], text[8:10], text[11:13]
     return calendar.at(None, int(text[:2]), int(text[2:4]), _clock_s(hour, minute, second, text[14:]))
 

@@ -114,7 +114,7 @@ class SxidPolicy:
 
 @cache
 def xid_policies() -> Mapping[str, XidPolicy]:
-    """By code."""
+    """What each Xid means and asks for, by code, from xid.tsv."""
     found = {}
     for row in read_tsv("xid.tsv"):
         follows = None if row["follows"] == "any" else frozenset(filter(None, row["follows"].split(",")))
@@ -134,12 +134,12 @@ def xid_policies() -> Mapping[str, XidPolicy]:
 
 
 def xids_of_class(failure_class: str) -> tuple[str, ...]:
-    """Codes that make this failure class of a job."""
+    """Xids that make this failure class of a job in whose log they stand."""
     return tuple(code for code, policy in xid_policies().items() if policy.failure_class == failure_class)
 
 
 def xids_of_effect(effect: str) -> tuple[str, ...]:
-    """Codes that mean this for the jobs on the GPU; ValueError where no code does."""
+    """Xids with this effect on the jobs on their GPU. Raises ValueError where no code has it."""
     found = tuple(code for code, policy in xid_policies().items() if policy.effect == effect)
     if not found:
         raise ValueError(f"no Xid has the effect {effect!r}; xid.tsv has {', '.join(sorted(_effects()))}")
@@ -152,7 +152,7 @@ def _effects() -> set[str]:
 
 @cache
 def sxid_policies() -> Mapping[str, SxidPolicy]:
-    """By code."""
+    """What each SXid means and asks for, by code, from sxid.tsv."""
     rows = read_tsv("sxid.tsv")
     return MappingProxyType(
         {
@@ -168,7 +168,7 @@ def sxid_policies() -> Mapping[str, SxidPolicy]:
 
 
 def policy_of(code: str) -> XidPolicy:
-    """Of a code nobody has described yet: support is asked."""
+    """What an Xid means and asks for; for a code that nobody has described yet that is to ask support."""
     known = xid_policies().get(code)
     if known is not None:
         return known
@@ -187,13 +187,16 @@ def policy_of(code: str) -> XidPolicy:
 
 
 def is_consequence(code: str, earlier: Iterable[str]) -> bool:
-    """Whether an Xid follows from those that the same device had in the last ``CASCADE_S``."""
+    """Whether an Xid follows from the ``earlier`` ones, which its device had in the last ``CASCADE_S``."""
     follows = policy_of(code).follows
     return any(other != code and (follows is None or other in follows) for other in earlier)
 
 
 def parse_xid(text: str, driver_major: int | None) -> KernelEvent | None:
-    """One Xid line; None if it is none. Never raises. The reader sets time, host and role."""
+    """The event of an Xid line; None if it is none. Never raises. The reader sets time, host and role.
+
+    driver_major: 570 of "570.148.08"; None: not known.
+    """
     found = _XID.search(text)
     device = _gpu(found["device"]) if found else None
     if found is None or device is None:
@@ -254,7 +257,7 @@ def _gpu(text: str) -> str | None:
 
 
 def implied_xid(event: KernelEvent, code: str) -> KernelEvent:
-    """The Xid ``code`` on the device of ``event``, which says that it followed from it."""
+    """An event of Xid ``code`` on the device of ``event``, an Xid that names it as its cause."""
     policy = policy_of(code)
     return replace(
         event,
@@ -302,7 +305,10 @@ def _link_facts(link: nvlink5.Nvlink5) -> dict[str, str]:
 
 
 def parse_sxid(text: str) -> KernelEvent | None:
-    """One SXid line of an NVSwitch; None if it is none. The line's own word (Fatal, Non-fatal) outdoes the table's."""
+    """The event of an SXid line of an NVSwitch; None if it is none.
+
+    The line's own word (Fatal, Non-fatal) outdoes the table's.
+    """
     found = _SXID.search(text)
     device = canonical_gpu(found["device"]) if found else None
     if found is None or device is None:

@@ -24,9 +24,9 @@ _PARTS = frozenset({"live", "check", "port"})
 
 
 def rows_of(part: str) -> Iterator[Mapping[str, Any]]:
-    """Of each row that has this part its keys, and ``metric`` and ``where`` of the row; in the files' order.
+    """Of each row that has this part (``check``, ``port`` ...) its keys, with ``metric`` and ``where`` of the row.
 
-    Raises ValueError for a row with a key or a part that there is not.
+    In the files' order. Raises ValueError for a row with a key or a part that there is not.
     """
     for row in _rows():
         for entry in row.get(part, ()):

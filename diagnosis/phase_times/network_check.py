@@ -16,13 +16,19 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 def failed_in_every_round(rounds: Sequence[Mapping[Node, bool]]) -> tuple[Node, ...]:
-    """``rounds``: node -> whether its test went well. One good round with any partner clears a node."""
+    """Nodes without one good round: a good one with any partner clears a node.
+
+    rounds: node -> whether its test went well.
+    """
     nodes = _in_order(rounds)
     return tuple(node for node in nodes if not any(each.get(node, False) for each in rounds))
 
 
 def slow_nodes(rounds: Sequence[Mapping[Node, float]], times: float = SLOW_TIMES) -> tuple[Node, ...]:
-    """``rounds``: node -> seconds. Slow: even its best round took more than ``times`` the median of all best ones."""
+    """Nodes of which even the best round took more than ``times`` the median of all nodes' best.
+
+    rounds: node -> seconds.
+    """
     best = {node: min(each[node] for each in rounds if node in each) for node in _in_order(rounds)}
     if not best:
         return ()
@@ -37,9 +43,9 @@ def suspects_of_pairs(
     *,
     own_check_failed: Collection[Node] = (),
 ) -> tuple[Node, ...]:
-    """Nodes to leave out. ``batches``: rounds of pairs; ``failed``: those of each round that failed or were too slow.
+    """Nodes to leave out: whose own check failed, that were in no pair, or of whose pairs none went well.
 
-    A node whose own check failed, or that was in no pair, is suspect; so is one of whose pairs none went well.
+    batches: rounds of pairs; failed: those of each round that failed or were too slow.
     """
     met: dict[Node, int] = dict.fromkeys(nodes, 0)
     bad: dict[Node, int] = dict.fromkeys(nodes, 0)

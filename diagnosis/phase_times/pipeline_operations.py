@@ -58,7 +58,7 @@ class PipelineOperation:
 
     @property
     def end_s(self) -> float:
-        """On the clock of its begin."""
+        """When the operation ended, in seconds on the clock of ``start_s``."""
         return self.start_s + self.duration_s
 
 
@@ -94,13 +94,13 @@ def op_rules() -> tuple[OpRule, ...]:
 
 @cache
 def rule_of(name: str) -> OpRule:
-    """What kind of operation a name means; the last entry of the table fits every name."""
+    """The rule for an operation's name: what kind it is; the last entry of the table fits every name."""
     word = name.lower().replace("_", "-")
     return next(rule for rule in op_rules() if any(each in word for each in rule.words))
 
 
 def graph_of(operations: Sequence[PipelineOperation]) -> list[Node]:
-    """The graph of one step, every node after what it depends on."""
+    """One step's operations as a graph, every node after what it depends on."""
     stages = max((operation.stage for operation in operations), default=0) + 1
     groups: dict[tuple[object, ...], list[PipelineOperation]] = defaultdict(list)
     for operation in operations:

@@ -23,7 +23,10 @@ def is_communication(kernel: str) -> bool:
 
 
 def relative_section_scores(windows: Mapping[int, Times]) -> dict[int, dict[str, float]]:
-    """Rank -> section -> fastest rank's median over its own median. Sections without a sample have no score."""
+    """By rank and section: the fastest rank's median over its own median (1: the best).
+
+    Sections without a sample have no score.
+    """
     medians = {rank: _medians(times) for rank, times in windows.items()}
     best = _least(medians.values())
     return {
@@ -33,7 +36,7 @@ def relative_section_scores(windows: Mapping[int, Times]) -> dict[int, dict[str,
 
 
 def relative_gpu_scores(windows: Mapping[int, Times]) -> dict[int, float | None]:
-    """Rank -> score over the kernels that every rank ran, weighted by time; None where there is none in common."""
+    """By rank a score over the kernels that every rank ran, weighted by time; None where there is none in common."""
     kernels = {rank: _kernels(times) for rank, times in windows.items()}
     common = set.intersection(*(set(times) for times in kernels.values())) if kernels else set()
     medians = {rank: _medians({name: times[name] for name in common}) for rank, times in kernels.items()}
@@ -49,16 +52,19 @@ class OwnBest:
 
     @classmethod
     def new(cls) -> OwnBest:
-        """That knows no time yet."""
+        """An OwnBest that knows no time yet."""
         return cls(best={})
 
     def section_scores(self, window: Times) -> dict[str, float]:
-        """Section -> own best over the window's median."""
+        """By section the rank's own best over the window's median; a new best is noted first."""
         medians = self._take(window)
         return {section: _ratio(self.best[section], own) for section, own in medians.items()}
 
     def gpu_score(self, window: Times) -> float | None:
-        """As the relative score, against the rank's own best. None: no kernel in the window."""
+        """A score over the window's kernels against the rank's own best, weighted by time; None: no kernel in it.
+
+        A new best is noted first.
+        """
         kernels = _kernels(window)
         return _weighted(kernels, self._take(kernels), self.best)
 

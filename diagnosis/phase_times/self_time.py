@@ -69,7 +69,10 @@ def robust_z(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def judge_self(table: StepTable) -> StepVerdict:
-    """The verdict over the table's steps."""
+    """The verdict over the table's steps: a slow stage, a slow rank, one that changes, or balanced.
+
+    WARM_UP for too few steps with all ranks.
+    """
     own_s = table.step_s - table.wait_s
     is_whole: NDArray[np.bool_] = np.asarray(~np.isnan(own_s).any(axis=1))
     steps = int(is_whole.sum())

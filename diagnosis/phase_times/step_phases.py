@@ -75,7 +75,7 @@ class RankTimes:
     phases_s: Mapping[StepPhase, float] = field(default_factory=dict)
 
     def of(self, phase: StepPhase) -> float:
-        """Seconds, 0 for a phase that was not told."""
+        """Seconds of the phase; 0 for one that was not measured."""
         return self.phases_s.get(phase, 0.0)
 
 

@@ -56,7 +56,7 @@ class StepSeries:
 
     @property
     def rows(self) -> int:
-        """That could be read as times of a rank's step."""
+        """How many rows could be read as times of a rank's step."""
         return len(self._rank_of)
 
     @property
@@ -66,7 +66,7 @@ class StepSeries:
 
     @property
     def ranks(self) -> list[int]:
-        """All that have a row, sorted."""
+        """All ranks that have a row, sorted."""
         return sorted(set(self._rank_of))
 
     @property
@@ -82,7 +82,7 @@ class StepSeries:
         return max(counted, self.said_steps) or ENOUGH_STEPS
 
     def json_lines(self, lines: Iterable[str]) -> None:
-        """Rows of a file of one JSON object per line; lines that are none are counted and named."""
+        """Takes the rows of a file of one JSON object per line; lines that are none are counted, the first is named."""
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -97,7 +97,10 @@ class StepSeries:
             self.take(number, entry)
 
     def table(self, lines: Iterable[str], delimiter: str) -> None:
-        """CSV or TSV with a header."""
+        """Takes the rows of a CSV or TSV file with a header.
+
+        Lines that cannot be read are counted, the first is named.
+        """
         header: list[str] | None = None
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -113,7 +116,7 @@ class StepSeries:
                 self.take(number, dict(zip(header, cells, strict=False)))
 
     def take(self, number: int, entry: Mapping[str, object]) -> None:
-        """One row, from whatever file."""
+        """Takes one row, of line ``number``; one that cannot be read is counted, beyond ``MAX_ROWS`` it is left out."""
         row = {str(key).strip().lower(): value for key, value in list(entry.items())[:MAX_COLUMNS]}
         nested = next((row[key] for key in ("rank_ms", "rank_s", "ranks") if isinstance(row.get(key), dict)), None)
         if isinstance(nested, dict):
@@ -136,7 +139,7 @@ class StepSeries:
             self._phases(number, rank, row)
 
     def rank_times(self) -> list[RankTimes]:
-        """Each rank's median over its steps."""
+        """Each rank's typical step: medians over its steps."""
         table, whole = self._table(), self._whole_steps()
         order = np.argsort(np.frombuffer(self._rank_of, dtype=np.int64), kind="stable")
         found = []
@@ -151,7 +154,10 @@ class StepSeries:
         return found
 
     def step_table(self) -> StepTable:
-        """Steps that at least half of the ranks have, so that a file of scattered rows cannot fill the memory."""
+        """Times by step and rank, of those steps that at least half of the ranks have.
+
+        So a file of scattered rows cannot fill the memory.
+        """
         table, whole = self._table(), self._whole_steps()
         ranks, rank_at = np.unique(np.frombuffer(self._rank_of, dtype=np.int64), return_inverse=True)
         _steps, step_at, count = np.unique(

@@ -38,14 +38,20 @@ _COMPUTE = (StepPhase.FORWARD, StepPhase.BACKWARD, StepPhase.OPTIMIZER)
 
 
 def judge_visible(ranks: Sequence[RankTimes], steps: int, strategy: Strategy = Strategy.DDP) -> StepVerdict:
-    """``steps``: how many steps the times are typical of."""
+    """The verdict from phase times alone: a straggler and in which phase, else by ``judge_shares``.
+
+    steps: how many the times are typical of; too few: WARM_UP.
+    """
     if steps < WARN_STEPS or not ranks:
         return StepVerdict(cause=StepTimeCause.WARM_UP, text=f"{steps} steps are too few to judge")
     return _straggler(ranks, steps, strategy) or judge_shares(ranks, steps)
 
 
 def judge_shares(ranks: Sequence[RankTimes], steps: int) -> StepVerdict:
-    """What the job as a whole spends its steps on, by the median rank."""
+    """The phase (input, copy to the device, rest) that takes most, if a tenth of the median rank's step or more.
+
+    Else compute-bound or balanced. ranks: not empty; steps: how many they are typical of, for the severity alone.
+    """
     shares = {phase: _median([_share(rank, (phase,)) for rank in ranks]) for phase in _BOUNDS}
     phase = max(shares, key=lambda each: shares[each])
     if shares[phase] >= WARN_SHARE - _ROUND:

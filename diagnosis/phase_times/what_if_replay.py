@@ -65,7 +65,10 @@ class Slowdown:
 
 
 def what_if(operations: Sequence[PipelineOperation]) -> Slowdown:
-    """Raises ValueError without an operation that takes time."""
+    """How much slower the steps were than with ideal durations, and which workers, stages or operations make the loss.
+
+    Raises ValueError without an operation that takes time.
+    """
     if not operations:
         raise ValueError("no operations")
     by_step: dict[int, list[PipelineOperation]] = defaultdict(list)

@@ -91,14 +91,14 @@ Detector = Callable[[ChainView, dict[str, Any]], Iterator[ChainAlert]]
 
 
 def watch(view: ChainView) -> list[ChainAlert]:
-    """All alerts of one moment."""
+    """The alerts of all detectors for one moment of a chain of jobs."""
     limits = chain_limits()
     return [alert for name, detect in _DETECTORS.items() for alert in detect(view, {"name": name, **limits[name]})]
 
 
 @cache
 def chain_limits() -> dict[str, dict[str, Any]]:
-    """chain.toml, by table."""
+    """Limits of the detectors by name, from chain.toml."""
     return read_toml(__package__ or "", "chain.toml")
 
 

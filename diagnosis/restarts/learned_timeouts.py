@@ -42,7 +42,10 @@ class SectionWatch:
         self._outside_since_s, self._last_s = self.began_s, self.began_s
 
     def open(self, name: str, t_s: float) -> None:
-        """Raises SectionMisuse."""
+        """Opens a section at ``t_s``; ends the time outside of sections.
+
+        Raises SectionMisuse for an unknown or open section, or a time before the last.
+        """
         self._check(name, t_s)
         if name in self._open:
             raise SectionMisuse(f"section {name} is opened while it is open")
@@ -52,7 +55,10 @@ class SectionWatch:
         self._open[name] = t_s
 
     def close(self, name: str, t_s: float) -> None:
-        """Raises SectionMisuse."""
+        """Closes a section at ``t_s``, and keeps its length if it is the longest so far.
+
+        Raises SectionMisuse for an unknown or closed section, or a time before the last.
+        """
         self._check(name, t_s)
         if name not in self._open:
             raise SectionMisuse(f"section {name} is closed while it is not open")
@@ -61,7 +67,7 @@ class SectionWatch:
             self._outside_since_s = t_s
 
     def close_all(self, t_s: float) -> None:
-        """Every open section ends at ``t_s``."""
+        """Closes every open section at ``t_s``. Raises SectionMisuse for a time before the last."""
         for name in list(self._open):
             self.close(name, t_s)
 
@@ -76,7 +82,10 @@ class SectionWatch:
 def learn(
     watches: Iterable[SectionWatch], *, before: Timeouts | None = None, safety_factor: float = SAFETY_FACTOR
 ) -> Timeouts:
-    """What all ranks use from now on. ``before``: learned earlier; what was not seen now stays as it is there."""
+    """Time-outs for all ranks from now on: the longest that any took, times ``safety_factor``.
+
+    before: learned earlier; what was not seen now stays as it is there.
+    """
     longest: dict[str, float] = {}
     outside: float | None = None
     for watch in watches:

@@ -11,7 +11,10 @@ _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?", re.ASCII)
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """All names in order. Raises ValueError, naming the part, for a list that is not whole or far too long."""
+    """Node names in a Slurm host list (``node[001-003,007],login1``), in its order.
+
+    Raises ValueError, naming the part, for a list that is not whole or far too long.
+    """
     names: list[str] = []
     at = 0
     while at < len(text):

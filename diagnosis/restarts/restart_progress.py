@@ -20,7 +20,10 @@ class ProgressWatch:
     cycles_without: int = 0
 
     def end_cycle(self, reached: int | None, *, is_readable: bool = True) -> bool:
-        """An attempt has ended at ``reached`` (None: no iteration at all). Returns whether to stop for good."""
+        """Takes the end of an attempt that came to iteration ``reached`` (None: none at all). Whether to stop for good.
+
+        is_readable False: nobody knows how far it came, so it does not count.
+        """
         if not is_readable:
             return self.should_stop
         if self.mark is None:

@@ -43,7 +43,10 @@ _MOST_RUNS = 1000
 
 
 def must_show(kept: KeptRuns, *, small_ranks: int = 64) -> list[tuple[str, list[ScoreLine]]]:
-    """(heading, its lines). small_ranks: of the matrix that is looked at besides the two that are asked for."""
+    """Everything that the bench must show, from what was kept, as (heading, its lines).
+
+    small_ranks: of the matrix that is looked at besides those that are asked for.
+    """
     found = {ranks: held_out_runs(kept, ranks) for ranks in (small_ranks, *(ranks for ranks, _ in MATRICES))}
     everything = [run for runs in found.values() for run in runs]
     sections = [
@@ -66,7 +69,7 @@ def must_show(kept: KeptRuns, *, small_ranks: int = 64) -> list[tuple[str, list[
 
 
 def held_out_runs(kept: KeptRuns, ranks: int) -> list[Scored]:
-    """All that were run with so many ranks, in company."""
+    """All kept runs with so many ranks on held-out seeds."""
     seeds = [int(name.rpartition("-")[2]) for name in kept.names(f"*-{ranks}-[0-9]*") if name[-1].isdigit()]
     held_out = [seed for seed in seeds if HELD_OUT_SEED <= seed < HELD_OUT_SEED + _MOST_RUNS]
     if not held_out:

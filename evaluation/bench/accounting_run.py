@@ -57,7 +57,10 @@ class ComparedFigure:
 
 
 def compare(truth_ns: Mapping[TimeUse, int], wall_ns: int, found: RunAccount) -> list[ComparedFigure]:
-    """One run. truth_ns: the ledger's sums; wall_ns: from the job's begin to its end, as the ledger has them."""
+    """Each bucket and figure of a run's account beside the ledger's, and whether it is within its limit.
+
+    truth_ns: the ledger's sums; wall_ns: from the job's begin to its end, as the ledger has them.
+    """
     rows = [
         ComparedFigure(
             name="the ledger's sum",
@@ -111,8 +114,11 @@ class LongRun:
 
 
 def happenings(seed: int, end_s: float) -> tuple[ParameterChange, ...]:
-    """By share of the time: a death, a slow GPU, a standstill, a stop as planned, a death after which the new start is
-    not heard of, lost records, and loaders that starve. They differ by up to some steps from seed to seed."""
+    """The changes of a long run, by share of its time; they differ by up to some steps from seed to seed.
+
+    A death, a slow GPU, a standstill, a stop as planned, a death after which the new start is not heard of, lost
+    records, and loaders that starve.
+    """
     random = generator(seed, "happenings")
 
     def at(share: float) -> float:
@@ -149,7 +155,7 @@ def happenings(seed: int, end_s: float) -> tuple[ParameterChange, ...]:
 
 
 def long_world(seed: int, end_s: float) -> World:
-    """Steps of 20 s on four ranks, so that an hour takes seconds."""
+    """A world with steps of 20 s on few ranks, so that an hour takes seconds. end_s: of the simulation."""
     recipe = Recipe(
         step_s=20.0,
         backend="gloo",
@@ -173,7 +179,10 @@ def long_world(seed: int, end_s: float) -> World:
 
 
 def long_run(seed: int, hours: float) -> LongRun:
-    """Raises RuntimeError where a record broke an operator."""
+    """Simulates and judges a job for so many hours, and compares the accounting with the ledger.
+
+    Raises RuntimeError where a record broke an operator.
+    """
     end_s = hours * 3600.0
     world = long_world(seed, end_s)
     judge = Judge(start_unix_ns=world.start_unix_ns)
@@ -186,7 +195,10 @@ def long_run(seed: int, hours: float) -> LongRun:
 
 
 def compared(ledger: GroundTruth, intervals: Sequence[Interval]) -> LongRun:
-    """intervals: as they were told, those that came again included."""
+    """The account of the intervals compared with the ledger.
+
+    intervals: as they were told, those that came again included.
+    """
     ((run, whole),) = runs_of(intervals).items()
     found = account_of(run, whole)
     wall_ns = (ledger.reach_ns(JOB) or 0) - ledger.begin_ns(JOB)
@@ -209,7 +221,7 @@ def accounting_lines(seeds: Sequence[int], hours: float) -> list[ScoreLine]:
 
 
 def lines_of(runs: Sequence[LongRun]) -> list[ScoreLine]:
-    """All must be within their limits, and enough of them."""
+    """How much was looked at, and a line for each compared figure: ok where all runs are within its limit."""
     wall_h = sum(run.found.wall_ns for run in runs) / 3600e9
     fewest = min((len(run.found.interruptions) for run in runs), default=0)
     enough = sum(len(run.found.interruptions) >= FEWEST_INTERRUPTIONS for run in runs)

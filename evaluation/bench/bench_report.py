@@ -17,7 +17,10 @@ _WIDTH = 180
 
 
 def print_lines(lines: Sequence[ScoreLine], heading: str = "") -> None:
-    """On stdout, as wide as the terminal; in a pipe no cell is cut off. heading: of the first column."""
+    """Prints lines as a table on stdout, as wide as the terminal; in a pipe no cell is cut off.
+
+    heading: of the first column.
+    """
     table = Table(heading, "asked", "measured", "k of n", "", box=None, pad_edge=False)
     for line in lines:
         table.add_row(line.name, line.asked or "-", line.measured, line.share, line.verdict)
@@ -25,7 +28,7 @@ def print_lines(lines: Sequence[ScoreLine], heading: str = "") -> None:
 
 
 def in_short(lines: Sequence[ScoreLine]) -> str:
-    """How many of those that ask for something are ok."""
+    """In words how many of the lines that ask for something are ok, SHORT or not run."""
     count = Counter(line.verdict for line in lines)
     asked = count["ok"] + count["SHORT"] + count["not run"]
     others = [f"{count[verdict]} {verdict}" for verdict in ("SHORT", "not run") if count[verdict]]
@@ -33,6 +36,6 @@ def in_short(lines: Sequence[ScoreLine]) -> str:
 
 
 def exit_code(lines: Sequence[ScoreLine], *, whole: bool = False) -> int:
-    """whole: everything has to have been run; a single bench may leave lines to others."""
+    """1 where a line is SHORT, else 0. whole: also where one was not run; a single bench may leave lines to others."""
     bad = ("SHORT", "not run") if whole else ("SHORT",)
     return EXIT_SHORT if any(line.verdict in bad for line in lines) else 0

@@ -15,7 +15,10 @@ _BUILT = (".pyc", ".so", ".pyd")
 
 
 def code_closure(roots: Iterable[Path], package: Path) -> set[Path]:
-    """Files below package, a folder, that the modules in roots need. Raises OSError, SyntaxError."""
+    """The files that the modules in ``roots`` follow from: what they import below ``package``, and data beside those.
+
+    Raises OSError, SyntaxError.
+    """
     found: set[Path] = set()
     waiting = set(roots)
     while waiting:

@@ -42,7 +42,7 @@ class Wanted:
     plain: bool = False
 
     def matrix(self) -> Matrix:
-        """Raises ValueError, in a line, for what there is not."""
+        """The runs that are asked for. Raises ValueError, in a line, for what there is not."""
         names = tuple(dict.fromkeys(self.only or SCENARIOS))
         if unknown := [name for name in names if name not in SCENARIOS]:
             raise ValueError(f"there is no scenario {unknown[0]!r}; whichrank simulate --list shows all")
@@ -54,7 +54,10 @@ class Wanted:
 
 
 def bench(wanted: Wanted, *, as_json: bool = False) -> int:
-    """The exit code: 0; 1 where something is SHORT; 2 for what cannot be run."""
+    """Runs what is wanted, and prints its lines.
+
+    The exit code: 0; 1 where something is SHORT; 2 for what cannot be run.
+    """
     detector = wanted.detector
     if detector is not None and not detector.is_file():
         return _refuse(f"{detector}: no such file")
@@ -78,7 +81,7 @@ def bench(wanted: Wanted, *, as_json: bool = False) -> int:
 
 
 def matrix_lines(runs: Sequence[Scored], *, own: bool = True) -> list[ScoreLine]:
-    """own: the operators were run, and no foreign detector."""
+    """The lines on what was right of these runs. own: the operators were run, and no foreign detector."""
     scores = [run.score for run in runs if run.score is not None]
     simple = [run.simple for run in runs if run.simple is not None]
     return [*summarize(scores, simple), *_of_the_bench(runs, own=own)]

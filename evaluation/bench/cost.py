@@ -57,17 +57,20 @@ class Cost:
 
     @property
     def cores(self) -> float:
-        """So many are busy where time goes as in life."""
+        """How many cores are busy where time goes as in life."""
         return self.cpu_s / self.load_s
 
 
 def cost_name(ranks: int) -> str:
-    """Under which ``KeptRuns`` has it."""
+    """The name under which ``KeptRuns`` has the cost at so many ranks."""
     return f"cost-{ranks}"
 
 
 def measure_cost(ranks: int, kept: KeptRuns) -> Cost:
-    """As kept, or measured now. Raises RuntimeError where the judging process ends, OSError where nothing is kept."""
+    """The cost at so many ranks, as kept, or measured now and kept.
+
+    Raises RuntimeError where the judging process ends, OSError where nothing can be kept.
+    """
     before = kept_cost(ranks, kept)
     if before is not None:
         return before
@@ -79,7 +82,7 @@ def measure_cost(ranks: int, kept: KeptRuns) -> Cost:
 
 
 def kept_cost(ranks: int, kept: KeptRuns) -> Cost | None:
-    """None: it was not measured by this code, or cannot be read."""
+    """The kept cost at so many ranks; None: it was not measured by this code, or cannot be read."""
     found = kept.read(cost_name(ranks))
     try:
         return None if found is None else Cost(**json.loads(found))
@@ -88,7 +91,7 @@ def kept_cost(ranks: int, kept: KeptRuns) -> Cost | None:
 
 
 def cost_lines(costs: Mapping[int, Cost]) -> list[ScoreLine]:
-    """costs: what was measured, by ranks."""
+    """Lines on whether the cost is low enough, and flat. costs: what was measured, by ranks."""
     lines = [*_live(costs.get(LIVE_RANKS)), _replayed(costs.get(REPLAYED_RANKS))]
     asked = f"exponent <= {FLAT:g} from {RANKS[0]:,} to {RANKS[-1]:,}"
     if len(costs) < 2:
@@ -110,7 +113,7 @@ def cost_lines(costs: Mapping[int, Cost]) -> list[ScoreLine]:
 
 
 def exponent(cost_per_rank: Mapping[int, float]) -> float:
-    """Of the number of ranks, by least squares over logarithms."""
+    """The exponent with which the cost per rank grows with ranks, by least squares over logarithms. 0: flat."""
     ranks = np.log([float(each) for each in cost_per_rank])
     return float(np.polyfit(ranks, np.log(list(cost_per_rank.values())), 1)[0])
 

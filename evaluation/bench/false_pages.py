@@ -60,22 +60,22 @@ class Chunk:
 
     @property
     def name(self) -> str:
-        """Under which ``KeptRuns`` has it: load, size, length and seed."""
+        """The name under which ``KeptRuns`` has the chunk: load, size, length and seed."""
         return f"sound-{self.load.mode.name}-{self.load.ranks}-{self.load.hours:g}h-{self.seed}"
 
     @property
     def compares(self) -> bool:
-        """The simple detector does not watch."""
+        """Always False: the simple detector does not watch."""
         return False  # nobody asks what it would page on sound days
 
     @property
     def seconds(self) -> float:
-        """Of the simulation."""
+        """Seconds of the simulation."""
         return 3600.0 * self.load.hours
 
     @property
     def most_memory_bytes(self) -> int:
-        """As of a run of the matrix with as many ranks."""
+        """The most that the run may hold, as for a run of the matrix with as many ranks."""
         return most_memory_bytes(self.load.ranks)
 
     def build(self) -> World:
@@ -86,7 +86,10 @@ class Chunk:
 def watch_sound_days(
     load: Load, kept: KeptRuns, *, gpu_days: float, seed: int = 0, jobs: int = 1, limit_s: float = 7200.0
 ) -> list[Sound]:
-    """As many chunks as make so many GPU-days, on held-out seeds and grounds. Raises OSError: nothing can be kept."""
+    """Runs as many chunks as make so many GPU-days, on held-out seeds and grounds; kept ones are not run again.
+
+    jobs: so many at a time; limit_s: for each. Raises OSError: nothing can be kept.
+    """
     count = min(math.ceil(gpu_days / load.chunk_gpu_days), _MOST_CHUNKS)
     chunks = [Chunk(load=load, seed=HELD_OUT_SEED + seed + number) for number in range(count)]
 
@@ -111,19 +114,22 @@ def watch_sound_days(
 
 
 def kept_sound_days(load: Load, kept: KeptRuns) -> list[Sound]:
-    """All chunks of this load that were run before."""
+    """What was kept of all chunks of this load."""
     found = (_kept(kept, Chunk(load=load, seed=seed)) for seed in kept_sound_seeds(load, kept))
     return [sound for sound in found if sound is not None]
 
 
 def kept_sound_seeds(load: Load, kept: KeptRuns) -> list[int]:
-    """Of all chunks of this load that were run before, in no order."""
+    """The seeds of all kept chunks of this load, in no order."""
     prefix = f"sound-{load.mode.name}-{load.ranks}-{load.hours:g}h-"
     return [int(name.removeprefix(prefix)) for name in kept.names(f"{prefix}*")]
 
 
 def sound_lines(load: Load, found: Sequence[Sound]) -> list[ScoreLine]:
-    """Pages, and how long nobody was woken; SHORT where a page came, or the time is less than what is asked."""
+    """Lines on pages, and how long nobody was woken.
+
+    SHORT where a page came, or the time is less than what is asked.
+    """
     name = f"pages without a fault, {load.mode.name} load ({load.words})"
     asked = f"0 in >= {load.asked_gpu_days:,.0f} GPU-days"
     scored = [sound for sound in found if not sound.problem]

@@ -22,7 +22,8 @@ class DetectorLate(DetectorFailed):
 
 
 def detect(program: Path, run_folder: Path, out: Path, *, limit_s: float) -> list[bytes]:
-    """``PROGRAM RUN_FOLDER OUT``: the incidents that it wrote to OUT, a line of JSON each, in their order.
+    """Runs ``PROGRAM RUN_FOLDER OUT``, and gives the incidents that it wrote to OUT, a line of JSON each, in their
+    order.
 
     limit_s: for the program. Raises DetectorLate when it has not ended by then, DetectorFailed for all else.
     """

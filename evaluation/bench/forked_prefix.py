@@ -29,8 +29,10 @@ _END_S = 5.0
 
 
 def together(runs: Sequence[AskedRun]) -> list[list[AskedRun]]:
-    """The runs by what they have in common, in the order of the first of each; many are alone, as is what cannot be
-    laid out."""
+    """Groups of runs that share their beginning, in the order of the first of each.
+
+    Many runs are alone, as is what cannot be laid out.
+    """
     found: dict[object, list[AskedRun]] = {}
     for asked in runs:
         found.setdefault(_what_is_shared(asked), []).append(asked)
@@ -46,16 +48,16 @@ def _what_is_shared(asked: AskedRun) -> object:
 
 
 def fork_s(setting: Setting) -> float:
-    """The end of the last window before anything changes."""
+    """The end (seconds of the simulation) of the last window before anything changes; infinite where nothing does."""
     if math.isinf(setting.undisturbed_s):
         return math.inf
     return max(0.0, FLUSH_S * (math.ceil(setting.undisturbed_s / FLUSH_S) - 1))
 
 
 def run_together(runs: Sequence[AskedRun], *, limit_s: float) -> Iterator[tuple[AskedRun, MeasuredRun]]:
-    """Each as it is done, in an order of its own. limit_s: for each after the beginning, and for what comes before it.
+    """Runs a group with a common beginning, and gives each run as it is done, in an order of its own.
 
-    runs: of ``together``.
+    runs: of ``together``. limit_s: for each after the beginning, and for what comes before it.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)

@@ -29,7 +29,7 @@ class NotKept(ValueError):
 
 
 def write_scored(scored: Scored) -> str:
-    """What ``read_scored`` reads, and what was said, for people."""
+    """A scored run as JSON text, which ``read_scored`` reads, with what was said, for people."""
     asked = scored.asked
     kept = {
         "schema": SCHEMA,
@@ -53,7 +53,7 @@ def write_scored(scored: Scored) -> str:
 
 
 def read_scored(asked: AskedRun, kept: bytes) -> Scored:
-    """Raises NotKept for something else than this run."""
+    """The scored run in a JSON text. Raises NotKept for something else than the run ``asked``."""
     try:
         found = json.loads(kept)
         if (found["schema"], found["scenario"], found["ranks"], found["seed"]) != (
@@ -76,14 +76,14 @@ def read_scored(asked: AskedRun, kept: bytes) -> Scored:
 
 
 def write_sound(sound: Sound) -> str:
-    """What ``read_sound`` reads."""
+    """What was seen of sound days as JSON text, which ``read_sound`` reads."""
     told = {"schema": SCHEMA, **asdict(sound)}
     told["transient"] = told.pop("is_late")
     return json.dumps(told, ensure_ascii=False)
 
 
 def read_sound(kept: bytes) -> Sound:
-    """Raises NotKept for something else."""
+    """What was seen of sound days, from the JSON text of ``write_sound``. Raises NotKept for something else."""
     try:
         found = json.loads(kept)
         if found["schema"] != SCHEMA:
@@ -101,12 +101,12 @@ def read_sound(kept: bytes) -> Sound:
 
 
 def write_lines(lines: Sequence[ScoreLine]) -> str:
-    """What ``read_lines_of_table`` reads."""
+    """Lines of the table as JSON text, which ``read_lines_of_table`` reads."""
     return json.dumps({"lines": [asdict(line) for line in lines]}, ensure_ascii=False)
 
 
 def read_lines_of_table(kept: bytes) -> list[ScoreLine]:
-    """Raises NotKept for something else."""
+    """Lines of the table, from the JSON text of ``write_lines``. Raises NotKept for something else."""
     names = ("name", "asked", "measured", "share", "ok", "is_run")
     try:
         return [ScoreLine(**{name: line[name] for name in names}) for line in json.loads(kept)["lines"]]
@@ -115,12 +115,12 @@ def read_lines_of_table(kept: bytes) -> list[ScoreLine]:
 
 
 def score_as_json(score: RunScore) -> Mapping[str, Any]:
-    """For the answer of ``whichrank bench --json``."""
+    """A score as JSON data, for the answer of ``whichrank bench --json``."""
     return dict(finite(asdict(score)))
 
 
 def finite(value: Any) -> Any:
-    """JSON has no infinity: what never came is null."""
+    """The data with None for each number that is not finite: JSON has no infinity."""
     if isinstance(value, Mapping):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -33,7 +33,7 @@ _DECIDES_HERE = frozenset(_MEASURES[:3])
 
 
 def code_version(detector: Path | None = None) -> str:
-    """12 hexadecimal digits: of the code that a run follows from, and of a foreign detector."""
+    """12 hexadecimal digits that change with the code that a run follows from, and with a foreign detector's file."""
     digest = hashlib.blake2b(digest_size=6)
     for path in sorted(decisive_files()):
         digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -44,7 +44,7 @@ def code_version(detector: Path | None = None) -> str:
 
 @functools.cache
 def decisive_files() -> frozenset[Path]:
-    """What a run follows from."""
+    """The files that a run follows from: modules and their data."""
     closure = code_closure((_HERE.with_name(name) for name in _MEASURES), _PACKAGE)
     return frozenset(path for path in closure if path.parent != _HERE.parent or path.name in _DECIDES_HERE)
 
@@ -59,7 +59,7 @@ class KeptRuns:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, name: str) -> bytes | None:
-        """JSON, as it was once written, if a full disk has not cut it off; None: not there."""
+        """What was written under this name (JSON, if a full disk has not cut it off); None: not there."""
         if self.folder is None:
             return None
         try:
@@ -68,11 +68,11 @@ class KeptRuns:
             return None
 
     def names(self, pattern: str = "*") -> list[str]:
-        """Sorted; none where nothing is kept. pattern: as of file names."""
+        """Names under which something is kept, sorted; none where nothing is. pattern: as of file names."""
         return [] if self.folder is None else sorted(path.stem for path in self.folder.glob(f"{pattern}.json"))
 
     def write(self, name: str, content: str) -> None:
-        """content: JSON. Raises OSError."""
+        """Keeps ``content`` (JSON) under a name; nothing where there is no folder. Raises OSError."""
         if self.folder is None:
             return
         path = self.folder / f"{name}.json"

@@ -51,7 +51,10 @@ class Malformed:
 
 
 def malformed_lines() -> list[ScoreLine]:
-    """As ``make faultbench`` prints them."""
+    """Simulates jobs whose surroundings are malformed: a line for each thing that must be reported, one for the rest.
+
+    As ``make faultbench`` prints them.
+    """
     result = run()
     lines = []
     for what in ASKED:
@@ -67,7 +70,7 @@ def malformed_lines() -> list[ScoreLine]:
 
 
 def run() -> Malformed:
-    """Simulates it once, on a fixed seed, and judges it with the real operators."""
+    """Simulates the malformed run once, on a fixed seed, and judges it with the real operators."""
     scenario = Scenario(
         name="malformed", sentence="", layout=four_jobs, faults=(CATALOGUE["process_killed"],), at_s=KILLED_S,
         recipe=Recipe(backend="gloo"),

@@ -47,12 +47,12 @@ class Matrix:
         return (asked for number, asked in enumerate(everything) if number % parts == which - 1)
 
     def grounds(self) -> str:
-        """Which are met, in words."""
+        """In words, which grounds the runs are on."""
         used = {ground_of(asked.scenario, asked.seed).name for asked in self}
         return "; ".join(ground.in_words() for ground in (TUNING, *SEEN, *HELD_OUT) if ground.name in used)
 
     def about(self) -> str:
-        """How many scenarios, at how many ranks, on which seeds, in words."""
+        """In words, how many scenarios, at how many ranks, on which seeds."""
         kind = "held out from tuning" if self.seed >= HELD_OUT_SEED else "as used for tuning"
         kind += ", plain" if self.is_plain else ""
         part = "" if self.part == (1, 1) else f", part {self.part[0]} of {self.part[1]}"
@@ -63,9 +63,10 @@ class Matrix:
 def run_all(
     matrix: Iterable[AskedRun], kept: KeptRuns, *, jobs: int = 1, detector: Path | None = None, limit_s: float = 900.0
 ) -> list[Scored]:
-    """In the order of ``matrix``, so many at a time, each in a process of its own. Raises OSError: nothing can be kept.
+    """Runs and scores the matrix, ``jobs`` at a time, in processes of their own; results are in its order.
 
-    What a run of this code has been worth before is not run again.
+    What a run of this code has been worth before is not run again. limit_s: for each run. Raises OSError: nothing can
+    be kept.
     """
     asked = list(matrix)
     lock = threading.Lock()
@@ -102,7 +103,7 @@ def run_all(
 
 
 def kept_runs(matrix: Matrix, kept: KeptRuns) -> list[Scored]:
-    """Those of the matrix that were run before."""
+    """What was kept of the runs of this matrix."""
     return [found for asked in matrix if (found := _kept(kept, asked)) is not None]
 
 
@@ -123,7 +124,10 @@ def _score_group(group: Sequence[AskedRun], detector: Path | None, limit_s: floa
 
 
 def score_one(asked: AskedRun, detector: Path | None, limit_s: float) -> Scored:
-    """What is kept of a run. What goes wrong is a problem of this run, and counts; the others go on."""
+    """Runs and scores one run, by the operators or the foreign ``detector``. Nothing is kept.
+
+    What goes wrong is a problem of this run, and counts; the others go on.
+    """
     with tempfile.TemporaryDirectory(prefix="whichrank-bench-") as folder:
         run_folder = Path(folder) / "run"
         if detector is not None:
@@ -170,7 +174,10 @@ def _scored(asked: AskedRun, measured: MeasuredRun, *, simple_late: bool | None 
 
 
 def score_lines(measured: MeasuredRun, lines: Sequence[bytes], *, out_of_time: bool = False) -> RunScore:
-    """lines: revisions of incidents, JSON, as a detector wrote them. Raises BadIncident for what cannot be read."""
+    """The score of what a detector wrote. lines: revisions of incidents, as JSON.
+
+    out_of_time: it was ended before it was done. Raises BadIncident for what cannot be read.
+    """
     assert measured.truth is not None, "what is measured has a truth"
     return score_run(measured.truth.as_json(), list(map(json.loads, lines)), out_of_time=out_of_time)
 

@@ -46,16 +46,16 @@ class Run(Protocol):
 
     @property
     def seconds(self) -> float:
-        """Of the simulation."""
+        """Seconds of the simulation."""
         ...
 
     @property
     def most_memory_bytes(self) -> int:
-        """More, and it ends as one that could not be scored."""
+        """The most that the run's process may hold; with more it ends as one that could not be scored."""
         ...
 
     def build(self) -> World:
-        """Raises ValueError for what cannot be laid out."""
+        """The world of the run. Raises ValueError for what cannot be laid out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,26 +73,26 @@ class AskedRun:
 
     @property
     def name(self) -> str:
-        """Under which ``KeptRuns`` has it: scenario, ranks, seed."""
+        """The name under which ``KeptRuns`` has the run: scenario, ranks, seed."""
         return f"{self.scenario}-{self.ranks}-{self.seed}{'-plain' if self.is_plain else ''}"
 
     @property
     def compares(self) -> bool:
-        """The simple detector watches as well."""
+        """Always True: the simple detector watches as well."""
         return True
 
     @property
     def seconds(self) -> float:
-        """Of the simulation: as long as the scenario asks for."""
+        """Seconds of the simulation: as long as the scenario asks for."""
         return 60.0 * SCENARIOS[self.scenario].minutes
 
     @property
     def most_memory_bytes(self) -> int:
-        """Grows with the ranks."""
+        """The most that the run's process may hold; it grows with the ranks."""
         return most_memory_bytes(self.ranks)
 
     def setting(self) -> Setting:
-        """Raises ValueError for what cannot be laid out."""
+        """Where and when what happens in the run. Raises ValueError for what cannot be laid out."""
         return SCENARIOS[self.scenario].lay_out(
             self.ranks,
             self.seed,
@@ -102,7 +102,7 @@ class AskedRun:
         )
 
     def build(self) -> World:
-        """Raises ValueError for what cannot be laid out."""
+        """The world of the run. Raises ValueError for what cannot be laid out."""
         return self.setting().world(self.seed, self.scenario)
 
 
@@ -125,7 +125,7 @@ class MeasuredRun:
 
 
 def most_memory_bytes(ranks: int) -> int:
-    """Of a run's process: a fixed part, and so much for each rank."""
+    """The most that a run's process may hold: a fixed part, and so much for each rank."""
     return _MEMORY_BYTES + ranks * _MEMORY_BYTES_PER_RANK
 
 
@@ -135,7 +135,7 @@ def truth_before(asked: Run) -> GroundTruth:
 
 
 def run(asked: Run) -> MeasuredRun:
-    """In this process. Raises OSError where nothing can be kept."""
+    """Runs it in this process, with its detectors. Raises OSError where nothing can be kept."""
     under_way = UnderWay(asked.build(), keep=asked.keep, compares=asked.compares)
     under_way.go_on(asked.seconds)
     return under_way.end()
@@ -157,7 +157,7 @@ class UnderWay:
         self._wall_s = self._cpu_s = 0.0
 
     def go_on(self, until_s: float) -> None:
-        """until_s: of the simulation."""
+        """Simulates and judges on until ``until_s``, seconds of the simulation."""
         began_s = time.monotonic()
         for end_s, sent in self.world.run(until_s):
             since_s = time.process_time()
@@ -168,7 +168,10 @@ class UnderWay:
         self._wall_s += time.monotonic() - began_s
 
     def end(self) -> MeasuredRun:
-        """Closes it; what was concluded until now, with the truth. Raises OSError where it cannot be kept."""
+        """Ends the run, and gives what was concluded until now, with the truth.
+
+        Raises OSError where it cannot be kept.
+        """
         judge, world, seconds = self._judge, self.world, self.world.now_s
         judge.close()
         if self._keep is not None:
@@ -196,7 +199,10 @@ class UnderWay:
 
 
 def run_apart(asked: Run, *, limit_s: float) -> MeasuredRun:
-    """As ``run``, for at most so long. Raises ValueError for what cannot be laid out."""
+    """Runs it with its detectors in a process of its own, for at most ``limit_s``.
+
+    A process that is late or ends is a problem of the result. Raises ValueError for what cannot be laid out.
+    """
     truth = truth_before(asked)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)

@@ -10,7 +10,7 @@ from .kept_runs import KeptRuns
 
 
 def kept_lines(kept: KeptRuns, name: str) -> list[ScoreLine]:
-    """Empty: they were not measured by this code."""
+    """The lines that were kept under this name; empty: they were not measured by this code."""
     found = kept.read(f"lines-{name}")
     try:
         return [] if found is None else read_lines_of_table(found)
@@ -19,7 +19,10 @@ def kept_lines(kept: KeptRuns, name: str) -> list[ScoreLine]:
 
 
 def measured_lines(kept: KeptRuns, name: str, measure: Callable[[], Sequence[ScoreLine]]) -> list[ScoreLine]:
-    """As kept, or measured now. Raises OSError where nothing can be kept, and whatever ``measure`` raises."""
+    """The lines as kept under this name, or measured now and kept.
+
+    Raises OSError where nothing can be kept, and whatever ``measure`` raises.
+    """
     lines = kept_lines(kept, name)
     if not lines:
         lines = list(measure())

@@ -47,7 +47,7 @@ class SimpleDetector:
         self.revisions: list[bytes] = []
 
     def take(self, until_s: float, sent: Sequence[SentMessage]) -> None:
-        """until_s: the window's end, in seconds of the simulation. sent: what agents have sent in it."""
+        """Looks at what agents have sent in a window. until_s: its end, in seconds of the simulation."""
         for message in sent:
             for payload in message.payloads:
                 if isinstance(payload, Block):

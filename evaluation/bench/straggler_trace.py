@@ -19,7 +19,10 @@ VERDICT, MOST_OF_WORKERS = "last_stage", 0.5
 
 
 def straggler_trace_lines(folder: Path) -> list[ScoreLine]:
-    """folder: with ``trace-ST.parquet``. One line where there is none (not run), or it cannot be read (SHORT)."""
+    """Lines on whether the published trace is explained as its authors do. folder: with ``trace-ST.parquet``.
+
+    One line where there is none (not run), or it cannot be read (SHORT).
+    """
     path = folder / TRACE
     try:
         found = what_if(read_operations(path))
@@ -32,7 +35,7 @@ def straggler_trace_lines(folder: Path) -> list[ScoreLine]:
 
 
 def lines_of(found: Slowdown) -> list[ScoreLine]:
-    """Each figure of the replay beside the one that the trace's authors have published."""
+    """A line for each figure of the replay, beside the one that the trace's authors have published."""
     return [
         _near("slowdown S", found.slowdown, SLOWDOWN, SLOWDOWN_OFF),
         _near("share of the last stage M_S", found.removal_last_stage, LAST_STAGE, LAST_STAGE_OFF),
@@ -47,7 +50,10 @@ def lines_of(found: Slowdown) -> list[ScoreLine]:
 
 
 def read_operations(path: Path) -> list[PipelineOperation]:
-    """Raises ImportError without pyarrow, OSError, and ValueError (of pyarrow) for what is no parquet file."""
+    """The operations in a parquet file of the trace.
+
+    Raises ImportError without pyarrow, OSError, and ValueError (of pyarrow) for what is no parquet file.
+    """
     from pyarrow import parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     return [

@@ -19,7 +19,10 @@ ACCOUNTING_SEEDS, ACCOUNTING_HOURS = range(1, 4), 9.0
 
 
 def sound_days(load: str, *, gpu_days: float, seed: int, jobs: int, results: Path | None, limit_s: float) -> int:
-    """load: of ``LOADS``. The exit code."""
+    """Measures and prints false pages over days without a fault. The exit code. load: of ``LOADS``.
+
+    jobs: so many at a time; limit_s: for each run.
+    """
     if load not in LOADS:
         print(f"whichrank: --sound {load}: there are {', '.join(LOADS)}", file=sys.stderr)
         return EXIT_USAGE
@@ -32,12 +35,15 @@ def sound_days(load: str, *, gpu_days: float, seed: int, jobs: int, results: Pat
 
 
 def cost(ranks: Sequence[int], *, results: Path | None) -> int:
-    """The exit code; 2 where nothing can be kept or the judging process ends."""
+    """Measures and prints what judging costs at so many ranks each.
+
+    The exit code; 2 where nothing can be kept or the judging process ends.
+    """
     return _measured(lambda kept: cost_lines({each: measure_cost(each, kept) for each in ranks}), results)
 
 
 def accounting(*, results: Path | None) -> int:
-    """The exit code: whether the accounting of seconds agrees with the simulator's ledger."""
+    """Measures and prints whether the accounting of seconds agrees with the simulator's ledger. The exit code."""
 
     def measure(kept: KeptRuns) -> list[ScoreLine]:
         return measured_lines(kept, "accounting", lambda: accounting_lines(ACCOUNTING_SEEDS, ACCOUNTING_HOURS))

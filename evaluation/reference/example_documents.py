@@ -14,7 +14,7 @@ from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Outcome
 
 
 def whole_incident() -> IncidentDocument:
-    """Each field that its telemetry carries is known."""
+    """An example incident of which each field that its telemetry carries is known."""
     return IncidentDocument(
         id="0123456789abcdef",
         revision=3,
@@ -34,7 +34,7 @@ def whole_incident() -> IncidentDocument:
 
 
 def whole_response() -> AuditLine:
-    """Each field that its event carries is known."""
+    """An example line of the audit file of which each field that its event carries is known."""
     return AuditLine(
         time=1.0,
         outcome=Outcome.DONE.value,

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Sequence
 
 
 def code(text: str) -> str:
-    """As a code span; empty stays empty."""
+    """The text as a code span of Markdown; empty stays empty."""
     return f"`{text}`" if text else ""
 
 
 def codes(names: Iterable[str]) -> str:
-    """Code spans with commas between them."""
+    """The names as code spans of Markdown, with commas between them."""
     return ", ".join(code(name) for name in names)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Raises ValueError for a row that has not as many cells as there are heads."""
+    """A table of Markdown. Raises ValueError for a row that has not as many cells as there are heads."""
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
         if len(row) != len(heads):
@@ -26,7 +26,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def section(heading: str, *parts: str) -> str:
-    """A heading, a sentence below it, and its parts."""
+    """A section of Markdown: a heading, and its parts below it; empty parts are left out."""
     return "\n\n".join([f"## {heading}", *(part for part in parts if part)])
 
 

@@ -17,7 +17,10 @@ Made by `make reference` from the code; a test holds it current. What things mea
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 1 where --check finds that the file is not current."""
+    """Writes docs/reference.md anew if it is not current. With --check it only says so.
+
+    The exit status: 1 where --check finds that it is not current.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit with 1 where the file is not current"

@@ -226,7 +226,10 @@ def _command(command: Any) -> str:
 
 
 def exit_status(text: str) -> str:
-    """What a command's help says of it; empty where it says nothing: then 0, and 2 for what cannot be done."""
+    """What a command's help text says of its exit status.
+
+    Empty where it says nothing: then it is 0, and 2 for what cannot be done.
+    """
     match = re.search(r"Exit status:\s+((?:.|\n)*?)(?:\n\n|\Z)", text)
     return " ".join(match[1].split()) if match else ""
 

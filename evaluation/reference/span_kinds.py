@@ -42,7 +42,7 @@ def span_kinds() -> Sequence[SpanKind]:
 
 
 def attributes_of(pairs: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
-    """Name and type of each, in the order in which they are written."""
+    """(name, type) of each attribute, in the order in which they are written."""
     return tuple((pair.key, _TYPES.get(pair.value.WhichOneof("value") or "", "array")) for pair in pairs)
 
 

@@ -83,7 +83,7 @@ def metrics() -> str:
 
 
 def own_families() -> Iterator[Family]:
-    """What each service tells of itself on its own endpoint, as it would with one of everything."""
+    """The metrics that services tell of themselves on their own endpoints, as they would with one of everything."""
     service = ServiceHealth(
         role=Role.LEADER,
         caught_up=True,
@@ -135,7 +135,7 @@ def own_families() -> Iterator[Family]:
 
 
 def served_name(family: Family) -> str:
-    """Of a metric as Prometheus serves it: counters end in _total."""
+    """The name of a metric as Prometheus serves it: counters end in _total."""
     return f"{family.name}_total" if family.type == "counter" else family.name
 
 
@@ -175,7 +175,7 @@ def events() -> str:
 
 
 def event_attributes() -> Mapping[EventName, str]:
-    """As ``records.Event`` lists them, with short names; what it does not list from ``words``."""
+    """The attributes of each event as ``records.Event`` lists them, with short names; others from ``words``."""
     found: dict[str, str] = {}
     name = ""
     for line in (Event.__doc__ or "").splitlines():
@@ -191,7 +191,7 @@ def event_attributes() -> Mapping[EventName, str]:
 
 
 def split_attributes(text: str) -> Iterator[str]:
-    """At commas outside of parentheses."""
+    """The parts of a text between commas and semicolons that stand outside of parentheses."""
     depth, part = 0, ""
     for letter in text:
         depth += (letter == "(") - (letter == ")")
@@ -299,7 +299,7 @@ def closed_sets() -> str:
 
 
 def kind_words(kind: Kind) -> str:
-    """The first line of its runbook."""
+    """What happened in an incident of this kind: the first line of its runbook."""
     return (RUNBOOKS / f"{kind.value}.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
 
 

@@ -32,7 +32,7 @@ EXIT_USAGE = 2
 
 
 def list_scenarios(*, as_json: bool) -> int:
-    """The exit code. Each scenario in a line, with the faults that it has."""
+    """Prints each scenario in a line, with the faults that it has. The exit code, 0."""
     told = [
         {"name": name, "number": [kind.number for kind in scenario.faults], "sentence": scenario.sentence}
         for name, scenario in SCENARIOS.items()
@@ -57,7 +57,10 @@ def simulate(
     kafka: KafkaSettings | None,
     as_json: bool,
 ) -> int:
-    """The exit code: 0; 2 for what cannot be simulated, written or sent."""
+    """Simulates a scenario, and judges it, keeps it in ``out``, or sends it to Kafka; prints what was true.
+
+    minutes None: as long as the scenario asks for. The exit code: 0; 2 for what cannot be simulated, written or sent.
+    """
     chosen = SCENARIOS.get(scenario)
     if chosen is None:
         return _refuse(f"there is no scenario {scenario!r}; --list shows all")

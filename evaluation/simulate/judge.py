@@ -27,7 +27,7 @@ REQUEST_BYTES = 600_000
 
 
 def encoded(sent: SentMessage) -> Iterable[bytes]:
-    """The messages that it is on the bus."""
+    """What a simulated message is on the bus: one or several encoded messages."""
     return (sent.value,) if sent.value else encode_batches(sent.payloads, REQUEST_BYTES)
 
 
@@ -57,7 +57,10 @@ class Judge:
         )
 
     def take(self, until_s: float, sent: Sequence[SentMessage]) -> None:
-        """until_s: the window's end, in seconds of the simulation. sent: what agents have sent in it."""
+        """Lets the operators judge what agents have sent in a window.
+
+        until_s: its end, in seconds of the simulation.
+        """
         for message in sent:
             self._bus.advance(self._start_ns + ns(message.at_s))
             for value in encoded(message):
@@ -67,11 +70,11 @@ class Judge:
 
     @property
     def incidents(self) -> dict[str, Incident]:
-        """Last revision of each."""
+        """The last revision of each incident, by its id."""
         return {str(revision.document["id"]): revision for revision in self.revisions}
 
     def close(self) -> None:
-        """What is held back by timers is not concluded any more."""
+        """Ends the operators; what is held back by timers is not concluded any more."""
         self.runner.close()
         self._bus.close()
 
@@ -86,7 +89,7 @@ class SimulatedBus(Bus, Protocol):
     """A bus whose time is told to it."""
 
     def advance(self, to_ns: int) -> None:
-        """to_ns: Unix nanoseconds of the simulation; earlier ones change nothing."""
+        """Sets the bus's time. to_ns: Unix nanoseconds of the simulation; earlier ones change nothing."""
 
 
 class CaptureBus(EmbeddedBus):
@@ -99,7 +102,7 @@ class CaptureBus(EmbeddedBus):
         super().__init__(directory, start_wall_ns=start_unix_ns, monotonic_ns=lambda: self._simulated_ns)
 
     def advance(self, to_ns: int) -> None:
-        """to_ns: Unix nanoseconds of the simulation; earlier ones change nothing."""
+        """Sets the bus's time. to_ns: Unix nanoseconds of the simulation; earlier ones change nothing."""
         self._simulated_ns = max(self._simulated_ns, to_ns - self._start_unix_ns)
 
 
@@ -115,37 +118,37 @@ class MemoryBus:
 
     @property
     def last_position(self) -> int:
-        """Of the newest message; 0 before the first."""
+        """Position of the newest message; 0 before the first."""
         return self.position
 
     def advance(self, to_ns: int) -> None:
-        """to_ns: Unix nanoseconds of the simulation; earlier ones change nothing."""
+        """Sets the bus's time. to_ns: Unix nanoseconds of the simulation; earlier ones change nothing."""
         self.ns = max(self.ns, to_ns)
 
     def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int:
-        """Stamped with the simulation's time; headers are not kept."""
+        """Appends a message, stamped with the simulation's time, and returns its position; headers are not kept."""
         self.position += 1
         self.waiting.append(Message(topic=topic, key=key, value=value, position=self.position, stamp_ns=self.ns))
         return self.position
 
     def read(self, after: int, limit: int) -> Sequence[Message]:
-        """What was read is forgotten, wherever it is read from."""
+        """The next messages, at most ``limit``; they are forgotten. ``after`` is not looked at."""
         return [self.waiting.popleft() for _ in range(min(limit, len(self.waiting)))]
 
     def publish(self, outputs: Sequence[Output], until: int) -> None:
-        """Nobody reads it."""
+        """Does nothing: nobody reads what is published."""
 
     def has_given(self, position: int) -> bool:
-        """Everything has been read."""
+        """Whether everything has been read."""
         return not self.waiting
 
     def caught_up(self) -> bool:
-        """Everything has been read."""
+        """Whether everything has been read."""
         return not self.waiting
 
     def now_ns(self) -> int:
-        """Unix nanoseconds of the simulation."""
+        """The time of the simulation in Unix nanoseconds."""
         return self.ns
 
     def close(self) -> None:
-        """It is forgotten with the object."""
+        """Does nothing: the messages are forgotten with the object."""

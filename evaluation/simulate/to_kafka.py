@@ -29,7 +29,10 @@ class KafkaSink:
         return int(self._began_s * 1e9)
 
     def take(self, until_s: float, sent: Sequence[SentMessage]) -> None:
-        """Sends a window's messages, and waits where it would be ahead of the clock."""
+        """Sends each message at its own time, then waits until ``until_s`` (seconds since the simulation's begin).
+
+        Raises QueueFull where the producer has had no room for 30 s.
+        """
         for message in sent:
             self._wait_until(message.at_s)
             for value in encoded(message):
@@ -38,7 +41,7 @@ class KafkaSink:
         self._producer.poll()
 
     def close(self) -> int:
-        """Messages that nobody has confirmed."""
+        """Waits some seconds for answers, and closes the producer; how many messages nobody has confirmed."""
         left = self._producer.flush(_PATIENCE_S)
         self._producer.close(1.0)
         return left

@@ -8,7 +8,10 @@ from . import fleet, goodput, incident_board, job_board, node, overview, pipelin
 
 
 def all_dashboards(logs: LogStore = LogStore.VICTORIALOGS) -> list[Dashboard]:
-    """logs: the store that their panels of events ask."""
+    """All dashboards, in the order in which one goes from the whole to the single.
+
+    logs: the store that their panels of events ask.
+    """
     return [
         overview.dashboard(logs),
         job_board.dashboard(logs),

@@ -29,7 +29,7 @@ def _in_range(*by: str, only: str = "") -> str:
 
 
 def dashboard() -> Dashboard:
-    """Of all nodes, from metrics alone."""
+    """The dashboard of all nodes, from metrics alone."""
     collector = label_name("whichrank.collector")
     watching = prometheus_name("whichrank.collector.watching")
     version, model = label_name("hw.driver_version"), label_name("hw.model")

@@ -30,7 +30,7 @@ def _sum(*buckets: TimeBucket, by: str = "", of: str = _GPU_TIME) -> str:
 
 
 def dashboard() -> Dashboard:
-    """Of every job's seconds, from metrics alone."""
+    """The dashboard of every job's seconds, from metrics alone."""
     held = [bucket for bucket in TimeBucket if bucket not in (TimeBucket.QUEUED, TimeBucket.PLANNED)]
     return Dashboard(
         uid=GOODPUT,

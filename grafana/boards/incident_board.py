@@ -25,7 +25,7 @@ _DOCUMENT_LOKI = "$d := fromJson .whichrank_incident_document"
 
 
 def dashboard(logs: LogStore) -> Dashboard:
-    """Of one incident, whose revisions are read from ``logs``."""
+    """The dashboard of one incident, whose revisions are read from ``logs``."""
     newest = partial(_newest, logs)
     return Dashboard(
         uid=INCIDENT,

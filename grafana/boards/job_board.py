@@ -47,7 +47,7 @@ _TO_NODE = link("Its node", board(NODE, node=f"${{__field.labels.{NODE_LABEL}}}"
 
 
 def dashboard(logs: LogStore) -> Dashboard:
-    """Of one job; what was told of it is read from ``logs``."""
+    """The dashboard of one job; what was told of it is read from ``logs``."""
     return Dashboard(
         uid=JOB,
         title="job",

@@ -46,7 +46,7 @@ _SILENT = "this collector tells nothing of the node"
 
 
 def dashboard(logs: LogStore) -> Dashboard:
-    """Of one node; what is told of it is read from ``logs``."""
+    """The dashboard of one node; what is told of it is read from ``logs``."""
     name = prometheus_name
     collector = label_name("whichrank.collector")
     return Dashboard(

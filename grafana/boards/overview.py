@@ -52,7 +52,7 @@ _HEARTBEAT = prometheus_name(names.METRIC_HEARTBEAT_AGE)
 
 
 def dashboard(logs: LogStore) -> Dashboard:
-    """The first page; newest incidents are read from ``logs``."""
+    """The dashboard that is the first page; newest incidents are read from ``logs``."""
     return Dashboard(
         uid=OVERVIEW,
         title="overview",

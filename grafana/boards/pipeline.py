@@ -27,7 +27,7 @@ _NO_AGENT = "no agent tells: are they running?"
 
 
 def dashboard(logs: LogStore) -> Dashboard:
-    """Of whichrank itself; what people said of incidents is read from ``logs``."""
+    """The dashboard of whichrank itself; what people said of incidents is read from ``logs``."""
     name = prometheus_name
     reason, collector = label_name(names.DROP_REASON), label_name("whichrank.collector")
     lag, letters = name(names.METRIC_PIPELINE_LAG), name(names.METRIC_PIPELINE_DEAD_LETTERS)

@@ -23,7 +23,7 @@ class Variable:
     every: bool = True
 
     def build(self) -> dict[str, Any]:
-        """As Grafana's classic JSON has it."""
+        """The variable as Grafana's classic JSON has it."""
         made: dict[str, Any] = {
             "name": self.name,
             "label": self.label,
@@ -50,7 +50,7 @@ class TextVariable:
     label: str
 
     def build(self) -> dict[str, Any]:
-        """As Grafana's classic JSON has it: a box in which the person types."""
+        """The variable as Grafana's classic JSON has it: a box in which the person types."""
         return {
             "name": self.name,
             "label": self.label,
@@ -112,7 +112,7 @@ class Dashboard:
         }
 
     def text(self) -> str:
-        """The same as the text of a file."""
+        """The document as the text of a JSON file."""
         return json.dumps(self.build(), indent=1, ensure_ascii=False) + "\n"
 
     def _annotations(self) -> dict[str, Any]:

@@ -59,7 +59,10 @@ SEVERITY = {
 
 
 def incidents_table(title: str, description: str, selection: str = "", *, height: int = 8, width: int = 24) -> Panel:
-    """Open ones, each with its way to its own page, its job's and its node's. selection: label matchers."""
+    """A table of open incidents, each with links to its own page, its job's and its node's.
+
+    selection: label matchers.
+    """
     labels = (
         *(INCIDENT_LABEL, SEVERITY_LABEL, KIND_LABEL, BUCKET_LABEL),
         *(JOB_LABEL, SUSPECT_RANK_LABEL, SUSPECT_NODE_LABEL, CLUSTER_LABEL),

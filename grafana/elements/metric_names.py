@@ -30,12 +30,12 @@ _NOT_A_WORD = re.compile(r"[^a-zA-Z0-9]+")
 
 
 def label_name(attribute: str) -> str:
-    """``whichrank.job.id`` as a label."""
+    """An attribute's name as a label of Prometheus: ``whichrank_job_id`` for ``whichrank.job.id``."""
     return _NOT_A_WORD.sub("_", attribute)
 
 
 def prometheus_name(metric: str) -> str:
-    """Of a metric that whichrank sends. Raises KeyError for one that it does not."""
+    """The name in Prometheus of a metric that whichrank sends. Raises KeyError for one that it does not."""
     return _known()[metric]
 
 

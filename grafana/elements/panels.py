@@ -54,7 +54,7 @@ class Query:
     own: Mapping[str, Any] | None = None
 
     def target(self, number: int) -> dict[str, Any]:
-        """As a panel has it; ``number`` of the query in its panel makes the letter by which others refer to it."""
+        """The query as a panel's target; ``number`` of it in its panel makes the letter by which others refer to it."""
         target: dict[str, Any] = {
             "refId": chr(ord("A") + number),
             "datasource": dict(self.source),
@@ -69,18 +69,18 @@ class Query:
 
 
 def link(title: str, url: str) -> dict[str, Any]:
-    """From a value to another page; ``${__data.fields.NAME}`` and ``${__field.labels.NAME}`` are filled in."""
+    """A link from a value to another page; ``${__data.fields.NAME}`` and ``${__field.labels.NAME}`` are filled in."""
     return {"title": title, "url": url, "targetBlank": False}
 
 
 def board(uid: str, **variables: str) -> str:
-    """Where another dashboard is, at the same time range. variables: name -> expression."""
+    """The address of another dashboard, at the same time range. variables: name -> expression."""
     given = "".join(f"&var-{name}={value}" for name, value in variables.items())
     return f"/d/{uid}?${{__url_time_range}}{given}"
 
 
 def thresholds(*steps: tuple[float | None, str]) -> dict[str, Any]:
-    """Colours from a value on; None is the colour below all others."""
+    """Grafana's thresholds: the colour from each value on; None is the colour below all others."""
     return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in steps]}
 
 
@@ -102,7 +102,11 @@ def panel(
     overrides: Sequence[Mapping[str, Any]] = (),
     **defaults: Any,
 ) -> Panel:
-    """empty: what is shown where there is nothing, so that nobody takes it for a fault of the page."""
+    """A panel of this kind as Grafana's classic JSON, at no place yet (``layout`` gives it one).
+
+    unit, kind: as Grafana names them; width, height: on its grid. empty: what is shown where there is nothing, so that
+    nobody takes it for a fault of the page. limits: of ``thresholds``. defaults: further field defaults.
+    """
     shown: dict[str, Any] = {"unit": unit, **defaults}
     if empty:
         shown["noValue"] = empty
@@ -128,7 +132,10 @@ def panel(
 
 
 def lines(title: str, description: str, *queries: Query, unit: str, stack: bool = False, **more: Any) -> Panel:
-    """A value over time. stack: parts of one whole."""
+    """A time-series panel: a line per series. stack: they are parts of one whole.
+
+    unit: as Grafana names it; more: as ``panel`` takes it.
+    """
     custom: dict[str, Any] = {"fillOpacity": 60 if stack else 0, "lineWidth": 1, "showPoints": "never"}
     if stack:
         custom["stacking"] = {"mode": "normal", "group": "A"}
@@ -140,7 +147,7 @@ def lines(title: str, description: str, *queries: Query, unit: str, stack: bool 
 
 
 def number(title: str, description: str, query: Query, *, unit: str, **more: Any) -> Panel:
-    """One figure for now."""
+    """A stat panel: one figure for now. unit: as Grafana names it; more: as ``panel`` takes it."""
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "colorMode": "background" if more.get("limits") else "value",
@@ -155,7 +162,10 @@ def number(title: str, description: str, query: Query, *, unit: str, **more: Any
 
 
 def bars(title: str, description: str, query: Query, *, unit: str, **more: Any) -> Panel:
-    """One bar for each series, the longest first: who has most of it."""
+    """A bar-gauge panel: one bar for each series; who has most of it. unit: as Grafana names it.
+
+    more: as ``panel`` takes it.
+    """
     options = {
         "displayMode": "basic",
         "orientation": "horizontal",
@@ -172,7 +182,10 @@ def bars(title: str, description: str, query: Query, *, unit: str, **more: Any) 
 
 
 def heat(title: str, description: str, query: Query, *, unit: str, **more: Any) -> Panel:
-    """A row for each series, time across: at a glance who differs. For at most some hundred series."""
+    """A status-history panel: a row for each series, time across, so that who differs is seen at a glance.
+
+    For at most some hundred series. unit: as Grafana names it; more: as ``panel`` takes it.
+    """
     options = {"showValue": "never", "rowHeight": 0.95, "legend": {"showLegend": False, "displayMode": "list"}}
     return panel(
         "status-history", title, description, [query], unit=unit, options=options, custom={"fillOpacity": 90}, **more
@@ -180,7 +193,10 @@ def heat(title: str, description: str, query: Query, *, unit: str, **more: Any) 
 
 
 def table(title: str, description: str, *queries: Query, columns: Mapping[str, str], **more: Any) -> Panel:
-    """columns: which fields are shown, in their order, and what they are called; all others are hidden."""
+    """A table panel. columns: which fields are shown, in their order, and what they are called; all others are hidden.
+
+    more: as ``panel`` takes it.
+    """
     order = {name: place for place, name in enumerate(columns)}
     # Before Grafana 10 only what is left out by name is hidden.
     left_out = {name: True for name in ("Time", "Value") if name not in columns}
@@ -205,7 +221,7 @@ def table(title: str, description: str, *queries: Query, columns: Mapping[str, s
 
 
 def events(title: str, description: str, query: LogQuery, logs: LogStore, **more: Any) -> Panel:
-    """Lines of the store of events, the newest first."""
+    """A logs panel: lines of the store of events, the newest first. more: as ``panel`` takes it."""
     options = {
         "showTime": True,
         "wrapLogMessage": True,
@@ -225,13 +241,13 @@ def _of_events(query: LogQuery, logs: LogStore) -> Query:
 
 
 def words(title: str, content: str, *, width: int = COLUMNS, height: int = 3) -> Panel:
-    """Markdown. What a page is for, and where to go from here."""
+    """A text panel of Markdown, for what a page is for, and where to go from here."""
     made = panel("text", title, content.split("\n", 1)[0], [], unit="none", width=width, height=height)
     return made | {"options": {"mode": "markdown", "content": content}}
 
 
 def section(title: str) -> Panel:
-    """A heading over the panels that follow."""
+    """A row: a heading over the panels that follow."""
     return {
         "type": "row",
         "title": title,
@@ -242,7 +258,7 @@ def section(title: str) -> Panel:
 
 
 def layout(panels: Sequence[Panel]) -> list[Panel]:
-    """Puts panels side by side while they fit, else below; numbers them in order."""
+    """The panels with places, side by side while they fit, else below, and with ids in order."""
     x = y = tallest = 0
     placed: list[Panel] = []
     for number_of, each in enumerate(panels, start=1):

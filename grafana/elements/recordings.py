@@ -90,7 +90,7 @@ RECORDINGS: Sequence[RecordingRule] = (
 
 
 def recorded() -> list[dict[str, Any]]:
-    """Groups of a rule file of Prometheus."""
+    """Recording rules, as groups of a rule file of Prometheus."""
     return [
         {
             "name": group,

@@ -13,7 +13,10 @@ DYNAMO = "torch._dynamo"
 
 
 def install(context: HookContext) -> None:
-    """Arm for the import of torch._dynamo; importing it here would cost every job a second."""
+    """Lets compilation be seen as soon as torch._dynamo is imported.
+
+    Importing it here would cost every job a second.
+    """
     context.imports.when_imported(DYNAMO, lambda module: _install(module, context))
 
 

@@ -27,15 +27,15 @@ class ModelCandidates(Protocol):
     """Modules that may turn out to be the model (``plain_forward.Candidates``)."""
 
     def add(self, module: Any) -> None:
-        """Somebody named this module from outside."""
+        """Notes a module that somebody named from outside: it may be the model."""
         ...
 
     def give_back(self, module: Any) -> None:
-        """This module's calls are its own again."""
+        """Takes our wrapper off this module's calls."""
         ...
 
     def close(self) -> None:
-        """A compilation begins: no more candidates."""
+        """Takes no more candidates: a compilation begins."""
         ...
 
 
@@ -71,21 +71,24 @@ class HookContext:
     roots: dict[int, weakref.ref[Any]] = field(default_factory=dict)
 
     def guard(self, name: str) -> Guard:
-        """A guard of its own for one hook."""
+        """A new guard, for the hook of this name alone."""
         return Guard(name, self.health)
 
     def add_root(self, module: Any) -> None:
-        """Remember a model whose train/eval mode is the job's mode."""
+        """Remembers (weakly) a model whose train/eval mode is the job's mode."""
         self.roots[id(module)] = weakref.ref(module, functools.partial(self.roots.pop, id(module)))
 
     def wrapped(self, module: Any) -> None:
-        """This model's forward passes are seen at its wrapper."""
+        """Notes that this model's forward passes are seen at its wrapper: it is a root, and no candidate any more."""
         self.add_root(module)
         if self.candidates is not None:
             self.candidates.give_back(module)
 
     def end_stale_evaluation(self) -> None:
-        """Frameworks put ``training`` back without calling ``train``; data and forward passes look here."""
+        """Ends the evaluation phase if the evaluated model is in training mode again, or gone.
+
+        Frameworks put ``training`` back without calling ``train``; data and forward passes look here.
+        """
         if self.tracker.base == _EVAL:
             model = None if self.evaluated is None else self.evaluated()
             if model is None or model.training:
@@ -97,7 +100,7 @@ def phase_wrapper(
     tracker: Phases,
     phase: int,
 ) -> Callable[..., Any]:
-    """Wrap a function so that it runs in a phase. Same signature, result and exceptions."""
+    """The function, so wrapped that it runs in a phase. Same signature, result and exceptions."""
     enter, leave, unwind = tracker.enter, tracker.leave, tracker.leave_by_exception
 
     @functools.wraps(original)

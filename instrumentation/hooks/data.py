@@ -17,7 +17,10 @@ _DATA, _EVAL = int(Phase.DATA), int(Phase.EVAL)
 
 
 def install(context: HookContext) -> None:
-    """Patch DataLoader iterators. Custom batch iterators are not seen: their time shows as ``other``."""
+    """Patches ``__next__`` of DataLoader iterators: their time is the data phase.
+
+    Custom batch iterators are not seen: their time shows as ``other``.
+    """
     tracker = context.tracker
     enter, leave, unwind = tracker.enter, tracker.leave, tracker.leave_by_exception
 

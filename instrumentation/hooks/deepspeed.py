@@ -19,7 +19,7 @@ ENGINE = "deepspeed.runtime.engine"
 
 
 def install(context: HookContext) -> None:
-    """Arm for the import of the engine."""
+    """Lets DeepSpeed's engine be patched as soon as it is imported."""
     context.imports.when_imported(ENGINE, functools.partial(_patch, context))
 
 

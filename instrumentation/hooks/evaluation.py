@@ -23,7 +23,10 @@ _EVAL, _INIT, _OTHER = int(Phase.EVAL), int(Phase.INIT), int(Phase.OTHER)
 
 
 def install(context: HookContext) -> None:
-    """Patch ``nn.Module.train``; ``eval`` calls it. It runs once per submodule, so it only looks up an id."""
+    """Patches ``nn.Module.train``, which ``eval`` calls: the mode of a root model begins and ends the evaluation phase.
+
+    It runs once per submodule, so it only looks up an id.
+    """
     tracker, roots, candidates = context.tracker, context.roots, context.candidates
     nested = [0]
 

@@ -25,7 +25,7 @@ FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
 
 def install(context: HookContext) -> None:
-    """Patch DDP now and the FSDPs as soon as they are imported."""
+    """Patches the forward passes of DDP now, and those of the FSDPs as soon as they are imported."""
     from torch.nn.parallel import DistributedDataParallel
 
     def patch_wrapper_class(name: str, owner: Any) -> None:
@@ -39,7 +39,10 @@ def install(context: HookContext) -> None:
 
 
 def wrap_forward(original: Callable[..., Any], context: HookContext) -> Callable[..., Any]:
-    """The forward of a class whose instances hold the model in ``module``."""
+    """The forward of a wrapper class, so wrapped that it runs in the forward phase, or in that of evaluation.
+
+    Instances of the class hold the model in ``module``.
+    """
     tracker, roots = context.tracker, context.roots
     enter, leave, unwind = tracker.enter, tracker.leave, tracker.leave_by_exception
     guard = context.guard("forward")

@@ -57,7 +57,7 @@ HANDED_ON = {"megatron.core.dist_checkpointing.serialization": "megatron.core.di
 
 
 def install(context: HookContext) -> None:
-    """Arm for the import of each; nothing is imported here."""
+    """Lets each framework be patched as soon as it is imported; nothing is imported here."""
     for module_name in dict.fromkeys(entry[0] for entry in PHASES):
         context.imports.when_imported(module_name, functools.partial(_patch_phases, context))
     context.imports.when_imported("accelerate.accelerator", functools.partial(_patch_accelerate, context))

@@ -17,7 +17,7 @@ from .context import KNOWN, HookContext
 
 
 def install(context: HookContext) -> None:
-    """Patch ``GradScaler.step`` and ``GradScaler.scale``."""
+    """Patches ``GradScaler.step``, to see skipped updates, and ``GradScaler.scale``, to see the unscaled loss."""
     tracker, steps, losses = context.tracker, context.steps, context.losses
 
     def make_step(original: Callable[..., Any]) -> Callable[..., Any]:

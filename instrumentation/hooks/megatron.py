@@ -28,7 +28,7 @@ _BACKWARD = int(Phase.BACKWARD)
 
 
 def install(context: HookContext) -> None:
-    """Arm for the imports."""
+    """Lets Megatron's DDP, optimizers and schedules be patched as soon as they are imported."""
     context.imports.when_imported(DATA_PARALLEL, functools.partial(_patch_data_parallel, context))
     context.imports.when_imported(OPTIMIZERS, functools.partial(_patch_optimizers, context))
     context.imports.when_imported(SCHEDULES, functools.partial(_patch_schedules, context))

@@ -12,7 +12,7 @@ from .context import HookContext
 
 
 def install(context: HookContext) -> None:
-    """Register the two global hooks."""
+    """Registers torch's two global optimizer hooks: phase and count of the steps of every optimizer."""
     edges = make_optimizer_edges(
         context.tracker,
         context.steps.on_optimizer_step,

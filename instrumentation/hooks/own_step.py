@@ -22,7 +22,11 @@ Outcome = Callable[[Any, Any, Any], tuple[bool, Any]]
 
 
 def own_step(original: Function, context: HookContext, before: Callable[[Any], Any], outcome: Outcome) -> Function:
-    """One call of ``original`` is one optimizer step of the job."""
+    """The method, so wrapped that each call counts as one optimizer step of the job, in its phase.
+
+    before: called with the object; outcome: then called with object, its result and the call's, says whether the update
+    was skipped, and the gradient norm or None.
+    """
     tracker, steps, inside_step = context.tracker, context.steps, context.inside_step
     guard = context.guard(f"own_step {original.__qualname__}")
 
@@ -61,7 +65,7 @@ def own_step(original: Function, context: HookContext, before: Callable[[Any], A
 
 
 def unscaled_loss(original: Function, context: HookContext) -> Function:
-    """``original(self, loss, ...)`` scales the loss before its backward pass: the value it was given is the loss."""
+    """The method ``original(self, loss, ...)``, so wrapped that its argument is read as the loss."""
     tracker, losses = context.tracker, context.losses
 
     @functools.wraps(original)

@@ -102,7 +102,10 @@ class Candidates:
         self.finders: list[Patch] = []
 
     def add(self, module: Any) -> None:
-        """Somebody named this module from outside. Cheap when it is known already."""
+        """Lets this module's calls be seen, as somebody named it from outside. Cheap when it is known already.
+
+        Nothing once closed, or for a module with its own ``__call__``; beyond ``MAX_CANDIDATES`` one is given up.
+        """
         if self._closed or not self._guard.enabled or PLACE in module.__dict__ or id(module) in self.context.roots:
             return
         try:
@@ -120,13 +123,16 @@ class Candidates:
             self._guard.fail(error)
 
     def give_back(self, module: Any) -> None:
-        """This module's calls are its own again."""
+        """Takes our RootCall off this module, if it has one."""
         self._calls.pop(id(module), None)
         if type(module.__dict__.get(PLACE)) is RootCall:
             del module.__dict__[PLACE]
 
     def close(self, *, all_of_them: bool = False) -> None:
-        """A compilation begins, or the session ends: no more candidates."""
+        """Takes no more candidates, and gives back those that are not running; all_of_them: every one.
+
+        A compilation begins, or the session ends.
+        """
         self._closed = True
         while self.finders:
             self.finders.pop().uninstall()
@@ -152,7 +158,10 @@ _CALL_CODE = getattr(torch.nn.Module.__call__, "__code__", None)
 
 
 def install(context: HookContext) -> None:
-    """Patch what scripts call on the model as a whole. ``train`` itself is patched by ``evaluation``."""
+    """Patches what scripts call on the model as a whole, so that its forward passes are seen.
+
+    ``train`` itself is patched by ``evaluation``. Nothing on a torch whose calls go another way.
+    """
     module_class = torch.nn.Module
     if not hasattr(module_class, PLACE) or _CALL_CODE is None or PLACE not in _CALL_CODE.co_names:
         return  # a torch whose calls go another way: such models' forward passes show as ``other``

@@ -17,7 +17,10 @@ _EXIT = int(Phase.EXIT)
 
 
 def install(context: HookContext) -> None:
-    """Patch both names of the function. What runs after it (a last save) is shown as what it is."""
+    """Patches ``destroy_process_group``: that of the whole world begins the exit phase.
+
+    What runs after it (a last save) is shown as what it is.
+    """
     tracker = context.tracker
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,10 @@ Define = Callable[[int, int, dict[str, Any]], bool]
 
 
 def install(context: HookContext, define: Define) -> None:
-    """Patch every name of the function that scripts and torch's own modules go by."""
+    """Patches ``init_process_group`` under every name that it goes by: a definition is written before and after it.
+
+    define: the writer's.
+    """
     guard = context.guard("joining")
 
     def note(args: tuple[Any, ...], kwargs: dict[str, Any], joined: bool) -> None:

@@ -42,7 +42,7 @@ class HookHealth:
         self.notes.append(f"hook {name} switched itself off: {reason}")
 
     def note(self, text: str) -> None:
-        """Say something once in the ring's definitions."""
+        """Keeps a text that is to be written once into the ring's definitions."""
         self.notes.append(cut_text(text, 400))
 
 
@@ -57,6 +57,6 @@ class Guard:
         self.enabled = True
 
     def fail(self, error: BaseException) -> None:
-        """Switch off and report. Never raises."""
+        """Switches the hook off for good, and reports the error. Never raises."""
         self.enabled = False
         self.health.report(self.name, error)

@@ -61,7 +61,10 @@ class PostImportFinder:
         return None
 
     def look_at_those_under_way(self) -> None:
-        """Imports that had begun before us have no hook at their end: at every other import, and now and then."""
+        """Calls back for modules that are complete by now, of those whose import had begun before us.
+
+        Such imports have no hook at their end: this is asked at every other import, and now and then.
+        """
         for name in list(self._under_way):
             module = sys.modules.get(name)
             if module is None:

@@ -6,5 +6,5 @@ import os
 
 
 def native_wanted() -> bool:
-    """False where the environment says ``WHICHRANK_NATIVE=0``."""
+    """Whether the C half may be used: False where the environment says ``WHICHRANK_NATIVE=0``."""
     return os.environ.get("WHICHRANK_NATIVE", "1") != "0"

@@ -27,7 +27,8 @@ class Patch:
         self._saved: list[tuple[Any, str, Any, Any]] = []
 
     def install(self) -> None:
-        """Wrap the function found in the first place; the other places only if they hold that same function.
+        """Replaces the function found in the first place that has it; other places only if they hold that same
+        function.
 
         Raises AttributeError where there is nothing to patch.
         """
@@ -65,7 +66,7 @@ class PatchSet:
         self.on_error = on_error
 
     def install(self, patch: Patch) -> bool:
-        """Install, or report and go on. Returns whether it is installed."""
+        """Installs a patch. False: it does not fit, which is told to ``on_error``."""
         try:
             patch.install()
         except Exception as error:  # edge: torch's internals differ between releases
@@ -75,6 +76,6 @@ class PatchSet:
         return True
 
     def uninstall(self) -> None:
-        """Newest first, so that what was patched twice comes back as it was."""
+        """Takes out all patches, the newest first, so that what was patched twice comes back as it was."""
         while self._installed:
             self._installed.pop().uninstall()

@@ -15,7 +15,10 @@ _MASK = (1 << 63) - 1
 
 
 def checkpoint_number(place: Any) -> int:
-    """Of a path, a URL, or an open file; 0 for anything else."""
+    """A number for the path of a checkpoint, equal on all ranks; from a path, a URL or an open file.
+
+    0 for anything else.
+    """
     try:
         if not isinstance(place, str | os.PathLike):
             place = getattr(place, "name", None)

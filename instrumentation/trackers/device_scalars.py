@@ -31,7 +31,7 @@ class DeviceScalars:
     _spare: list[tuple[Any, Any]]
 
     def read_other(self, value: Any, /) -> None:
-        """Take anything that is not a plain scalar tensor on the CPU."""
+        """Delivers a number or scalar tensor; one on a device is copied, for ``collect``. Anything else is ignored."""
         try:
             if isinstance(value, (float, int)):
                 self._deliver(float(value))
@@ -47,7 +47,7 @@ class DeviceScalars:
             self._guard.fail(error)
 
     def collect(self) -> None:
-        """Deliver what the device has finished. Never waits."""
+        """Delivers the values that the device has finished, in order. Never waits."""
         if not self.pending or not self._guard.enabled:
             return
         try:

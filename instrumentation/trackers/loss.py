@@ -32,10 +32,10 @@ class Scalars(Protocol):
         """Values that are on their way from the device."""
 
     def read(self, value: Any, /) -> None:
-        """Take a loss or norm; one on a device is copied without waiting."""
+        """Takes a loss or norm; one on a device is copied without waiting, and delivered by ``collect``."""
 
     def collect(self) -> None:
-        """Hand on the values that have arrived since."""
+        """Delivers the values that have arrived from the device since."""
 
 
 class ScalarReader(DeviceScalars):
@@ -67,7 +67,7 @@ class ScalarReader(DeviceScalars):
 
 
 def make_scalar_reader(deliver: Callable[[float], None], guard: Guard) -> Scalars:
-    """The C one where it was built and WHICHRANK_NATIVE is not ``0``, else the one in Python."""
+    """A reader that gives ``deliver`` the values: the C one where it was built and is wanted, else the Python one."""
     if native_wanted():
         try:
             from .loss_native import NativeScalarReader

@@ -25,10 +25,10 @@ class Edges(Protocol):
     """What the hook uses: OptimizerEdges, or the C one."""
 
     def begin(self, optimizer: Any, /) -> None:
-        """``optimizer.step`` was called."""
+        """``optimizer.step`` begins."""
 
     def end(self, optimizer: Any, /) -> None:
-        """It returns, also by an exception."""
+        """``optimizer.step`` returns, also by an exception."""
 
 
 class OptimizerEdges:
@@ -57,7 +57,7 @@ class OptimizerEdges:
         self._entered: list[tuple[int, int]] = []  # optimizer, phase entry
 
     def begin(self, optimizer: Any, /) -> None:
-        """An optimizer is about to step."""
+        """Begins the optimizer phase, as ``optimizer`` is about to step. In the main thread only."""
         if not (self._guard.enabled and self._tracker.enabled) or get_ident() != self._main_thread:
             return
         try:
@@ -70,7 +70,7 @@ class OptimizerEdges:
             self._guard.fail(error)
 
     def end(self, optimizer: Any, /) -> None:
-        """An optimizer has stepped."""
+        """Counts the step of ``optimizer`` and ends its phase, if ``begin`` was called for it."""
         entered = self._entered
         if not (entered and self._guard.enabled) or get_ident() != self._main_thread:
             return
@@ -106,7 +106,10 @@ def make_optimizer_edges(
     open_operations: Sized,
     guard: Guard,
 ) -> Edges:
-    """The C one where it was built and WHICHRANK_NATIVE is not ``0``, else the one in Python."""
+    """Edges for a tracker and step counter: the C ones where they were built and are wanted, else the Python ones.
+
+    on_step: the step counter's. poll: looks for completed collectives, while ``open_operations`` has some.
+    """
     if native_wanted():
         try:
             from .._steps import OptimizerEdges as NativeEdges

@@ -43,7 +43,7 @@ class FailedPhase:
     unwound: tuple[int, int]
 
     def leave_by_exception(self, identifier: int, error: BaseException) -> None:
-        """Like ``leave``; remembers which phase the exception came from.
+        """Ends a phase whose body raised ``error``, and remembers that the error came from it.
 
         Only the exception's identity is kept: a reference would keep its traceback, and with it tensors, alive.
         """
@@ -52,7 +52,7 @@ class FailedPhase:
         self.leave(identifier)
 
     def leave(self, identifier: int) -> None:
-        """The tracker's own."""
+        """Ends a phase; each tracker has its own."""
         raise NotImplementedError
 
     def phase_of_exception(self, error: BaseException) -> int | None:

@@ -45,25 +45,28 @@ class Phases(Protocol):
     calls: int
 
     def enter(self, phase: int, *, left_open: bool = False, by_hand: bool = False) -> int:
-        """Push a phase; the identifier by which it is left. left_open: it lasts until the next one begins."""
+        """Begins a phase, and returns the identifier by which it is left.
+
+        left_open: it lasts until the next one begins.
+        """
 
     def leave(self, identifier: int) -> None:
-        """Pop that phase, and whatever was left open above it."""
+        """Ends that phase, and whatever was left open above it."""
 
     def leave_by_exception(self, identifier: int, error: BaseException) -> None:
-        """The same where its body raised, and remembered as the phase of that error."""
+        """Ends a phase whose body raised ``error``, which is remembered as the error's phase."""
 
     def phase_of_exception(self, error: BaseException) -> int | None:
         """The phase that this error, or what it was raised from, unwound; None where it unwound none."""
 
     def set_base(self, phase: int) -> None:
-        """The phase that is shown while the stack is empty."""
+        """Sets the phase that is shown while none is open."""
 
     def force(self, phase: int) -> None:
-        """Show this phase now, whatever the stack says."""
+        """Shows this phase now, whatever is open."""
 
     def in_main_thread(self) -> bool:
-        """Phases of other threads are not tracked."""
+        """Whether the caller is the main thread: phases of others are not tracked."""
 
     def depth(self) -> int:
         """How many phases are open."""
@@ -163,7 +166,7 @@ class PhaseTracker(FailedPhase):
             self._guard.fail(error)
 
     def set_base(self, phase: int) -> None:
-        """What is shown outside all phases. Any thread's call but the main thread's is ignored."""
+        """Sets what is shown outside all phases. Calls of other threads than the main one are ignored."""
         if get_ident() != self._main_thread or not self._guard.enabled:
             return
         try:
@@ -174,7 +177,7 @@ class PhaseTracker(FailedPhase):
             self._guard.fail(error)
 
     def force(self, phase: int) -> None:
-        """Show a phase now and drop the stack (an exception ends the program, or the program ends)."""
+        """Shows a phase now and drops all that are open (an exception ends the program, or the program ends)."""
         try:
             self._stack.clear()
             self.base = phase
@@ -197,7 +200,10 @@ class PhaseTracker(FailedPhase):
 
 
 def make_phase_tracker(set_phase: Callable[[int], int], guard: Guard) -> Phases:
-    """The C tracker where it was built and WHICHRANK_NATIVE is not ``0``, else the one in Python."""
+    """A tracker of phases: the C one where it was built and is wanted, else the one in Python.
+
+    set_phase: the ring writer's.
+    """
     if native_wanted():
         try:
             from .phases_native import NativePhaseTracker

@@ -37,7 +37,7 @@ class StepWriter(Protocol):
     """The part of a ring writer that steps need."""
 
     def end_step(self, loss: float | None, grad_norm: float | None, flags: int) -> int:
-        """Close the step; the number of the next one."""
+        """Closes the step, and returns the number of the next one."""
 
     def add_microstep(self) -> None:
         """Count a backward pass."""
@@ -54,15 +54,15 @@ class Steps(Protocol):
 
     @property
     def optimizer_calls(self) -> int:
-        """Calls of any optimizer's ``step`` so far."""
+        """How many times any optimizer has stepped so far."""
 
     @property
     def cost_ns(self) -> int:
-        """What counting has cost so far."""
+        """Nanoseconds that counting has cost so far."""
 
     @property
     def calls(self) -> int:
-        """Ends of steps so far, which ``cost_ns`` is an estimate over."""
+        """How many ends of steps there were, over which ``cost_ns`` is an estimate."""
 
     def on_backward(self) -> None:
         """A backward pass has ended."""
@@ -71,7 +71,7 @@ class Steps(Protocol):
         """A loss of the present step was read."""
 
     def on_grad_norm(self, grad_norm: float, /) -> None:
-        """Its gradient norm was read."""
+        """The gradient norm of the present step was read."""
 
     def on_optimizer_step(self, optimizer: Any, /, *, skipped: bool = False) -> None:
         """An optimizer has stepped. skipped: a scaler left the weights alone; that ends the step as well."""
@@ -124,7 +124,7 @@ class StepCounter:
         self.calls = 0
 
     def on_backward(self) -> None:
-        """A backward pass of the main thread ended."""
+        """Counts a backward pass of the main thread, which has ended."""
         if not (self.enabled and self._guard.enabled):
             return
         try:
@@ -134,7 +134,10 @@ class StepCounter:
             self._guard.fail(error)
 
     def on_loss(self, loss: float, /) -> None:
-        """Loss of one backward pass. Over several of a step a value that is not finite sticks, otherwise the last."""
+        """Takes the loss of one backward pass.
+
+        Of several in a step a value that is not finite sticks, else the last counts.
+        """
         if not (self.enabled and self._guard.enabled):
             return
         try:
@@ -145,12 +148,16 @@ class StepCounter:
             self._guard.fail(error)
 
     def on_grad_norm(self, grad_norm: float, /) -> None:
-        """Total gradient norm; as with the loss, a value that is not finite sticks until the step ends."""
+        """Takes the total gradient norm; as with the loss, a value that is not finite sticks until the step ends."""
         if self._grad_norm is None or isfinite(self._grad_norm):
             self._grad_norm = grad_norm
 
     def on_optimizer_step(self, optimizer: Any, /, *, skipped: bool = False) -> None:
-        """An optimizer updated the parameters, or a GradScaler kept it from doing so."""
+        """Decides whether a step ends, now that an optimizer updated the parameters.
+
+        skipped: a GradScaler kept it from doing so, which counts as well. Nothing ends here once the script ends steps
+        by hand.
+        """
         if not (self.enabled and self._guard.enabled):
             return
         try:
@@ -184,7 +191,10 @@ class StepCounter:
         return self._rounds and identity not in self._known
 
     def end_by_hand(self, loss: float | None, grad_norm: float | None, /) -> None:
-        """The script says that a step is over. The first call does not count a step that a hook has just counted."""
+        """Ends the step, as the script says so; None: value not known.
+
+        The first call does not count a step that a hook has just counted.
+        """
         if not (self.enabled and self._guard.enabled):
             return
         try:
@@ -216,7 +226,7 @@ class StepCounter:
 
 
 def make_step_counter(writer: StepWriter, guard: Guard) -> Steps:
-    """The C one where it was built and WHICHRANK_NATIVE is not ``0``, else the one in Python."""
+    """A counter of steps: the C one where it was built and is wanted, else the one in Python."""
     if native_wanted():
         try:
             from .._steps import StepCounter as NativeStepCounter

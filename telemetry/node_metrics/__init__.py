@@ -44,7 +44,7 @@ class NodeMetric:
 
 @cache
 def node_metrics() -> Mapping[str, NodeMetric]:
-    """All of them by name. Raises ValueError if two files have the same name."""
+    """Metrics of a node's collectors by name. Raises ValueError if two files have the same name."""
     found: dict[str, NodeMetric] = {}
     for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
         if not file.name.endswith(".toml"):

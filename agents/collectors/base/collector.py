@@ -67,7 +67,7 @@ class Collected:
 class Collector(Protocol):
     @property
     def name(self) -> str:
-        """In messages, counters and options; one per node."""
+        """The collector's name in messages, counters and options; one per node."""
 
     @property
     def period_s(self) -> float:
@@ -85,7 +85,7 @@ class FinalCollector(Protocol):
     """A collector that is asked once more when the agent ends: a job's last words come just before that."""
 
     def last_look(self, now: Timestamps) -> Collected:
-        """What was not told yet because more might have come."""
+        """Looks a last time: what is new, and what was held back because more might have come."""
 
 
 @runtime_checkable

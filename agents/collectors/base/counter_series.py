@@ -43,10 +43,11 @@ class CounterSeries:
     def take(
         self, raw: int, time_ns: int, *, began_anew: bool = False, may_wrap: bool = True
     ) -> tuple[CounterValue, ...]:
-        """What is to be told of the counter, which reads ``raw`` now; at most two values, oldest first.
+        """Takes one look at the counter, which reads ``raw`` now, and gives the values to tell, oldest first: two at
+        most.
 
-        began_anew: the device has been made again since the last look, so that even a higher value is another count.
-        may_wrap: nothing else says that the device's counters were set to zero.
+        Empty where it stands still and was told lately. began_anew: the device was made again since the last look, so
+        even a higher value is another count. may_wrap: a fall may be a wrap, not a set to zero.
         """
         moved = raw != self._raw or began_anew
         self._still_looks = 0 if moved and self._raw >= 0 else self._still_looks + 1

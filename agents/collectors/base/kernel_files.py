@@ -13,7 +13,10 @@ _PAGE_BYTES = 4096
 
 
 def read_bytes(path: str | Path, limit_bytes: int = _PAGE_BYTES) -> bytes | None:
-    """The file's first ``limit_bytes``; an attribute of /sys (the default limit) comes in a single read."""
+    """The file's first ``limit_bytes``; None where it cannot be read.
+
+    With the default limit it is one single read, as attributes of /sys need it.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError):
@@ -34,13 +37,16 @@ def read_bytes(path: str | Path, limit_bytes: int = _PAGE_BYTES) -> bytes | None
 
 
 def read_text(path: str | Path, limit_bytes: int = _PAGE_BYTES) -> str | None:
-    """Decoded and stripped; bytes that are no UTF-8 and NULs become U+FFFD."""
+    """The file's first ``limit_bytes``, decoded and stripped; None where it cannot be read.
+
+    Bytes that are no UTF-8, and NULs, become U+FFFD.
+    """
     raw = read_bytes(path, limit_bytes)
     return None if raw is None else raw.decode("utf-8", "replace").replace("\0", "\ufffd").strip()
 
 
 def read_number(path: str | Path) -> int | None:
-    """A whole number in decimal or, with 0x before it, in hexadecimal digits."""
+    """The whole number in a file, decimal or, with 0x before it, hexadecimal; None for any other content or no file."""
     raw = read_bytes(path)
     return None if raw is None else number(raw)
 

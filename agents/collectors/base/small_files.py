@@ -12,7 +12,9 @@ _MOST_DIGITS = 20
 
 
 def read_text(path: Path | str, most_bytes: int = _MOST_BYTES) -> str | None:
-    """None if it is absent, may not be read, or its driver answers with an error."""
+    """The file's first ``most_bytes`` as text; None if it is absent, may not be read, or its driver answers with an
+    error.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError):
@@ -39,7 +41,7 @@ def whole_number(text: str) -> int | None:
 
 
 def decimal_number(text: str) -> float | None:
-    """Digits with at most one point: no exponent, no infinity."""
+    """A number of digits with at most one point; None for anything else, exponents and infinity included."""
     whole, _, fraction = text.strip().partition(".")
     if whole_number(whole) is None or (fraction and (whole_number(fraction) is None or fraction.startswith("-"))):
         return None
@@ -65,7 +67,7 @@ def keyed_numbers(text: str) -> Mapping[str, int]:
 
 
 def listed(folder: Path | str, prefix: str = "", most: int = 4096) -> list[str]:
-    """Names in a folder that begin so, in order; empty if it cannot be read."""
+    """The first ``most`` names in a folder that begin with ``prefix``, sorted; empty if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.name.startswith(prefix)]

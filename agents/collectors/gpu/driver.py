@@ -68,7 +68,7 @@ class Gpu:
     mig: tuple[MigDevice, ...] = ()
 
     def mig_uuid(self, gpu_instance: int, compute_instance: int) -> str:
-        """Empty: of the whole GPU, or of an instance that came later."""
+        """The UUID of one of the GPU's MIG instances; empty for the whole GPU, or for an instance that came later."""
         for device in self.mig:
             if (device.gpu_instance, device.compute_instance) == (gpu_instance, compute_instance):
                 return device.uuid
@@ -122,7 +122,7 @@ def close_driver() -> None:
 
 
 def handle_number(handle: Any) -> int:
-    """What two handles of one device have in common; events bring handles of their own."""
+    """A number that is equal for any two NVML handles of one device; events bring handles of their own."""
     return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)
 
 
@@ -132,12 +132,15 @@ def is_instance(number: int) -> bool:
 
 
 def error_words(status: int) -> str:
-    """As NVML says it, in one line."""
+    """NVML's own text for a status, in one line."""
     return str(nvml.NVMLError(status))
 
 
 def normalise_pci(text: str) -> str:
-    """ "00000000:1B:00.0" as sysfs has it: "0000:1b:00.0". What is no PCI address comes back as it is."""
+    """A PCI address as sysfs has it: "0000:1b:00.0" for "00000000:1B:00.0".
+
+    What is no PCI address comes back as it is.
+    """
     found = re.fullmatch(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?", text)
     if found is None:
         return text

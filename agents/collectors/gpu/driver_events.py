@@ -73,7 +73,10 @@ class EventWatch:
         return self._set is not None
 
     def wait(self, timeout_s: float) -> list[DriverEvent]:
-        """What came, as soon as something does; empty after the time-out, or at once when the set had to be closed."""
+        """Waits for driver events, and returns as soon as something came; empty after the time-out.
+
+        Where the driver fails, the set is closed, ``problem`` may be set, and it returns at once.
+        """
         found: list[DriverEvent] = []
         until = time.monotonic() + timeout_s
         while self._set is not None and len(found) < _AT_ONCE:

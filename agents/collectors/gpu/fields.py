@@ -36,7 +36,10 @@ class NvmlFieldValue:
 
 
 def read_fields(handle: Any, keys: Sequence[tuple[int, int]]) -> list[NvmlFieldValue]:
-    """An answer to each (field, scope). Raises NVMLError where the GPU or the driver is gone."""
+    """Asks a GPU for (field, scope) pairs: an answer to each, in their order, with a status of its own.
+
+    Raises NVMLError where the GPU or the driver is gone.
+    """
     if not keys:
         return []
     try:

@@ -14,7 +14,7 @@ from .gpu_readings import Value
 
 
 def labels_of(gpu: Gpu) -> dict[str, str]:
-    """What every point of a GPU carries."""
+    """The labels that every point of a GPU carries: its UUID, and its name by index."""
     return {"hw.id": gpu.uuid, "hw.name": f"GPU {gpu.index}"}
 
 
@@ -31,7 +31,7 @@ class GpuCollection:
     _lacking: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, labels: Mapping[str, str], values: Sequence[Value]) -> None:
-        """Values as points of now, each with the labels of its GPU and its own."""
+        """Adds each value to ``points``, with now as its time and the labels of its GPU beside its own."""
         for value in values:
             attributes = {**labels, **value.labels}
             self.points.append(
@@ -39,30 +39,33 @@ class GpuCollection:
             )
 
     def tell(self, name: EventName, attributes: Mapping[str, Any], pid: int = 0) -> None:
-        """A node event of now. pid: of the process it is about, 0 for none."""
+        """Adds a node event of now to ``happenings``. pid: of the process it is about, 0 for none."""
         self.happenings.append(
             NodeEvent(name=name, time_ns=self.now.wall_ns, mono_ns=self.now.mono_ns, attributes=attributes, pid=pid)
         )
 
     def tell_device(self, event: str, gpu: Gpu | None, more: Mapping[str, Any]) -> None:
-        """DEVICE_EVENT with the GPU's place. gpu: None where the driver does not say which it was."""
+        """Adds a DEVICE_EVENT of now to ``happenings``, with the GPU's UUID, index and PCI bus, and ``more``.
+
+        gpu: None where the driver does not say which it was.
+        """
         place = {"gpu_uuid": gpu.uuid, "gpu_index": gpu.index, "pci_bus": gpu.pci_bus} if gpu is not None else {}
         self.tell(EventName.DEVICE_EVENT, {"event": event, "source": "nvml", **place, **more})
 
     def problem(self, line: str) -> None:
-        """What cannot be seen; the same line is told once in the life of ``told``."""
+        """Adds a line on what cannot be seen to ``problems``; nothing if ``told`` has it already."""
         if line not in self.told:
             self.told.add(line)
             self.problems.append(line)
 
     def lack(self, what: str, why: str) -> None:
-        """A value that cannot be had here: all of one collection are told in one line."""
+        """Notes that ``what`` cannot be had here; nothing if ``told`` has it. ``done`` makes one line of them all."""
         if what not in self.told:
             self.told.add(what)
             self._lacking.setdefault(why, []).append(what)
 
     def done(self) -> Collected:
-        """Everything gathered, with one line for all values that this driver or GPU lacks."""
+        """Everything gathered; first adds one line to ``problems`` for all values that this driver or GPU lacks."""
         if self._lacking:
             kinds = "; ".join(f"{', '.join(whats)} ({why})" for why, whats in self._lacking.items())
             self.problems.append(f"GPU: this driver or GPU does not tell: {kinds}")

@@ -66,7 +66,10 @@ class GpuCollector:
         self._versions: dict[str, str] = {}
 
     def collect(self, now: Timestamps) -> Collected:
-        """Raises ``DriverReplaced``."""
+        """Looks at all GPUs: their values, new driver events, and which rank is on which.
+
+        Opens the driver if need be; blind where it cannot, or no GPU answers. Raises ``DriverReplaced``.
+        """
         out = GpuCollection(now, told=self._told)
         if self._events is not None:
             self._tell_events(self._events.wait(0.0), out)
@@ -85,7 +88,10 @@ class GpuCollector:
         return out.done()
 
     def wait(self, timeout_s: float) -> Collected:
-        """Between collections: returns as soon as the driver tells something, else after the time-out."""
+        """Waits between collections for driver events: returns at once when one comes, else after the time-out.
+
+        Tells events alone, and which rank is on which GPU if that is due; never values.
+        """
         until = time.monotonic() + timeout_s
         events = self._events.wait(timeout_s) if self._events is not None else []
         out = GpuCollection(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()), told=self._told)

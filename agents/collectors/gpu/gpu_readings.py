@@ -56,7 +56,7 @@ class GpuReading:
 
 
 def throttle_words(bits: int) -> tuple[str, ...]:
-    """Bits that no driver of today has come as "0x200"."""
+    """Words for the bits of NVML's reasons for lower clocks; an unknown bit as a hexadecimal number, "0x200"."""
     known = tuple(word for bit, word in THROTTLE_REASONS.items() if bits & bit)
     rest = bits & ~sum(THROTTLE_REASONS)
     return known + tuple(hex(1 << bit) for bit in range(64) if rest >> bit & 1)
@@ -116,7 +116,10 @@ def _throttle(handle: Any) -> Sequence[Value]:
 
 
 def throttle_values(bits: int) -> Sequence[Value]:
-    """One for each reason: whether it holds the clocks down."""
+    """A ``whichrank.gpu.throttled`` value for each known reason, and each unknown bit that is set.
+
+    1 where the reason holds the clocks down, else 0. bits: as NVML tells them.
+    """
     words = throttle_words(bits)
     told = (*THROTTLE_REASONS.values(), *(word for word in words if word.startswith("0x")))
     return tuple(

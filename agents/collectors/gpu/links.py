@@ -88,7 +88,10 @@ class Links:
         return len(self._links)
 
     def look(self) -> tuple[list[Value], list[LinkChange]]:
-        """Values of all links, and those whose state is another one than at the last look."""
+        """Values of all links, and the links that went up or down since the last look; both empty without links.
+
+        Raises NVMLError where the GPU as a whole does not answer.
+        """
         if not self._links:
             return [], []
         changes = self._look_at_states()

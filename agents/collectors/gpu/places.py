@@ -30,7 +30,10 @@ class RankPlacer:
         self._seen: set[tuple[int, int]] = set()
 
     def place(self, gpus: Sequence[Gpu], reachable: Sequence[Gpu], out: GpuCollection) -> None:
-        """gpus: all that are expected, by index: a rank's numbers count those that are lost by now as well."""
+        """Adds a RANK_DEVICE event to ``out`` for each rank whose GPU is now known, or known better than it was told.
+
+        gpus: all that are expected, by index: a rank counts those that are lost by now as well. reachable: the others.
+        """
         ranks = self._ranks.look()
         by_environment = {pid: place_rank(rank, gpus) for pid, rank in ranks.items()}
         told_by_driver, complete = self._place_by_driver(reachable, ranks, by_environment, out)

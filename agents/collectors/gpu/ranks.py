@@ -38,12 +38,12 @@ class RankProcess:
 
     @property
     def local_rank(self) -> int:
-        """Its number among the ranks of this node, from LOCAL_RANK."""
+        """The process's number among the ranks of this node, from LOCAL_RANK."""
         return int(self.variables["LOCAL_RANK"])
 
     @property
     def rank(self) -> int:
-        """-1: not told."""
+        """The global rank from RANK; -1 where that is not set or no number."""
         text = self.variables.get("RANK", "")
         return int(text) if text.isdecimal() else -1
 
@@ -111,7 +111,10 @@ class GpuRankProcesses:
 
 
 def read_rank_process(pid: int, proc: Path = Path("/proc")) -> RankProcess | None:
-    """None: no rank, gone, or not ours to read."""
+    """The process with its start and the variables that a launcher set.
+
+    None: it has no LOCAL_RANK, is gone, or is not ours to read.
+    """
     folder = proc / str(pid)
     try:
         with open(folder / "environ", "rb") as file:
@@ -131,7 +134,10 @@ def read_rank_process(pid: int, proc: Path = Path("/proc")) -> RankProcess | Non
 
 
 def parse_environment(raw: bytes) -> dict[str, str]:
-    """Those of ``_VARIABLES`` that are set; the first of a name counts, as for getenv. Values end after 4 kB."""
+    """Those of ``_VARIABLES`` that are set in a /proc/PID/environ; the first of a name counts, as for getenv.
+
+    Values end after 4096 bytes.
+    """
     found: dict[str, str] = {}
     for item in raw.split(b"\0"):
         name, separator, value = item.partition(b"=")
@@ -142,7 +148,10 @@ def parse_environment(raw: bytes) -> dict[str, str]:
 
 
 def place_rank(process: RankProcess, gpus: Sequence[Gpu]) -> Placement | None:
-    """None: it sees no GPU, or fewer than its local rank. ``gpus``: of this node, by index."""
+    """The GPU that a rank uses by its environment alone, with how sure that is and what speaks against it.
+
+    None: it sees no GPU, or fewer than its local rank asks for. gpus: of this node, by index.
+    """
     variables = process.variables
     doubts: list[str] = []
     granted = _granted(variables.get("NVIDIA_VISIBLE_DEVICES"), gpus)
@@ -173,7 +182,11 @@ def place_rank(process: RankProcess, gpus: Sequence[Gpu]) -> Placement | None:
 
 
 def visible_devices(text: str, gpus: Sequence[Gpu]) -> list[_Choice]:
-    """What CUDA makes of CUDA_VISIBLE_DEVICES, in its order: numbers, or UUIDs of GPUs or MIG instances, also cut."""
+    """The devices that CUDA makes of a CUDA_VISIBLE_DEVICES text, in its order.
+
+    The text holds numbers, or UUIDs (also shortened) of GPUs or MIG instances. Empty where CUDA takes none: one named
+    twice.
+    """
     words = [word.strip() for word in text.split(",")]
     if words[0].startswith("MIG-"):
         # CUDA uses one instance at most.

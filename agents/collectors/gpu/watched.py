@@ -40,7 +40,10 @@ class WatchedGpu:
         self._fields: list[Field] = list(FIELDS)
 
     def look(self, slow: bool, out: GpuCollection) -> GpuResponse:
-        """All values, the slow ones only where asked for."""
+        """Reads the GPU's values and links into ``out``, and tells links that changed; how that ended is the result.
+
+        slow: also the values that change by an administrator's hand only. A lost GPU is told by ``lose``.
+        """
         points = len(out.points)
         try:
             self._read_fields(slow, out)
@@ -62,7 +65,7 @@ class WatchedGpu:
         return GpuResponse.ANSWERED if len(out.points) > points else GpuResponse.SILENT
 
     def find_out_if_lost(self, out: GpuCollection) -> None:
-        """By one call that needs the GPU itself."""
+        """Asks the GPU itself by one call; if it is lost, that is told in ``out`` by ``lose``."""
         try:
             nvml.nvmlDeviceGetPerformanceState(self.gpu.handle)
         except nvml.NVMLError as error:
@@ -70,7 +73,7 @@ class WatchedGpu:
                 self.lose(LOST[error.value], out)
 
     def lose(self, why: str, out: GpuCollection) -> None:
-        """The GPU no longer answers: remembered, and told as a device event with the reason."""
+        """Notes in ``lost`` why the GPU no longer answers, and adds a device event ``gpu_lost`` with it to ``out``."""
         self.lost = why
         out.tell_device("gpu_lost", self.gpu, {"why": why})
 

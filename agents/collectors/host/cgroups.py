@@ -84,14 +84,14 @@ class CgroupReader:
                 self._mounts.setdefault(controller, _Mount(folder, root))
 
     def memory(self, pid: int | None) -> MemoryLimit | None:
-        """None: no memory controller that we could see."""
+        """Memory use and limit of the process's control group. None: no memory controller that we could see."""
         version, levels = self._levels(pid, "memory")
         if version == 2:
             return _memory_2(levels)
         return _memory_1(levels) if version == 1 else None
 
     def cpu(self, pid: int | None) -> CpuLimit | None:
-        """Of the lowest level with a limit; None without one."""
+        """CPU quota (in cores) and throttled time of the innermost control group that has a quota; None without one."""
         version, levels = self._levels(pid, "cpu")
         for level in levels:
             if version == 2:
@@ -109,7 +109,9 @@ class CgroupReader:
         return None
 
     def pids(self, pid: int | None) -> PidsLimit | None:
-        """Of the level with the least room; None without a limit."""
+        """Number of tasks and its limit, of the level of the process's control groups with the least room; None: no
+        limit.
+        """
         _, levels = self._levels(pid, "pids")
         found: list[PidsLimit] = []
         for level in levels:

@@ -52,7 +52,7 @@ class ClockState:
 
 
 def read_clock() -> ClockState:
-    """Raises OSError where the kernel or a sandbox refuses."""
+    """Asks the kernel (adjtimex) for the wall clock's state. Raises OSError where the kernel or a sandbox refuses."""
     state = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.adjtimex(ctypes.byref(state)) < 0:

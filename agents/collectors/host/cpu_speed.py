@@ -41,7 +41,10 @@ class CpuSpeed:
                 self._packages[str(package)] = count
 
     def read(self) -> Speed:
-        """A few cores per call, in turn, so that a look costs the same on any number of cores."""
+        """The mean frequency of a few cores, others at each call, and the throttle counts of all packages.
+
+        So a look costs the same on any number of cores.
+        """
         asked = [
             self._cores[(self._next + n) % len(self._cores)] for n in range(min(_ASKED_PER_LOOK, len(self._cores)))
         ]

@@ -80,7 +80,7 @@ class HostCollector:
         return Collected(points=self._points, happenings=happenings, problems=self._problems)
 
     def close(self) -> None:
-        """Keeps nothing open."""
+        """Does nothing: nothing is kept open."""
         pass
 
     # --- one source each ----------------------------------------------------------------------------------------------
@@ -287,7 +287,10 @@ class HostCollector:
 
 
 def clock_step(before_ns: int, now: Timestamps) -> NodeEvent | None:
-    """That the wall clock was set since ``before_ns``, which was the wall clock less the monotonic one."""
+    """An event that the wall clock was set; None where it moved too little.
+
+    before_ns: the wall clock less the monotonic one at the last look.
+    """
     moved_ns = now.wall_ns - now.mono_ns - before_ns
     if abs(moved_ns) < _CLOCK_STEP_NS:
         return None

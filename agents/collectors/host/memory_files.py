@@ -22,7 +22,10 @@ _KB = 1024
 
 
 def memory_values(numbers: Mapping[str, int]) -> Iterator[Value]:
-    """numbers: of meminfo, kB as they stand; MemTotal among them."""
+    """Values of memory metrics as (metric, bytes, labels).
+
+    numbers: of /proc/meminfo, in kB as they stand there; MemTotal must be among them.
+    """
     whole = numbers["MemTotal"]
     yield "system.memory.limit", whole * _KB, {}
     states = {state: numbers.get(key, 0) for key, state in _STATES.items()}
@@ -57,7 +60,10 @@ def memory_values(numbers: Mapping[str, int]) -> Iterator[Value]:
 
 
 def paging_values(numbers: Mapping[str, int]) -> Iterator[Value]:
-    """numbers: of vmstat."""
+    """Values of paging metrics as (metric, count, labels): swapped pages, major faults, OOM kills, reclaim stalls.
+
+    numbers: of /proc/vmstat; a metric whose number is absent is left out.
+    """
     for key, direction in (("pswpin", "in"), ("pswpout", "out")):
         if key in numbers:
             yield "system.paging.operations", numbers[key], {"system.paging.direction": direction}

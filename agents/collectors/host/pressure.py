@@ -15,7 +15,10 @@ class Pressure:
 
 
 def parse_pressure(text: str) -> Mapping[str, Pressure]:
-    """Of ``some avg10=0.12 avg60=… total=123``, by its first word (``some``, ``full``); total is in µs."""
+    """A pressure file (lines ``some avg10=0.12 avg60=… total=123``) by each line's first word: ``some``, ``full``.
+
+    Lines that cannot be read are left out.
+    """
     found: dict[str, Pressure] = {}
     for line in text.splitlines():
         kind, *words = line.split()[:8] or [""]

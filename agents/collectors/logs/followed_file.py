@@ -57,7 +57,10 @@ class FollowedFile:
         self._successor_seen = False
 
     def read_lines(self, most_lines: int, most_bytes: int) -> list[bytes]:
-        """The next whole lines without their ends. Empty: nothing new, or only half a line. Raises OSError."""
+        """The next whole lines without their ends. Empty: nothing new, or only half a line. Raises OSError.
+
+        Half a line that has had no end for two looks is given as a line. Rotation and truncation are followed.
+        """
         lines: list[bytes] = []
         left_bytes = most_bytes
         while left_bytes > 0 and len(lines) < most_lines:
@@ -77,7 +80,7 @@ class FollowedFile:
 
     @property
     def offset(self) -> int:
-        """Up to where the file was read."""
+        """Bytes up to which the present file was read."""
         return self._offset
 
     def close(self) -> None:

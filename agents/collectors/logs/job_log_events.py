@@ -113,7 +113,7 @@ class JobLogEvents:
         return found + self._end_windows(now)
 
     def flush(self, now: Timestamps) -> list[NodeEvent]:
-        """The agent ends: what is open will not go on here."""
+        """Events of what is still open in any log (an unfinished traceback); called when the agent ends."""
         return [told for source in self._sources.values() for told in self._tell(source, source.stream.flush(), now)]
 
     def _source(self, key: tuple[str, int, int], line: JobLogLine) -> _Source:

@@ -124,7 +124,10 @@ class JobLogsCollector:
         self._ranks_changed_ns = 0
 
     def collect(self, now: Timestamps) -> Collected:
-        """New lines of all known logs; logs are looked for when the ranks change, and now and then."""
+        """Events of the new lines of all known logs. Sets ``period_s`` shorter while ranks are awaited.
+
+        Logs are looked for when the ranks change, and now and then. Nothing where not enabled.
+        """
         if not self._enabled:
             return Collected()
         self._started_ns = self._started_ns or now.wall_ns
@@ -146,7 +149,7 @@ class JobLogsCollector:
         return Collected(points=self._points(now), happenings=happenings, problems=problems)
 
     def last_look(self, now: Timestamps) -> Collected:
-        """What was written since the last one, half a line too, and what waited for more."""
+        """Events of what was written since the last look, half a line too, and of what waited for more."""
         if not self._enabled:
             return Collected()
         problems: list[str] = []

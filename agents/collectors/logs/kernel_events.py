@@ -25,7 +25,7 @@ class KernelEvents:
         return [_happening(event, moment) for event in self._reader.read(line)]
 
     def flush(self, moment: Timestamps) -> list[NodeEvent]:
-        """What was held back for lines that did not come."""
+        """Events that were held back for lines that did not come."""
         return [_happening(event, moment) for event in self._reader.flush()]
 
 

@@ -27,7 +27,10 @@ _AGAIN_NS = 60_000_000_000
 
 
 def default_sources(path: str = "", look_back_s: float = LOOK_BACK_S) -> dict[str, OpenSource]:
-    """By name, in the order in which they are tried. path: of the configuration, and then the only one."""
+    """Functions that open the kernel log, by name, in the order in which they are tried.
+
+    path: of the configuration, "" for none; then it is the only source. look_back_s: how old the first lines may be.
+    """
     if path:
         return {path: partial(KmsgSource, look_back_s, path) if path == KMSG else partial(LogFileSource, path)}
     return {

@@ -61,7 +61,7 @@ class KernelLogSource(Protocol):
     counts: SourceCounts
 
     def read(self, now: Timestamps, most_lines: int) -> Sequence[KernelLine]:
-        """At most so many lines that came since the last call; never waits for more. Raises OSError."""
+        """Lines that came since the last call, at most so many; never waits for more. Raises OSError."""
 
     def close(self) -> None:
         """Ends the source for good."""
@@ -160,7 +160,10 @@ class JournalSource:
         self._child = self._start()
 
     def read(self, now: Timestamps, most_lines: int) -> list[KernelLine]:
-        """Raises OSError if journalctl has ended and says why."""
+        """New records of journalctl as lines, at most so many. A journalctl that has ended is started again.
+
+        Raises OSError if it has ended and says why.
+        """
         lines: list[KernelLine] = []
         raw = self._half.split(b"\n")
         self._half = raw.pop()
@@ -239,7 +242,10 @@ class JournalSource:
 
 
 def parse_kmsg(record: bytes) -> tuple[int, int, list[str]] | None:
-    """(sequence number, ns since boot, lines) of ``6,1990,42835236510,-;text\\n KEY=value``; None if it is none."""
+    r"""(sequence number, ns since boot, lines) of a record ``6,1990,42835236510,-;text\n KEY=value`` of /dev/kmsg.
+
+    None if it is no such record.
+    """
     head, found, body = record.partition(b";")
     fields = head.split(b",")
     if not found or len(fields) < 3 or not (fields[1].isdigit() and fields[2].isdigit()):
@@ -250,7 +256,10 @@ def parse_kmsg(record: bytes) -> tuple[int, int, list[str]] | None:
 
 
 def parse_journal(document: bytes, now: Timestamps) -> tuple[str, KernelLine] | None:
-    """(cursor, line) of a JSON record of journald; None if it is none. Bytes that are no UTF-8 come as numbers."""
+    """(cursor, line) of a JSON record of journald; None if it is none.
+
+    The line's moment is the record's own, ``now`` where it has none. Bytes that are no UTF-8 come as numbers.
+    """
     try:
         record = json.loads(document)
         message = record["MESSAGE"]

@@ -21,7 +21,10 @@ class LogClock:
         self._gap_ns = 0
 
     def see(self, record_ns: int, earliest_mono_ns: int, latest_mono_ns: int) -> None:
-        """A record that was written at some moment between the two."""
+        """Takes one record's time as a bound of the gap: it was written between the two monotonic times.
+
+        Bounds that contradict later ones are forgotten. Without need the gap stays 0.
+        """
         self._bounds.append((earliest_mono_ns - record_ns, latest_mono_ns + _SLACK_NS - record_ns))
         while True:
             low = max(bound[0] for bound in self._bounds)
@@ -33,5 +36,5 @@ class LogClock:
         self._gap_ns = 0 if low <= 0 <= high else (low + high) // 2
 
     def mono_ns(self, record_ns: int) -> int:
-        """A record's time on the node's monotonic clock."""
+        """A record's time (nanoseconds of the kernel's log) on the node's monotonic clock."""
         return record_ns + self._gap_ns

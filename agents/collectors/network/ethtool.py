@@ -25,7 +25,10 @@ _wanted: dict[tuple[str, int], tuple[tuple[int, str], ...]] = {}
 
 
 def interface_statistics(interface: str) -> dict[str, int]:
-    """The driver's own counters by name, of those that ``network_counters`` knows; {} where there are none."""
+    """The driver's own counters by name (asked by ioctl), of those that ``network_counters`` knows.
+
+    {} where there are none or they cannot be read.
+    """
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
             count = _count(channel, interface)

@@ -48,7 +48,10 @@ class NetworkCollector:
         self._info_told: dict[str, tuple[tuple[str, ...], int]] = {}
 
     def collect(self, now: Timestamps) -> Collected:
-        """Points of every port there is, and a "present" of 0 for each that has gone since the last look."""
+        """Points of every port there is, and a "present" of 0 for each that has gone since the last look.
+
+        Counters that stand at their maximum, and more values than ``MAX_POINTS``, are problems.
+        """
         problems: list[str] = []
         ports = {port.id: port for port in self._looked_at(problems)}
         points: list[Point] = []
@@ -66,7 +69,7 @@ class NetworkCollector:
         return Collected(points=points, problems=problems)
 
     def close(self) -> None:
-        """Keeps nothing open."""
+        """Does nothing: nothing is kept open."""
         return
 
     def _looked_at(self, problems: list[str]) -> Iterator[Port]:
@@ -151,7 +154,7 @@ class NetworkCollector:
 
 
 def saturated(port: Port) -> Iterator[str]:
-    """A line for each counter that has reached the end of its register and hides what happens from now on."""
+    """A line for each counter of the port that stands at its register's maximum: it hides what happens from now on."""
     known = network_counters()
     for name, value in port.counters.items():
         counter = known.get(name)

@@ -60,7 +60,10 @@ class PortRate:
 
 
 def parse_rate(text: str) -> PortRate | None:
-    """The rate file of an InfiniBand port, like "400 Gb/sec (4X NDR)"; None where no rate stands in it."""
+    """Bytes/s, lanes and speed from the rate file of an InfiniBand port, like "400 Gb/sec (4X NDR)".
+
+    None where no rate stands in it.
+    """
     match = _RATE.search(text[:80])
     if match is None:
         return None
@@ -69,13 +72,16 @@ def parse_rate(text: str) -> PortRate | None:
 
 
 def parse_state(text: str) -> int | None:
-    """4 of "4: ACTIVE"."""
+    """The number at the begin of an InfiniBand state file: 4 of "4: ACTIVE"; None for other texts."""
     match = _STATE.match(text)
     return int(match["number"]) if match is not None and len(match["number"]) < 4 else None
 
 
 def read_counters(*folders: Path) -> dict[str, int]:
-    """Whole numbers of all files in the folders; a name that stands in two is taken from the first."""
+    """Whole numbers, by file name, of all files in the folders; a name that stands in two is taken from the first.
+
+    Negative numbers and what cannot be read are left out.
+    """
     found: dict[str, int] = {}
     for folder in folders:
         base = str(folder) + "/"

@@ -47,7 +47,10 @@ class BlockedRanks:
         self._told: dict[int, _Told] = {}
 
     def see(self, rank: JobProcess, children: Sequence[int], now: Timestamps) -> list[NodeEvent]:
-        """One look at a rank's threads and at its children's main threads."""
+        """Takes one look at a rank's threads and its children's main threads, for waits in state D.
+
+        Returns the events to tell of them, also that a told wait is over. children: pids.
+        """
         before = self._waits.get(rank.pid, {})
         waits: dict[int, _Wait] = {}
         for process_pid, thread in self._blocked(rank.pid, children):
@@ -64,7 +67,7 @@ class BlockedRanks:
         return self._tell(rank, now)
 
     def forget(self, pids: set[int]) -> None:
-        """Ranks that are no more."""
+        """Forgets the waits of ranks that are no more. pids: theirs."""
         for pid in pids:
             self._waits.pop(pid, None)
             self._told.pop(pid, None)
@@ -74,7 +77,7 @@ class BlockedRanks:
         return len(self._waits.get(pid, ()))
 
     def age_s(self, pid: int, now: Timestamps) -> float:
-        """Of the longest wait of a rank, 0 if there is none."""
+        """Seconds of the longest uninterruptible wait of a rank, 0 if there is none."""
         waits = self._waits.get(pid, {}).values()
         return max(((now.mono_ns - wait.since.mono_ns) / 1e9 for wait in waits), default=0.0)
 
@@ -141,7 +144,10 @@ def disk_wait(
     thread_id: int,
     moves: bool,
 ) -> NodeEvent:
-    """A thread of a rank, or of a child of it, has been held in the kernel for so long. functions: innermost first."""
+    """A RANK_PROCESS event: a thread of a rank, or of a child of it, has been held in the kernel for ``age_s``.
+
+    functions: of the kernel, innermost first. threads: how many wait so. moves: it has slept and woken meanwhile.
+    """
     where, what = functions[0] if functions else "", waits_for(functions)
     return NodeEvent(
         name=EventName.RANK_PROCESS,
@@ -172,7 +178,7 @@ def disk_wait(
 
 
 def waits_for(functions: Sequence[str]) -> str:
-    """By ``wait_sites.tsv``; empty if nothing there is known."""
+    """The word of ``wait_sites.tsv`` for what a thread in these kernel functions waits for; empty if none is known."""
     for word, prefixes in wait_sites():
         if any(function.startswith(prefixes) for function in functions):
             return word

@@ -84,7 +84,10 @@ class ProcessCollector:
         self._next_scan_ns = self._next_points_ns = 0
 
     def collect(self, now: Timestamps) -> Collected:
-        """What each rank and its children use, and events of those that wait uninterruptibly."""
+        """Points of what each rank and its children use, and events of those that wait uninterruptibly.
+
+        Waits at each look; points and new children at longer intervals.
+        """
         numbers = self._find_ranks()
         if now.mono_ns >= self._next_scan_ns:
             self._next_scan_ns = now.mono_ns + _SCAN_NS
@@ -103,7 +106,7 @@ class ProcessCollector:
         return Collected(points=points, happenings=happenings, problems=sorted(set(problems)))
 
     def close(self) -> None:
-        """Keeps nothing open."""
+        """Does nothing: nothing is kept open."""
         pass
 
     def _find_ranks(self) -> dict[int, ProcessNumbers]:

@@ -41,7 +41,10 @@ class ProcessIo:
 
 
 def parse_process(text: str) -> ProcessNumbers | None:
-    """The name may hold spaces and brackets: fields start after the last ')'."""
+    """The numbers of a /proc/PID/stat; None where it is not of the known form.
+
+    The name may hold spaces and brackets: fields start after the last ')'.
+    """
     begin, end = text.find("("), text.rfind(")")
     fields = text[end + 1 :].split()
     if begin < 0 or end < begin or len(fields) < 22 or len(fields[0]) != 1:
@@ -64,13 +67,13 @@ def parse_process(text: str) -> ProcessNumbers | None:
 
 
 def read_process(proc: Path, pid: int) -> ProcessNumbers | None:
-    """From /proc/PID/stat; None where the process is gone or the file is not of the known form."""
+    """The numbers in /proc/PID/stat; None where the process is gone or the file is not of the known form."""
     text = read_text(f"{proc}/{pid}/stat", 4096)
     return parse_process(text) if text is not None else None
 
 
 def read_io(proc: Path, pid: int) -> ProcessIo | None:
-    """From /proc/PID/io, which only the owner may read; None where it cannot be had."""
+    """Bytes read and written, from /proc/PID/io, which only the owner may read; None where it cannot be had."""
     numbers = keyed_numbers(read_text(f"{proc}/{pid}/io", 4096) or "")
     try:
         return ProcessIo(
@@ -81,7 +84,10 @@ def read_io(proc: Path, pid: int) -> ProcessIo | None:
 
 
 def count_files(proc: Path, pid: int) -> int | None:
-    """Open files. The kernel tells their number as the folder's size since 6.2; before, they are counted."""
+    """The number of files that a process has open; None where that may not be read.
+
+    The kernel tells it as the folder's size since 6.2; before, they are counted.
+    """
     folder = f"{proc}/{pid}/fd"
     try:
         return os.stat(folder).st_size or len(os.listdir(folder))
@@ -90,7 +96,7 @@ def count_files(proc: Path, pid: int) -> int | None:
 
 
 def read_run_delay_s(proc: Path, pid: int) -> float | None:
-    """Time in which the main thread wanted to run and had no core; None where the kernel does not measure it."""
+    """Seconds in which the main thread wanted to run and had no core; None where the kernel does not measure it."""
     words = (read_text(f"{proc}/{pid}/schedstat", 256) or "").split()
     numbers = [whole_number(word) for word in words[:2]]
     if len(numbers) < 2 or numbers[0] is None or numbers[1] is None or not any(numbers):
@@ -99,7 +105,10 @@ def read_run_delay_s(proc: Path, pid: int) -> float | None:
 
 
 def read_switches(proc: Path, pid: int, thread: int = 0) -> dict[str, int]:
-    """Voluntary and involuntary switches of one thread, by default the main one."""
+    """Counts of ``voluntary`` and ``involuntary`` context switches of one thread; thread 0: the main one.
+
+    A count that cannot be read is left out.
+    """
     folder = f"{proc}/{pid}/task/{thread}" if thread else f"{proc}/{pid}"
     numbers = keyed_numbers(read_text(f"{folder}/status", 8192) or "")
     kinds = {"voluntary": "voluntary_ctxt_switches", "involuntary": "nonvoluntary_ctxt_switches"}
@@ -107,7 +116,7 @@ def read_switches(proc: Path, pid: int, thread: int = 0) -> dict[str, int]:
 
 
 def blocked_threads(proc: Path, pid: int) -> Iterator[int]:
-    """Thread ids in the kernel's state D."""
+    """Ids of the process's threads in state D (uninterruptible wait), at most ``_MOST_THREADS`` looked at."""
     for name in listed(f"{proc}/{pid}/task", most=_MOST_THREADS):
         text = read_text(f"{proc}/{pid}/task/{name}/stat", 1024)
         if text is not None and text[text.rfind(")") + 1 :][:3] == " D ":
@@ -117,12 +126,15 @@ def blocked_threads(proc: Path, pid: int) -> Iterator[int]:
 
 
 def thread_name(proc: Path, pid: int, thread: int) -> str:
-    """From a thread's comm file, "" where it is gone."""
+    """The name of a thread from its comm file, "" where it is gone."""
     return (read_text(f"{proc}/{pid}/task/{thread}/comm", 64) or "").strip()
 
 
 def kernel_functions(proc: Path, pid: int, thread: int) -> tuple[str, ...]:
-    """Where the thread is in the kernel, innermost first: its stack (for root only), else the one function of wchan."""
+    """Functions of the kernel that the thread is in, innermost first: its stack (for root only), else that of wchan.
+
+    Empty where it is in none, or that is not told.
+    """
     stack = read_text(f"{proc}/{pid}/task/{thread}/stack", 8192) or ""
     functions = tuple(match["function"] for match in _FRAME.finditer(stack))[:_MOST_FRAMES]
     if functions:

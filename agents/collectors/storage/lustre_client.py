@@ -55,7 +55,7 @@ class LustreTarget:
 
 
 def parse_statistics(filesystem: str, text: str) -> LustreClient:
-    """The stats file of a mounted file system; lines that are not known count nothing."""
+    """A client's counters from the stats file of a mounted file system; lines that are not known count nothing."""
     client = LustreClient(filesystem)
     for match in map(_STATISTIC.match, text.splitlines()):
         if match is None:

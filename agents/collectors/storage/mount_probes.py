@@ -83,7 +83,7 @@ class MountProbe:
         return self._outstanding
 
     def ask(self) -> None:
-        """Begins a probe, unless one has not come back yet."""
+        """Begins a probe in the mount's thread, started if need be. Nothing while one is out, or after ``close``."""
         if self._busy or self._closing:
             return
         self._busy = True
@@ -93,7 +93,7 @@ class MountProbe:
         self._wake.release()
 
     def take(self) -> ProbeResult | None:
-        """What came back since the last call."""
+        """The result of a probe that came back since the last call, else None; it is given once."""
         result, self._result = self._result, None
         return result
 

@@ -58,7 +58,10 @@ class Mount:
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """Storage in a mountinfo file, ordered by path; lines that are no mounts are passed over."""
+    """File systems of servers and disks in a mountinfo file, each once by its shortest path, ordered by path.
+
+    Lines that are no such mounts are passed over; at most ``MAX_MOUNTS``.
+    """
     found: dict[str, Mount] = {}
     for line in text.splitlines():
         mount = parse_mount(line)
@@ -71,7 +74,10 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def parse_mount(line: str) -> Mount | None:
-    """None for what is no storage: proc, cgroups, tmpfs, overlays beside the root."""
+    """The mount in one line of mountinfo.
+
+    None for what is no storage: proc, cgroups, tmpfs, overlays beside the root.
+    """
     fields = line.split(" ")
     try:
         dash = fields.index("-", 6)
@@ -94,7 +100,10 @@ def parse_mount(line: str) -> Mount | None:
 
 
 def server_of(source: str) -> str:
-    """Who serves it: "nas1" of "nas1:/data", "10.0.0.1@o2ib" of Lustre's list of nodes, "" where it is not said."""
+    """The server in a mount's source, "" where none is named.
+
+    "nas1" of "nas1:/data", "10.0.0.1@o2ib" of Lustre's list.
+    """
     if source.startswith("//"):
         return source[2:].partition("/")[0]
     if source.startswith("["):  # an IPv6 address
@@ -104,7 +113,10 @@ def server_of(source: str) -> str:
 
 
 def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
-    """The mount on which an absolute path lies by its name (symbolic links are not followed: that could block)."""
+    """The mount on which an absolute path lies by its name; None where none has it.
+
+    Symbolic links are not followed: that could block.
+    """
     best = None
     for mount in mounts:
         base = mount.path.rstrip("/")
@@ -119,6 +131,6 @@ def _decode(text: str) -> str:
 
 
 def automount_roots(text: str) -> tuple[str, ...]:
-    """Paths, each with a slash behind it, under which mounts come and go as somebody looks there."""
+    """Paths in a mountinfo file, each with a slash behind it, under which autofs mounts come and go."""
     fields = (line.split(" ") for line in text.splitlines())
     return tuple(_decode(words[4]) + "/" for words in fields if "autofs" in words[6:] and len(words) > 4)

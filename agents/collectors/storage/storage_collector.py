@@ -201,14 +201,17 @@ def _point(name: str, value: float, about: Mapping[str, str], now: Timestamps, s
 
 
 def probe_age(mount: Mount, age_ns: int, now: Timestamps) -> Point:
-    """Of the probe that is out, 0 while it is not late."""
+    """The point ``whichrank.mount.probe.age`` (seconds) of a mount. age_ns: of the probe that is out, 0: not late."""
     return _point("whichrank.mount.probe.age", age_ns / _NS, _of(mount), now)
 
 
 def late_probe(
     mount: Mount, operation: str, age_ns: int, now: Timestamps, done: OperationResult | None = None
 ) -> NodeEvent:
-    """``answered``: it has come back, with ``error`` or well; else it is still out."""
+    """A PROBE_LATE event: an operation on the mount takes, or took, ``age_ns``.
+
+    done: its result, once it has come back, with an error or well; None: it is still out.
+    """
     return NodeEvent(
         name=EventName.PROBE_LATE,
         time_ns=now.wall_ns,

@@ -40,7 +40,10 @@ _IMAGE_VARIABLES = (
 
 
 def rank_software(proc: Path, rank: RankEnvironment) -> dict[str, str]:
-    """what -> version; {} if nothing of the process may be read."""
+    """Versions by what they are of: libraries of the rank's Python, its code's commit, its container's image.
+
+    {} if nothing of the process may be read.
+    """
     found: dict[str, str] = {}
     for pid in (rank.pid, *rank.helpers):
         found = _libraries(proc / str(pid))

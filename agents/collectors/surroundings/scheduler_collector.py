@@ -45,7 +45,10 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Its output. Raises OSError or subprocess.SubprocessError, also when it takes longer than 5 s."""
+    """Runs a command and returns its standard output, cut after ``_MAX_ANSWER_BYTES``.
+
+    Raises OSError or subprocess.SubprocessError, also when it takes longer than 5 s or fails.
+    """
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -91,7 +94,7 @@ class SchedulerCollector:
         self._told: dict[tuple[str, ...], SchedulerFact] = {}
 
     def collect(self, now: Timestamps) -> Collected:
-        """What environments, Kubernetes and Slurm say of attempts and limits; an event for whatever is new."""
+        """An event for whatever is new in what environments, Kubernetes and Slurm say of jobs' attempts and limits."""
         problems: list[str] = []
         ranks = self._ranks.look()
         pids: dict[str, int] = {}
@@ -110,7 +113,7 @@ class SchedulerCollector:
         return Collected(happenings=list(self._news(facts, pids, now)), problems=problems)
 
     def close(self) -> None:
-        """Keeps nothing open."""
+        """Does nothing: nothing is kept open."""
         return
 
     def _news(

@@ -62,7 +62,10 @@ class TopologyCollector:
         self._told_ns = 0
 
     def collect(self, now: Timestamps) -> Collected:
-        """The node's place by level, as an event; none while nothing has changed and it was told lately."""
+        """A NODE_TOPOLOGY event with the node's place by level; none if unchanged and told within the hour.
+
+        Of several sources the first that has a level counts.
+        """
         problems: list[str] = []
         found: dict[str, str] = {}
         for path, parse, is_wanted in self._sources:
@@ -79,7 +82,7 @@ class TopologyCollector:
         return Collected(happenings=(place,), problems=problems)
 
     def close(self) -> None:
-        """Keeps nothing open."""
+        """Does nothing: nothing is kept open."""
         return
 
     def _labels(self, path: str, parse: Callable[[str], Labels], is_wanted: bool, problems: list[str]) -> Labels:

@@ -48,7 +48,7 @@ class Version:
 
     @property
     def key(self) -> str:
-        """By which the same software or firmware is found again at the next look."""
+        """The text by which the same software or firmware is found again at the next look: ``what`` and ``where``."""
         return f"{self.what}\t{self.where}"
 
 
@@ -100,7 +100,7 @@ class VersionsCollector:
         return Collected(happenings=happenings, problems=problems)
 
     def close(self) -> None:
-        """Keeps nothing open."""
+        """Does nothing: nothing is kept open."""
         return
 
     def _change(self, version: Version, old: str | None, now: Timestamps) -> NodeEvent:
@@ -197,7 +197,10 @@ class VersionsCollector:
 
 
 def job_of(rank: RankEnvironment) -> str:
-    """A name that stays over the attempts and requeues of one training; of two jobs, two names."""
+    """A name of the rank's training, from its environment, that stays over attempts and requeues.
+
+    Of two jobs, two names; without any variable "pid N".
+    """
     environ = rank.environ
     for key in ("SLURM_JOB_NAME", "JOB_NAME", "WHICHRANK_RUN_ID", "WHICHRANK_JOB_ID", "TORCHELASTIC_RUN_ID"):
         name = _LAUNCH.sub("", environ.get(key, "").strip())

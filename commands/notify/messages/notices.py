@@ -58,13 +58,16 @@ class Notice:
 
     @property
     def topic(self) -> str:
-        """What a person wants to hear of when it changes: who, what, why, how urgent."""
+        """A digest of what a person wants to hear of when it changes: who, what, why, how urgent."""
         words = [self.standing.value, self.urgency.value, self.title, self.kind, self.suspect, self.merged_into]
         return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
 
 def standing_of(incident: IncidentDocument) -> AlertState:
-    """Closed, where nobody has to be told; acknowledged, where a person has said anything of it."""
+    """How an incident stands: closed, where nobody has to be told.
+
+    Acknowledged, where a person has said anything of it.
+    """
     if incident.state is not IncidentState.OPEN or urgency_of(incident) is None:
         return AlertState.CLOSED
     return AlertState.ACKNOWLEDGED if incident.label is not None else AlertState.OPEN
@@ -79,7 +82,10 @@ def notice_of(
     mark: str = "",
     is_new: bool = False,
 ) -> Notice:
-    """link: with {incident} in it. cluster: where the document names none."""
+    """What a receiver is told of an incident. key "": its id. link: a URL with {incident} in it.
+
+    cluster: where the document names none. mark: "test" or "shadow". is_new: this opens it there.
+    """
     view = incident_view(incident)
     job = _job_words(view)
     return Notice(
@@ -106,7 +112,7 @@ def notice_of(
 
 
 def digest_of(incident: IncidentDocument) -> str:
-    """Of all that a receiver is told: while it stays, a later revision is no news to it."""
+    """A digest of all that a receiver is told: while it stays, a later revision is no news to it."""
     return notice_of(incident).topic
 
 
@@ -122,7 +128,10 @@ def withheld_notice(
     mark: str = "",
     is_new: bool = False,
 ) -> Notice:
-    """One word for all that a limit has held back within an hour. incidents: title by id, of the first ones."""
+    """One notice for all that a limit has held back within an hour. since: Unix seconds.
+
+    incidents: title by id, of the first ones; count: of all.
+    """
     rows = [(id_, title) for id_, title in incidents.items()]
     if count > len(rows):
         rows.append(("and", f"{count - len(rows)} more: whichrank incidents"))
@@ -147,7 +156,7 @@ def withheld_notice(
 
 
 def test_notice(name: str, now: float, cluster: str, standing: AlertState) -> Notice:
-    """What ``--test`` sends."""
+    """The notice that ``--test`` sends to the receiver ``name``. now: Unix seconds."""
     return Notice(
         key=f"whichrank-test-{name}-{int(now)}",
         incident=f"whichrank-test-{name}-{int(now)}",

@@ -51,7 +51,7 @@ class Routing:
 
 
 def urgency_of(incident: IncidentDocument) -> Urgency | None:
-    """None: nobody is told. What only says that whichrank cannot see never pages."""
+    """How loudly an incident is told; None: nobody is told. What only says that whichrank cannot see never pages."""
     if incident.severity is Severity.INFO:
         return None
     if incident.severity is Severity.PAGE and incident.bucket is not Bucket.TELEMETRY:
@@ -60,7 +60,7 @@ def urgency_of(incident: IncidentDocument) -> Urgency | None:
 
 
 def side_of(incident: IncidentDocument) -> Side:
-    """A known cause decides, then the scope, then who can do what is advised."""
+    """Whose fault it is: a known cause decides, then the scope, then who can do what is advised."""
     cause, advice = incident.cause, incident.advice
     if cause is not None:
         is_program = cause.domain == APPLICATION_DOMAIN or cause.device_kind == _CODE
@@ -74,7 +74,7 @@ def side_of(incident: IncidentDocument) -> Side:
 
 
 def would_tell(incident: IncidentDocument, routing: Routing) -> tuple[str, ...]:
-    """Receivers by the routes, each once; shadows and a trial are not looked at."""
+    """Receivers that the routes name for an incident, each once; shadows and a trial are not looked at."""
     urgency = urgency_of(incident)
     if urgency is None:
         return ()
@@ -83,7 +83,7 @@ def would_tell(incident: IncidentDocument, routing: Routing) -> tuple[str, ...]:
 
 
 def receivers_of(incident: IncidentDocument, routing: Routing) -> tuple[str, ...]:
-    """Who is told, shadow receivers included: they get what anybody would have got."""
+    """Receivers that are told of an incident, shadow receivers included: they get what anybody would have got."""
     told = would_tell(incident, routing)
     if not told:
         return ()

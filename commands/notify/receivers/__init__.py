@@ -68,5 +68,5 @@ class Receiver(Protocol):
     """Blocking, bounded in time, called by one thread; raises nothing that its world may answer with."""
 
     def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
-        """Tell it, once; whatever the receiver answers becomes a ``DeliveryAnswer``."""
+        """Tells a notice once; whatever the receiver answers becomes a ``DeliveryAnswer``."""
         ...

@@ -27,7 +27,10 @@ class Alertmanager:
         self._clock = clock
 
     def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
-        """An alert of the labels under which it is known there; one that got louder ends, and another begins."""
+        """Sends an alert with the labels under which it is known there, and says what came of it.
+
+        One that got louder ends, and another begins. Never raises for what Alertmanager answers.
+        """
         now = self._clock()
         labels = labels_of(notice)
         known = telling.reference.labels
@@ -47,7 +50,7 @@ class Alertmanager:
 
 
 def labels_of(notice: Notice) -> Mapping[str, str]:
-    """By which Alertmanager knows the alert."""
+    """The labels by which Alertmanager knows the alert."""
     labels = {
         "alertname": ALERT_NAME,
         "incident": notice.key,

@@ -55,11 +55,17 @@ class Http:
         )
 
     def post(self, body: bytes, headers: Mapping[str, str], path: str = "") -> Reply:
-        """path: behind the address."""
+        """Sends a POST request once, and says what its answer means. path: put behind the address.
+
+        Never raises for what a server does.
+        """
         return self._ask("POST", path, headers, body=body)
 
     def get(self, path: str, fields: Mapping[str, str], headers: Mapping[str, str]) -> Reply:
-        """fields: of the query. path: behind the address."""
+        """Sends a GET request once, and says what its answer means.
+
+        fields: of the query; path: put behind the address.
+        """
         return self._ask("GET", path, headers, fields=dict(fields))
 
     def _ask(self, method: str, path: str, headers: Mapping[str, str], **more: Any) -> Reply:
@@ -95,7 +101,7 @@ class Http:
 
 
 def json_body(value: object) -> bytes:
-    """value: what JSON has. Raises ValueError for a number that it has not."""
+    """A value as compact JSON in UTF-8. Raises ValueError for a number that JSON has not."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 

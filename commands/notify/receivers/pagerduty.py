@@ -21,7 +21,10 @@ class PagerDuty:
         self._routing_key = routing_key
 
     def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
-        """An event, or two where what is acknowledged was never triggered."""
+        """Sends an event, or two where what is acknowledged was never triggered, and says what came of it.
+
+        Never raises for what PagerDuty answers.
+        """
         actions = [_ACTIONS[notice.standing]]
         if notice.standing is AlertState.ACKNOWLEDGED and telling.told is not AlertState.ACKNOWLEDGED and notice.is_new:
             actions.insert(0, "trigger")  # what was never triggered cannot be acknowledged
@@ -33,7 +36,7 @@ class PagerDuty:
 
 
 def event(notice: Notice, action: str, routing_key: str) -> bytes:
-    """action: trigger, acknowledge or resolve. JSON of at most ``MAX_EVENT_BYTES``."""
+    """The JSON of an event, of at most ``MAX_EVENT_BYTES``. action: trigger, acknowledge or resolve."""
     mark = f"[{notice.mark}] " if notice.mark else ""
     told = {
         "routing_key": routing_key,

@@ -9,13 +9,13 @@ from . import NO_REFERENCE, ReceiverReference
 
 
 def write_reference(reference: ReceiverReference) -> str:
-    """Only what differs from nothing known: as releases before this one have written it."""
+    """The reference as JSON, with only what is known: as releases before this one have written it."""
     nothing = asdict(NO_REFERENCE)
     return json.dumps({name: value for name, value in asdict(reference).items() if value != nothing[name]})
 
 
 def read_reference(text: str) -> ReceiverReference:
-    """Raises ValueError for what is no JSON object of references."""
+    """The reference in a JSON text. Raises ValueError for what is no JSON."""
     known = json.loads(text)
     replied = known.get("replied")
     return ReceiverReference(

@@ -77,7 +77,10 @@ class Slack:
         self._channel = channel
 
     def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
-        """Edits the message that is known, or that an earlier try has left; else posts one."""
+        """Edits the message that is known, or that an earlier try has left, else posts one; says what came of it.
+
+        Never raises for what Slack answers.
+        """
         reference = telling.reference
         if not reference.ts and telling.is_unsure:
             found = self._find("conversations.history", notice)
@@ -150,7 +153,7 @@ class Slack:
 
 
 def escape(text: str) -> str:
-    """Text of somebody else as mrkdwn that shows it: no markup of links or mentions is left in it."""
+    """Somebody else's text as mrkdwn that shows it: no markup of links or mentions is left in it."""
     for word in _MENTIONS:
         text = text.replace(f"@{word}", f"@{_JOINER}{word}")
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

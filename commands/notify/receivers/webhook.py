@@ -22,7 +22,10 @@ class WebhookReceiver:
         self._clock = clock
 
     def send(self, notice: Notice, telling: DeliveryContext) -> DeliveryAnswer:
-        """An opening is told under an id of its own, so that a repetition can be told from a change."""
+        """Posts the notice, signed, and says what came of it. Never raises for what the receiver answers.
+
+        An opening is told under an id of its own, so that a repetition can be told from a change.
+        """
         openings = telling.reference.openings + notice.is_new
         reference = ReceiverReference(openings=openings)
         if notice.is_new:
@@ -42,7 +45,7 @@ class WebhookReceiver:
 
 
 def payload(notice: Notice) -> bytes:
-    """The body: the notice, and the whole incident without what looks like a secret."""
+    """The body of the request: the notice, and the whole incident without what looks like a secret."""
     return json_body(
         {
             "schema": 1,

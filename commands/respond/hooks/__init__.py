@@ -12,18 +12,18 @@ class Hook(Protocol):
 
     @property
     def name(self) -> str:
-        """As ``respond_hooks`` and the audit file have it."""
+        """The hook's name in ``respond_hooks`` and the audit file."""
         ...
 
     @property
     def can(self) -> frozenset[HookOperation]:
-        """What may be asked of it."""
+        """The operations that may be asked of the hook."""
         ...
 
     def describe(self, act: Act) -> str:
-        """In one line and without secrets, what ``do`` would do."""
+        """What ``do`` would do, in one line and without secrets."""
         ...
 
     def do(self, act: Act) -> HookResult:
-        """DONE, ALREADY, FAILED; REFUSED with ``why`` where only this hook can tell."""
+        """Does the act: DONE, ALREADY, FAILED; REFUSED with ``why`` where only this hook can tell."""
         ...

@@ -80,14 +80,17 @@ class Kubernetes:
         )
 
     def describe(self, act: Act) -> str:
-        """Which object would be patched, and how."""
+        """Which object would be patched, and how, in one line."""
         if act.operation is HookOperation.MARK_JOB:
             return f"PATCH {self._path_of_job(act) or act.target} annotation {ADVICE}={act.action}"
         verb = "uncordon" if act.operation is HookOperation.UNDRAIN_NODE else "cordon"
         return f"PATCH {_node_path(act.target)}: {verb}, taint {TAINT}:NoSchedule"
 
     def do(self, act: Act) -> HookResult:
-        """A node that others have changed meanwhile is read again, some times."""
+        """Patches the node or job, and says what came of it; never raises for what the API answers.
+
+        A node that others have changed meanwhile is read again, some times.
+        """
         try:
             if act.operation is HookOperation.MARK_JOB:
                 return self._mark_job(act)
@@ -152,7 +155,7 @@ def _node_path(node: str) -> str:
 
 
 def read_node(answer: bytes) -> KubernetesNode:
-    """answer: a JSON object. What is missing in it is not known."""
+    """The node in an answer of the API, a JSON object. What is missing in it is not known."""
     node = json.loads(answer)
     metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
     return KubernetesNode(
@@ -164,7 +167,7 @@ def read_node(answer: bytes) -> KubernetesNode:
 
 
 def out_patch(node: KubernetesNode, act: Act) -> bytes | HookResult:
-    """What cordons and taints this node; ALREADY where somebody has taken it out before. Pure."""
+    """The patch that cordons and taints this node; ALREADY where somebody has taken it out before. Pure."""
     if node.unschedulable:
         since = f" since incident {node.incident}" if node.incident else ""
         return HookResult(outcome=Outcome.ALREADY, detail=f"unschedulable{since}")
@@ -177,7 +180,7 @@ def out_patch(node: KubernetesNode, act: Act) -> bytes | HookResult:
 
 
 def back_patch(node: KubernetesNode, act: Act) -> bytes | HookResult:
-    """What takes that back, if it is still ours. Pure."""
+    """The patch that takes ``out_patch`` back; REFUSED where the node is not ours any more. Pure."""
     if node.incident != act.incident:
         detail = f"incident {node.incident}" if node.incident else ""
         return HookResult(outcome=Outcome.REFUSED, why=Why.CHANGED_BY_OTHERS, detail=detail)

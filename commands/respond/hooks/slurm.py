@@ -46,7 +46,10 @@ class Slurm:
         return " ".join(self._words(act))
 
     def do(self, act: Act) -> HookResult:
-        """A node that is drained already stays as it is; what others have drained since is not resumed."""
+        """Runs the command for the act, and says what came of it. REFUSED for a name that is unsafe.
+
+        A node that is drained already stays as it is; what others have drained since is not resumed.
+        """
         is_job = act.operation is HookOperation.RESTART_JOB
         if not (_JOB_ID if is_job else NODE_NAME).match(act.target):
             return HookResult(outcome=Outcome.REFUSED, why=Why.NAME_UNSAFE, detail=repr(act.target)[:80])

@@ -56,11 +56,14 @@ class WebhookHook:
         )
 
     def describe(self, act: Act) -> str:
-        """Where it would be sent, without what the query holds."""
+        """Where the request would be sent, without what the query holds."""
         return f"POST {self._shown}"
 
     def do(self, act: Act) -> HookResult:
-        """Signed; the same act has the same id, so that a receiver can tell a repetition."""
+        """Sends a signed request, and says what came of it.
+
+        The same act has the same id, so that a receiver can tell a repetition.
+        """
         identity = hashlib.sha256(act.key.encode()).hexdigest()[:32]
         body = payload(act)
         headers = signed_headers(self._key, identity, int(self._clock()), body)
@@ -79,7 +82,7 @@ class WebhookHook:
 
 
 def payload(act: Act) -> bytes:
-    """The body: what is advised, and the whole document."""
+    """The body of the request: what is advised, and the whole incident document."""
     advice = act.document.advice
     told = {
         "schema": 1,

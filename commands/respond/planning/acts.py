@@ -75,7 +75,10 @@ class Act:
 
     @property
     def key(self) -> str:
-        """One restart for an attempt of a job, whichever incident asks; all else once for an incident and action."""
+        """Equal for acts of which only one is to be done.
+
+        One restart for an attempt of a job, whichever incident asks; all else once for an incident and action.
+        """
         if self.operation is HookOperation.RESTART_JOB:  # of two incidents of one attempt, too
             return f"{self.hook}/{self.operation.value}/{self.job}/{self.attempt}"
         return f"{self.hook}/{self.operation.value}/{self.target}/{self.incident}/{self.action}"

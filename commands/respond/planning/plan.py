@@ -31,7 +31,10 @@ class Policy:
 
 
 def plan(incident: IncidentDocument, policy: Policy, *, age_s: float) -> ActionPlan | Refusal:
-    """age_s: of this revision's news. An incident that is merged or over, and one without advice, is refused, too."""
+    """The acts for an incident's advice, or why there are none. age_s: of this revision's news.
+
+    An incident that is merged or over, and one without advice, is refused, too.
+    """
     action = _action_of(incident, policy, age_s)
     if isinstance(action, Refusal):
         return action
@@ -73,7 +76,7 @@ def _action_of(incident: IncidentDocument, policy: Policy, age_s: float) -> Acti
 
 
 def is_of_program(incident: IncidentDocument) -> bool:
-    """Asked again here: whoever wrote the advice, no node pays for the program."""
+    """Whether the fault is the program's. Asked again here: whoever wrote the advice, no node pays for the program."""
     cause = incident.cause
     return (
         incident.scope is Scope.APPLICATION
@@ -83,7 +86,10 @@ def is_of_program(incident: IncidentDocument) -> bool:
 
 
 def nodes_of(incident: IncidentDocument) -> tuple[str, ...] | Refusal:
-    """The nodes that the incident blames: that of its cause, else the suspects' one node."""
+    """The node that the incident blames: that of its cause, else the suspects' one node.
+
+    A refusal where that is not exactly one, or its name is unsafe.
+    """
     suspected = {suspect.node for suspect in incident.suspects if suspect.node}
     cause = incident.cause
     blamed = suspected if cause is None else suspected & {cause.entity or ""}
@@ -126,7 +132,7 @@ def act_of(incident: IncidentDocument, hook: str, operation: HookOperation, targ
 
 
 def reason_of(incident: IncidentDocument) -> str:
-    """One line for schedulers: printable ASCII without quotes, begins with ``whichrank INCIDENT``."""
+    """A reason in one line for schedulers: printable ASCII without quotes, begins with ``whichrank INCIDENT``."""
     condition = "" if incident.cause is None else incident.cause.condition or ""
     words = f"whichrank {incident.id} {word_of(incident.kind)}" + (f" {condition}" if condition else "")
     return re.sub(r"[^A-Za-z0-9 ._:/-]", " ", words)[:_MAX_REASON_CHARS]

@@ -56,4 +56,5 @@ def _missing_distribution(words: Sequence[str]) -> str:
     """What to say of a command that came with a distribution which is not here; else empty."""
     if _command_of(words) not in evaluation_commands.COMMANDS or evaluation_commands.installed_commands():
         return ""
-    return f"{evaluation_commands.DISTRIBUTION} is not installed: {evaluation_commands.HOW_TO_INSTALL}"
+    said = how_to_install(evaluation_commands.DISTRIBUTION, evaluation_commands.EXTRA)
+    return f"{said}; {evaluation_commands.IN_A_CHECKOUT}"

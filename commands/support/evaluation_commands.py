@@ -10,8 +10,9 @@ from importlib.util import find_spec
 from typing import Final
 
 DISTRIBUTION: Final = "whichrank-evaluation"
-#: From a checkout: it is made from whichrank's own tree.
-HOW_TO_INSTALL: Final = "pip install '.[agent]' ./evaluation, in a checkout of whichrank"
+EXTRA: Final = "evaluation"
+#: It is made from whichrank's own tree.
+IN_A_CHECKOUT: Final = "in a checkout: pip install '.[agent]' ./evaluation"
 _PACKAGE = "whichrank.evaluation"
 #: By the command's word, as in ``late_commands``.
 COMMANDS: Final[Mapping[str, str]] = {

@@ -43,7 +43,9 @@ def put(site: GrafanaSite, document: Mapping[str, Any], about: str) -> str:
 
 
 def tags_of(document: Mapping[str, Any]) -> list[str]:
-    """The tags of an incident's annotation, by which dashboards choose: id, kind, severity and jobs."""
+    """The tags of an incident's annotation, by which dashboards choose: ``whichrank``, ``incident:ID``, ``kind:KIND``,
+    ``severity:WORD`` and ``job:ID`` for each job. Raises KeyError for a document without an id.
+    """
     job = document.get("job") or {}
     jobs = {str(each.get("id")) for each in document.get("jobs") or () if each.get("id")} | {str(job.get("id") or "")}
     return [

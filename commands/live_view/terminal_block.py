@@ -38,7 +38,11 @@ class TerminalBlock:
         return int(rows * MAX_SHARE) if rows >= MIN_TERMINAL_ROWS else 0
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show these lines, already cut to the width; the block grows when it must and never shrinks."""
+        """Shows these lines, already cut to the width; those beyond ``max_height`` are dropped.
+
+        The block grows when it must, and shrinks only with the terminal. No lines, or no room for any: it is taken
+        away.
+        """
         rows = os.get_terminal_size(self._descriptor).lines
         lines = lines[: self.max_height]
         if not lines:

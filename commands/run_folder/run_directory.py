@@ -86,11 +86,11 @@ def make_job_id(script: str) -> str:
 
 
 def make_run_directory(wanted: Path | None, job: str, node: str = "") -> tuple[RunDirectory, str | None]:
-    """Creates the folder of a run; one that holds another run already is not reused.
+    """Creates the folder of a run: ``wanted``, or one named by time, job and node below whichrank-out.
 
-    node: this one of several; file systems may be shared, so its name is part of a folder that nobody named. Returns
-    the directory and, when the wanted place cannot be written and a temporary one is used, why. Raises Unusable when no
-    place can be written at all.
+    Where that cannot be written, or holds another run already, a temporary folder is used instead. Returns the
+    directory and why a temporary one is used (None: it is not). node: this one of several; file systems may be shared,
+    so its name is part of a folder that nobody named. Raises Unusable when no place can be written at all.
     """
     name = "-".join(filter(None, (time.strftime("%Y%m%d-%H%M%S"), job, _safe(node) if node else "")))
     path = wanted or Path("whichrank-out") / name

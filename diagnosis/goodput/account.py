@@ -111,9 +111,10 @@ class RunAccount:
 def account_of(
     run: str, intervals: Sequence[Interval], causes: Mapping[str, InterruptionCause] | None = None
 ) -> RunAccount:
-    """The account of one run: seconds by bucket, goodput, ETTR, interruptions and what each cause has cost.
+    """The account of one run: nanoseconds by bucket, goodput, ETTR, interruptions and what each cause has cost.
 
-    intervals: of one run, as ``run_intervals.runs_of`` gives them. causes: by key of the finding.
+    intervals: of one run, as ``run_intervals.runs_of`` gives them. causes: by key of the finding, whom its
+    interruptions are charged to (kind, node, tenant, hardware or not); one that is missing counts as unknown.
     """
     known = causes or {}
     ns, gpu_ns = _sums(intervals)

@@ -22,6 +22,7 @@ from .step_time import LONG_STEP, reference_step
 
 _NS = 1_000_000_000
 _START, _END = "_start_time", "_end_time"
+_ELASTIC_WAITS = frozenset({"elastic_wait_start", "elastic_wait_end"})
 RECOVERY, WASTED, OTHER = "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION", "WASTED_PROGRESS_FROM_DISRUPTION", "OTHER"
 STARTUP, EXCLUDED = "PROGRAM_STARTUP", "EXCLUDED"
 #: Activities: name in the records -> bucket, the source's word.
@@ -147,10 +148,11 @@ def efficiency(counts: Sequence[Mapping[str, Any]], end_s: float) -> Efficiency 
 
 
 def is_record(values: Mapping[str, Any]) -> bool:
-    """Whether these values are a record of a log of ml-goodput-measurement."""
-    return any(name in values for name in ("job_start_time", "job_end_time", "step_start_time")) or any(
-        name.endswith((_START, _END)) for name in values
-    )
+    """Whether these values look like a record of a log of ml-goodput-measurement, by their names alone.
+
+    Any name that ends in ``_start_time`` or ``_end_time`` will do, and those of elastic waits; times are not checked.
+    """
+    return any(name.endswith((_START, _END)) or name in _ELASTIC_WAITS for name in values)
 
 
 def _ns(seconds: float) -> int:

@@ -15,9 +15,10 @@ _BUILT = (".pyc", ".so", ".pyd")
 
 
 def code_closure(roots: Iterable[Path], package: Path) -> set[Path]:
-    """The files that the modules in ``roots`` follow from: what they import below ``package``, and data beside those.
+    """The modules in ``roots``, what they import below ``package`` at any remove, packages above, and data beside them.
 
-    Raises OSError, SyntaxError.
+    roots: must lie below ``package``. Left out: data in ``package``'s own folder, and what only type checkers import.
+    Raises OSError, SyntaxError for a module that cannot be read.
     """
     found: set[Path] = set()
     waiting = set(roots)

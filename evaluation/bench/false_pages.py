@@ -86,9 +86,11 @@ class Chunk:
 def watch_sound_days(
     load: Load, kept: KeptRuns, *, gpu_days: float, seed: int = 0, jobs: int = 1, limit_s: float = 7200.0
 ) -> list[Sound]:
-    """Runs as many chunks as make so many GPU-days, on held-out seeds and grounds; kept ones are not run again.
+    """Watches as many chunks as make so many GPU-days, on held-out seeds and grounds, and says each on stderr.
 
-    jobs: so many at a time; limit_s: for each. Raises OSError: nothing can be kept.
+    A chunk that fails raises nothing: its ``Sound`` has a ``problem`` and no GPU-days. What is kept, failed ones too,
+    is not run again; what ran out of time is not kept. jobs: so many at a time; limit_s: for each, of wall time.
+    Raises OSError: nothing can be kept.
     """
     count = min(math.ceil(gpu_days / load.chunk_gpu_days), _MOST_CHUNKS)
     chunks = [Chunk(load=load, seed=HELD_OUT_SEED + seed + number) for number in range(count)]

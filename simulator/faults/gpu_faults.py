@@ -119,8 +119,10 @@ def few_lanes(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def wrong_results(site: FaultSite, kind: FaultKind) -> Planned:
-    """In three of ten steps one result of a random rank's GPU (never rank 0's) has a wrong exponent, and nothing
-    notices.
+    """In three of ten steps one result of a random rank's GPU (never rank 0's) has a wrong exponent.
+
+    Neither the GPU nor its driver notices; the ranks' numbers show it, and that is the finding expected. Raises
+    ValueError for a job of one rank.
     """
     rank = site.any_rank()
     change = ParameterChange(at_s=site.at_s, family="gpu", name="wrong_results", value=0.3, places=(site.gpu(rank),))

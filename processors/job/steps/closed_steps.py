@@ -42,8 +42,9 @@ _ENDED_BY_STEPS = _PASSING | NUMERIC_KINDS
 
 
 def close_ready_steps(job: JobState, now: int, ctx: Context) -> None:
-    """Closes all steps that every rank has ended, and judges what they show; nothing where a rank holds up the next
-    step.
+    """Closes the steps that every expected rank has ended, and judges what they show; nothing where there are none.
+
+    A rank holds up closing only until it is ``FURTHEST_BEHIND`` the newest step: then steps close without it.
     """
     if is_early(job):
         return

@@ -21,6 +21,7 @@ from whichrank.diagnosis.goodput.account import (
 from whichrank.diagnosis.goodput.gaps import Moments, classify_gap
 from whichrank.diagnosis.goodput.interval import Interval, Part, as_body, as_lost, as_slow, of_body
 from whichrank.diagnosis.goodput.mean_time_to_failure import chi2_quantile, time_to_failure
+from whichrank.diagnosis.goodput.ml_goodput_events import is_record
 from whichrank.diagnosis.goodput.partition import Claim, partition
 from whichrank.diagnosis.goodput.run_intervals import runs_of
 from whichrank.diagnosis.goodput.step_time import OF_PHASES, reference_step, split_steps
@@ -323,3 +324,11 @@ def test_what_an_attempt_without_steps_did_since_its_first_call_is_unknown(ends:
     found = {piece.bucket: piece.ns for piece in classify_gap(5, 100, Moments(worked=False, calls_ns=30, **ends))}
     assert (found[TimeBucket.STARTING], found[TimeBucket.UNKNOWN]) == (25, 50)
     assert sum(found.values()) == 95
+
+
+def test_waits_of_elastic_jobs_are_records_of_ml_goodput() -> None:
+    """Of a log of which lines are chosen by what they are."""
+    assert is_record({"elastic_wait_start": "slice_down", "t": 5.0})
+    assert is_record({"elastic_wait_end": "slice_down", "t": 9.0})
+    assert is_record({"job_start_time": 1.0})
+    assert not is_record({"t": 1.0, "loss": 2.0})

@@ -81,10 +81,7 @@ class RowTable:
         self._dirty.add((*self._prefix, row))
 
     def put_later(self, row: str, make: Callable[[], bytes]) -> None:
-        """Sets a row whose value ``make`` gives when somebody reads it, or at the next commit.
-
-        A ``make`` that was given before for the row is not called any more.
-        """
+        """``make`` is called when somebody reads the row, or at the next commit; an earlier one is never called."""
         self._rows[row] = make
         self._dirty.add((*self._prefix, row))
 
@@ -135,12 +132,7 @@ class RunnerState:
     """Working copy plus, if a path was given, its SQLite file."""
 
     def __init__(self, path: Path | None, *, bus: str, start_after: int, report: Callable[[str], None]) -> None:
-        """Reads the file at ``path``, if there is one; None keeps all in memory. start_after: the position without a
-        file.
-
-        Raises BlockingIOError if another process uses the file; a file that cannot be used is set aside, and that
-        reported.
-        """
+        """Raises BlockingIOError if another process uses the file; anything else wrong is said and worked around."""
         self.path = path
         self.position = Position(bus=bus, after=start_after)
         self.outbox: list[OutboxEntry] = []
@@ -186,9 +178,7 @@ class RunnerState:
 
     # --- timers ---
     def set_timer(self, operator: str, key: str, name: str, due_ns: int, set_ns: int) -> None:
-        """Sets a timer, or moves one of the same name. due_ns, set_ns: Unix by the bus, when it is due and when it was
-        set.
-        """
+        """Moves one of the same name. due_ns: the bus's time, as is set_ns, when it was set."""
         due_ns = min(due_ns, _LAST_NS)  # "never" is a time that the file can hold
         current = self._timers.get((operator, key, name))
         if current is not None and current[0] == due_ns:
@@ -229,9 +219,7 @@ class RunnerState:
 
     # --- outbox ---
     def add_output(self, topic: str, key: str, stamp_ns: int, value: bytes, headers: str = "") -> OutboxEntry:
-        """Adds an output to the outbox, to be delivered after the next commit. headers: a JSON object of texts, ""
-        none.
-        """
+        """Into the outbox, to be delivered after the next commit. headers: a JSON object of texts, "" none."""
         self.position.outbox_id += 1
         entry = OutboxEntry(
             id=self.position.outbox_id,
@@ -247,9 +235,7 @@ class RunnerState:
         return entry
 
     def forget_output(self, entry: OutboxEntry) -> None:
-        """Drops a delivered output from the outbox; its row goes with the next commit. Raises ValueError if it is not
-        there.
-        """
+        """It was delivered; its row goes with the next commit."""
         self.outbox.remove(entry)
         if entry in self._new_outbox:
             self._new_outbox.remove(entry)
@@ -258,10 +244,7 @@ class RunnerState:
 
     # --- SQLite ---
     def commit(self) -> bool:
-        """Writes all changes in one transaction. False if they are not in a file: the disk refused, now or just before.
-
-        They stay pending then, but for a file that could not be opened. True without a path.
-        """
+        """Write all changes in one transaction. False if the disk refused; the changes stay pending then."""
         database = self._database
         if database is None:
             self._forget_changes()

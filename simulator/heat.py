@@ -36,7 +36,7 @@ class Heat:
         self.braked = np.zeros(topology.gpus, bool)
 
     def advance(self, seconds: float, busy: NDArray[np.bool_]) -> None:
-        """Moves temperatures and clocks on by ``seconds``. busy: by GPU of the cluster, whether it computes."""
+        """So many seconds later. busy: a flag for each device of the cluster, whether it computes."""
         resources = self._resources
         inlet = resources.of("supply", "inlet_c")[self._supply]
         resistance = KELVIN_PER_W / np.maximum(resources.of("gpu", "cooling"), 0.05)

@@ -56,7 +56,7 @@ class Processes:
         stop.since_s[free], stop.until_s[free] = since_s, np.inf
 
     def go_on(self, kind: Stop, ranks: NDArray[np.int64], at_s: float) -> None:
-        """Ends the standstill of this kind at ``at_s`` for those of these ranks that stand so and live."""
+        """Those of these ranks (numbers, one a rank) that stand for this reason and live."""
         stop = self.stops[kind]
         held = ranks[np.isfinite(stop.since_s[ranks]) & np.isinf(stop.until_s[ranks]) & self.alive[ranks]]
         stop.until_s[held] = at_s

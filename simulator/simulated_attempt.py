@@ -70,9 +70,7 @@ class SimulatedAttempt:
         joins: NDArray[np.bool_],
         flush_s: float = FLUSH_S,
     ) -> None:
-        """Launches a job at ``began_s``. node_names, clocks: by node of the job. says: is told a process's or kernel's
-        word.
-
+        """node_names, clocks: by node of the job. says: a process's or kernel's word: time, rank, what, details.
         joins: by rank, whether it finds the others. flush_s: between two flushes of an agent.
         """
         self.spec, self.number, self.began_s, self.steps_before = spec, number, began_s, steps_before
@@ -143,10 +141,7 @@ class SimulatedAttempt:
             self._telling.witness(node, at_s + TOLD_AFTER_S)
 
     def ship(self, from_s: float, until_s: float, ships: Ships, heard_until_s: Floats) -> None:
-        """Gives ``ships`` what the agents send in this window of seconds, and drops steps that are read.
-
-        heard_until_s: by node of the job, when its agent ends.
-        """
+        """What the agents send in this window. heard_until_s: by node of the job, when its agent ends."""
         regular = from_s + self._flush_offset_s
         created = float(self.processes.started_s.min())
         self._flushes += 1
@@ -298,11 +293,8 @@ class SimulatedAttempt:
         *,
         is_victim: bool = False,
     ) -> Ints:
-        """Ranks raise an exception that nobody catches, and end a little later; returns those that really raise.
-
-        at_s: by rank given; inf: never. Left out are ranks that have ended or have met another error. is_victim: it is
-        an error of communication.
-        """
+        """An uncaught exception in the main thread, and the end of the process a little later. Returns who raises it:
+        whoever lives, has not met another one, and comes to it."""
         fresh = self.processes.alive[ranks] & ~self._doomed[ranks] & np.isfinite(at_s)
         ranks, at_s = ranks[fresh], at_s[fresh]
         if not ranks.size:

@@ -30,10 +30,7 @@ HOST_BACKENDS = frozenset({"gloo", "mpi"})
 
 
 def is_device_backend(backend: str) -> bool:
-    """Whether a device does the operations of a group with this backend.
-
-    backend: one name, or "cpu:gloo,cuda:nccl"; "" unknown: False.
-    """
+    """Whether a device does operations of such a group. ``backend``: one name, or "cpu:gloo,cuda:nccl"; "" unknown."""
     names = {part.rpartition(":")[2] for part in backend.split(",") if part}
     return bool(names - HOST_BACKENDS)
 

@@ -216,10 +216,7 @@ class KafkaLog:
         return self._position != NOT_OPEN and not self._marks and self._is_at_end(self._clock)
 
     def has_given(self, position: int) -> bool:
-        """Whether ``read`` has given all up to this position, although no message lies there.
-
-        Marks of transactions and words between instances give no message.
-        """
+        """See ``Bus``: marks of transactions and words between instances give no message."""
         if self._position == NOT_OPEN or (self._marks and self._marks[0].offset <= position):
             return False
         return self._position >= position or self._connected().next_offset(self._clock) > position

@@ -78,10 +78,7 @@ class RepeatLane:
         self._second, self._second_s = b"", 0.0
 
     def take(self, line: bytes) -> bool:
-        """Whether the line (raw) repeats one that was learnt.
-
-        Then it was counted in its group, and need not be read.
-        """
+        """Whether the line is a repeat, which then was counted."""
         layout = self._layout
         if layout is None or not line.startswith(_WORD, layout.word_at):
             return False

@@ -42,10 +42,7 @@ _WORK = [int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER)]
 
 # --- steps ------------------------------------------------------------------------------------------------------------
 def take_steps(job: JobState, rows: np.ndarray, now: int, ctx: Context) -> None:
-    """Adds closed steps to the account and emits intervals that are full; nothing where another service judges the job.
-
-    rows: (n,) of STEPS of one attempt, times in Unix ns. Steps that are accounted for already are left out.
-    """
+    """rows: (n,) of STEPS that were closed now, of one attempt, in Unix time."""
     ledger = job.ledger
     if not rows.size or job.judged_by:
         return
@@ -304,10 +301,7 @@ def finish(job: JobState, ended_ns: int, now: int, ctx: Context, *, well: bool, 
 
 
 def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
-    """Emits what a standstill has cost so far, once a minute or more has passed since the last interval.
-
-    Does nothing unless a fault that still lasts has stopped the job for a minute. stamp_ns: Unix.
-    """
+    """While it stands still: what that costs is told each minute."""
     ledger = job.ledger
     if not ledger.faults or stamp_ns - ledger.front_ns < INTERVAL_NS or ledger.is_over or job.judged_by:
         return
@@ -324,11 +318,7 @@ def look(job: JobState, stamp_ns: int, ctx: Context) -> None:
 
 # --- slow ranks -------------------------------------------------------------------------------------------------------
 def judge_slow(job: JobState, now: int, ctx: Context) -> None:
-    """Where a rank was found slow, or is no more: charges what its steps take too long to it.
-
-    Intervals since it became slow that are still kept are emitted again. Does nothing where the slow cause is
-    unchanged.
-    """
+    """A rank was found slow, or is no more: what its steps take too long is charged to it, those before included."""
     ledger = job.ledger
     slow = next((fault for fault in ledger.faults if fault.kind in SPEED_KINDS and not fault.cleared_ns), None)
     if slow is None and not ledger.slow_cause:

@@ -67,7 +67,7 @@ def concatenate(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
 
 
 def joined(parts: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """A new array with the rows of all parts, one part after the other. parts: contiguous or not, of ``dtype``."""
+    """A copy of the rows of all parts, one after the other: one call, where each part would be several."""
     buffers: list[Any] = [part if part.flags.c_contiguous else part.tobytes() for part in parts]
     return np.frombuffer(bytearray().join(buffers), dtype)
 

@@ -52,5 +52,5 @@ class DeviceWindow:
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], ranks: int) -> DeviceWindow:
-        """A window from what ``arrays`` gave; tables that an earlier release did not keep are empty."""
+        """As ``arrays`` gave them; empty what an earlier release did not keep. arrays: by name; times in ns."""
         return cls(**{name: arrays.get(name, none) for name, none in cls.empty(ranks).arrays().items()})

@@ -44,12 +44,10 @@ def _edges_of(step_rows: np.ndarray) -> StepEdges:
 
 
 def measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray, sums: np.ndarray) -> None:
-    """Adds self times of closed steps to the window of ``job.steps``, for steps that every rank of the window reported.
+    """Adds self times of closed steps to the window of ``job.steps``, for steps that all its ranks reported alike.
 
-    Left out: steps of which ranks told unlike things (seen in part, waits as sums). Warm-up steps and those with a
-    save, an evaluation or the like give only the longest times of phases, and times of saves. step_rows: (n,) of
-    STEPS; ready: collectives of these steps; p2p: (n,) of COLLECTIVES, the point-to-point calls; sums: (n,) of
-    DEVICE_STEPS.
+    Warm-up steps and those with a save or an evaluation give the longest times of phases, and of saves, only. Rows:
+    step_rows (n,) of STEPS, p2p (n,) of COLLECTIVES, sums (n,) of DEVICE_STEPS; ready: these steps' collectives.
     """
     whole = _whole_steps(job, step_rows)
     if whole is None:

@@ -70,9 +70,8 @@ def busiest_groups(job: JobState, ranks: np.ndarray) -> np.ndarray:
 
 
 def order_of_stages(job: JobState, ranks: np.ndarray) -> np.ndarray:
-    """As ``stages_of``; where all ranks send to one another in one group, their order in it, which is that of the
-    stages.
-    """
+    """The same; where all ranks send to one another in one group their order in it, which is that of the stages, each
+    of one rank or of several that follow each other."""
     stages = stages_of(job, ranks)
     if (stages < 0).all():
         for index, members in enumerate(job.groups.members):

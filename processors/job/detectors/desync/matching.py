@@ -192,11 +192,7 @@ def judge_mismatch(mismatch: Mismatch, recent: np.ndarray) -> Divergence:
 
 
 def expected_signature(recent: np.ndarray, group: int, seq: int) -> Signature | None:
-    """What the group called at this place one step earlier. None: no history, or steps differ in how many calls they
-    make.
-
-    recent: as in ``judge_mismatch``; seq: the place.
-    """
+    """What stood at this place one step earlier, if the two steps before agree about how many there are per step."""
     mine = recent[recent["group"] == group]
     if not mine.size:
         return None

@@ -122,7 +122,7 @@ class CallGaps:
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray]) -> CallGaps:
-        """Of the arrays that ``as_arrays`` gave; without them (an older state) an object that knows no calls."""
+        """Of a state that has none: nothing known. arrays: by name, as ``as_arrays`` gave them; times in ns."""
         gaps = cls()
         if "gaps_last" in arrays:
             gaps._last, gaps.first_call_ns = arrays["gaps_last"], int(arrays["gaps_first"][0])

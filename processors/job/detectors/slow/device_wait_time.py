@@ -8,9 +8,7 @@ _RANK_BITS, _GROUP_BITS = 24, 16
 
 
 def stood_in(rows: np.ndarray) -> np.ndarray:
-    """By row of COLLECTIVES: ns from its start on the device to its end as looks tell it; 0 where
-    either is not known.
-    """
+    """By row of COLLECTIVES: from its start on the device to its end, as far as looks tell it. rows: (n,); ns."""
     known = (rows["started_ns"] > 0) & (rows["done_ns"] > 0)
     return np.where(known, np.maximum(rows["done_ns"] - rows["started_ns"], 0), 0)
 

@@ -78,10 +78,7 @@ def with_block(blocks: np.ndarray, times: StepTimes) -> np.ndarray:
 
 
 def find_drift(blocks: np.ndarray, ranks: np.ndarray) -> Drift | None:
-    """The rank whose last two blocks both lie far above its best; None: nobody, or too few blocks.
-
-    blocks: as ``with_block`` gives them; ranks: of their columns.
-    """
+    """The rank whose last two blocks both lie far above its best. blocks: one row per block; ranks: (ranks,)."""
     if len(blocks) < FEWEST_BLOCKS or ranks.size < 2:
         return None
     excess, own_ns = blocks[:, RANKS : RANKS + ranks.size], blocks[:, RANKS + ranks.size :]
@@ -122,9 +119,6 @@ def makes_steps_longer(blocks: np.ndarray, ranks: np.ndarray, drift: Drift) -> b
 
 
 def has_come_back(blocks: np.ndarray, ranks: np.ndarray, rank: int, usual: float, rise: float) -> bool:
-    """Whether the rank's last block has lost half of its rise. False for a rank that is not in ``ranks``.
-
-    blocks, ranks: as for ``find_drift``; usual, rise: of the drift found, in step times.
-    """
+    """Whether the rank's last block lies nearer to its best again. blocks: one row per block; ranks: (ranks,)."""
     where = np.flatnonzero(ranks == rank)
     return bool(len(blocks) and where.size and blocks[-1, RANKS + int(where[0])] - usual < rise / 2.0)

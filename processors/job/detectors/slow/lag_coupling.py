@@ -69,9 +69,7 @@ def with_starts(
 
 
 def begun_on_device(rows: np.ndarray) -> np.ndarray:
-    """By row of COLLECTIVES: when a look found the device in it, in ns; where none did, when it had ended (0 not
-    known).
-    """
+    """When a look found the device in each collective; of what began and ended between two looks the end tells."""
     return np.where(rows["started_ns"] > 0, rows["started_ns"], rows["done_ns"])
 
 

@@ -86,7 +86,7 @@ def with_passes(
 
 
 def are_enough(passes: np.ndarray, onset_step: int) -> bool:
-    """Whether enough steps before ``onset_step`` and since then are known. passes: as ``with_passes`` gives them."""
+    """Whether steps before this one and since then are known, as many as it takes. passes: one row per step."""
     since = int((passes[:, 0] >= onset_step).sum())
     return since >= FEWEST_SINCE and len(passes) - since >= FEWEST_BEFORE
 

@@ -92,7 +92,7 @@ class StepEdges:
         return np.where(key[place] == wanted, self.end_ns[place], 0)
 
     def step_at(self, rank: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
-        """By row, the step that the rank was in at ``time_ns``; -1 where that is not known."""
+        """The step in which each of these ranks was at that time, -1 where it is not known."""
         base = int(self.begin_ns.min())
         key, time = (self.rank << _TIME_BITS) + (self.begin_ns - base), np.maximum(time_ns - base, -1)
         place = np.searchsorted(key, (rank << _TIME_BITS) + time, side="right") - 1

@@ -159,10 +159,7 @@ def find_late_device(
 
 
 def is_still_late(blocks: np.ndarray, before_ns: float, now_ns: float) -> bool:
-    """False once the newest blocks' steps are nearer to ``before_ns`` than to ``now_ns``; True with too few blocks.
-
-    blocks: as ``with_looks`` gives them. before_ns, now_ns: a step's length before, and when it was found.
-    """
+    """False once the steps are nearer to their old length again. blocks: one row per look (``with_looks``)."""
     last = _full(blocks)[-RECOVERY_BLOCKS:]
     if len(last) < RECOVERY_BLOCKS:
         return True

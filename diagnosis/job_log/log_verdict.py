@@ -64,9 +64,8 @@ NUMERIC_WARNING = (
 
 
 def judge(found: Episodes) -> LogVerdict:
-    """The verdict on a whole log. Its ``failure`` is None where the log tells of none, or says that training was done,
-    or where training went on after what was only a warning; any other that was outlived is told with less confidence.
-    """
+    """The verdict on a whole log. Its ``failure`` is None where the log tells of none, where training was done, or went
+    on after a warning. Any other failure that training outlived is told, with less confidence."""
     episodes = found.episodes
     if not any(episode.groups for episode in episodes):
         return _nothing("nothing in the log tells of a failure")

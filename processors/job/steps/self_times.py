@@ -45,7 +45,6 @@ def _edges_of(step_rows: np.ndarray) -> StepEdges:
 
 def measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray, sums: np.ndarray) -> None:
     """Adds self times of closed steps to the window of ``job.steps``, for steps that all its ranks reported alike.
-
     Warm-up steps and those with a save or an evaluation give the longest times of phases, and of saves, only. Rows:
     step_rows (n,) of STEPS, p2p (n,) of COLLECTIVES, sums (n,) of DEVICE_STEPS; ready: these steps' collectives.
     """

@@ -110,7 +110,7 @@ def test_a_label_is_repeated_as_it_was_said() -> None:
 
 
 def test_what_is_of_another_type_is_unknown() -> None:
-    incident = read_incident({"id": [7], "suspects": [{"rank": "three"}, 5], "times": {"onset": "now"}, "advice": "pray"})
+    incident = read_incident({"id": [7], "suspects": [{"rank": "three"}, 5], "times": {"onset": "now"}, "advice": "?"})
     assert (incident.id, incident.suspects[0].rank, len(incident.suspects)) == ("", None, 1)
     assert (incident.times.onset_s, incident.advice) == (0.0, None)
 

@@ -100,7 +100,7 @@ class Flushes:
             attributes = bad_loss_attributes(bad)
             self._pending.behind_blocks(EventName.RANK_BAD_LOSS, bad.rank.identity, bad.time_ns, attributes)
         if len(drained.events):
-            self._tell_levels(ranks, drained)
+            self._report_levels(ranks, drained)
         offset_ns = self._pending.clock_offset_ns
         see = None
         if self.people is not None:
@@ -140,7 +140,7 @@ class Flushes:
         self._step_at_flush = (step, now_ns)
         return step > before and now_ns - before_ns < (step - before) * to_ns(self._settings.fast_step_s)
 
-    def _tell_levels(self, ranks: Sequence[WatchedRank], drained: Drained) -> None:
+    def _report_levels(self, ranks: Sequence[WatchedRank], drained: Drained) -> None:
         by_slot = {rank.slot: rank for rank in ranks}
         for rank, time_ns, attributes in level_changes(drained, by_slot):
             self._pending.before_blocks(EventName.RANK_LEVEL, rank.identity, time_ns, attributes)

@@ -218,15 +218,15 @@ class PeerHub:
         known = self._followers[connection.instance]
         if connection.silent:
             connection.silent = False
-            self._tell(PeerJoined(node=known.node, offset_ns=connection.clock.told_ns))
+            self._report(PeerJoined(node=known.node, offset_ns=connection.clock.told_ns))
         if kind is PeerFrame.MESSAGE:
             message = unpack_message(body)
             if known.takes(message.number):
-                self._tell(message, len(body))
+                self._report(message, len(body))
         elif kind is PeerFrame.PING:
             mono_ns, _ = unpack_ping(body)
             if connection.clock.compare(self._now_ns() - mono_ns):
-                self._tell(PeerClock(node=known.node, offset_ns=connection.clock.told_ns))
+                self._report(PeerClock(node=known.node, offset_ns=connection.clock.told_ns))
         elif kind is PeerFrame.BYE:
             connection.bye = True
             self._put(connection, pack_frame(PeerFrame.PING, pack_ping(time.monotonic_ns(), known.received)))
@@ -251,7 +251,7 @@ class PeerHub:
         connection.clock.start(self._now_ns() - hello.mono_ns)
         fields = {"node": known.node, "judge": self._node, "received": known.received}
         self._put(connection, pack_frame(PeerFrame.WELCOME, pack_proof(self._secret, "judge", hello.nonce, fields)))
-        self._tell(PeerJoined(node=known.node, offset_ns=connection.clock.told_ns))
+        self._report(PeerJoined(node=known.node, offset_ns=connection.clock.told_ns))
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         with contextlib.suppress(OSError):
@@ -275,7 +275,7 @@ class PeerHub:
                 continue
             if silent_s > SILENT_S and not connection.silent and not connection.bye:
                 connection.silent = True
-                self._tell(PeerLost(node=known.node, why="silent", silent_ns=int(silent_s * 1e9)))
+                self._report(PeerLost(node=known.node, why="silent", silent_ns=int(silent_s * 1e9)))
             self._put(connection, pack_frame(PeerFrame.PING, pack_ping(time.monotonic_ns(), known.received)))
             self._watch(connection)
 
@@ -326,7 +326,7 @@ class PeerHub:
         if connection.instance and not connection.silent:
             silent_ns = int((time.monotonic() - connection.heard) * 1e9)
             why = "left" if connection.bye else "closed"
-            self._tell(PeerLost(node=self._followers[connection.instance].node, why=why, silent_ns=silent_ns))
+            self._report(PeerLost(node=self._followers[connection.instance].node, why=why, silent_ns=silent_ns))
         elif not connection.instance:
             self.strangers += 1
         self._forget(connection)
@@ -337,7 +337,7 @@ class PeerHub:
             self._selector.unregister(connection.socket)
         connection.socket.close()
 
-    def _tell(self, news: HubNews, size: int = 0) -> None:
+    def _report(self, news: HubNews, size: int = 0) -> None:
         with self._lock:
             self._news.append(news)
             self._news_bytes += size

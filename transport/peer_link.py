@@ -158,7 +158,7 @@ class PeerLink:
             if connection is not None:
                 retry_s = FIRST_RETRY_S
                 why = self._converse(*connection)
-                self._tell(JudgeLost(judge=self.judge, why=why))
+                self._report(JudgeLost(judge=self.judge, why=why))
                 self.problem = {"left": "it has ended", "silent": "it went silent"}.get(why, "it closed the connection")
             if self._finishing.is_set():
                 self._done.set()
@@ -208,7 +208,7 @@ class PeerLink:
             self._sent = received
             dropped = self.dropped
         self.judge = judge
-        self._tell(JudgeReached(node=node, judge=judge, dropped=dropped))
+        self._report(JudgeReached(node=node, judge=judge, dropped=dropped))
         return unframer
 
     def _expect(self, connection: socket.socket, unframer: Unframer, kind: PeerFrame) -> bytes:
@@ -280,7 +280,7 @@ class PeerLink:
             with self._lock:
                 self._acknowledge(received)
         elif kind in (PeerFrame.INCIDENT, PeerFrame.REQUEST):
-            self._tell(JudgeSaid(kind=kind, body=body))
+            self._report(JudgeSaid(kind=kind, body=body))
         else:
             raise BrokenPeer(f"a {kind.name} from the judge")
 
@@ -300,6 +300,6 @@ class PeerLink:
         while self._kept and self._kept[0][0] <= received:
             self._bytes -= len(self._kept.popleft()[1])
 
-    def _tell(self, news: LinkNews) -> None:
+    def _report(self, news: LinkNews) -> None:
         with self._lock:
             self._news.append(news)

@@ -186,7 +186,7 @@ class EvidenceDesk:
 
             def read_logs() -> None:
                 for number, log in enumerate(known.logs):
-                    self._tell(answer, f"{base}-{number}.log", "text", read_tail(log))
+                    self._report(answer, f"{base}-{number}.log", "text", read_tail(log))
 
             self._ask(read_logs)
         elif action == "flight_recorder":
@@ -203,7 +203,7 @@ class EvidenceDesk:
             if not raw:
                 self._health.drop("requests_without_answer")
                 return
-            self._ask(lambda: self._tell(answer, name, form, raw))
+            self._ask(lambda: self._report(answer, name, form, raw))
 
     def _ask(self, work: Callable[[], None]) -> None:
         if self._thread is None:
@@ -244,7 +244,7 @@ class EvidenceDesk:
             of_rank, base = replace(answer, identity=known.identity), _base_name(known)
 
             def tell(name: str, content: bytes, *, answer: _Answer = of_rank, base: str = base) -> None:
-                self._tell(answer, f"{base}-{name}.dump.gz", "dump.gz", content)
+                self._report(answer, f"{base}-{name}.dump.gz", "dump.gz", content)
 
             dump = AwaitedDump(pid=known.pid, places=known.dumps, tell=tell)
             self._dumps.add(dump, now_ns)
@@ -257,9 +257,9 @@ class EvidenceDesk:
         found = read_kernel_log(self._settings.kernel_log_s, self._settings.kernel_log)
         text = found.text if found.source else f"# the kernel log cannot be read: {found.problem}\n".encode()
         name = f"{identity.attempt}-node-{identity.node}-kernel.log"
-        self._tell(replace(answer, identity=identity), name, "text", text)
+        self._report(replace(answer, identity=identity), name, "text", text)
 
-    def _tell(self, answer: _Answer, name: str, form: str, raw: bytes) -> None:
+    def _report(self, answer: _Answer, name: str, form: str, raw: bytes) -> None:
         """Hand out a file as it may leave the node, unless that has sent as much as it may by now."""
         name, content = redact(name), pack(raw, form)
         now_ns = time.monotonic_ns()

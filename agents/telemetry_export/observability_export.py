@@ -76,7 +76,7 @@ class ObservabilityExport:
         self, ranks: Sequence[WatchedRank], *, clock_offset_ns: int, now_ns: int, everything: bool = False
     ) -> None:
         """Sends the spans and metrics that are due; everything: all of them, as the last words. now_ns: monotonic."""
-        self._guarded(lambda: self._tell(ranks, clock_offset_ns, now_ns, everything))
+        self._guarded(lambda: self._report(ranks, clock_offset_ns, now_ns, everything))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -85,7 +85,7 @@ class ObservabilityExport:
             self._health.drop("people_failed")
             self._health.report(f"spans and metrics for people failed: {type(error).__name__}: {error}")
 
-    def _tell(self, ranks: Sequence[WatchedRank], clock_offset_ns: int, now_ns: int, everything: bool) -> None:
+    def _report(self, ranks: Sequence[WatchedRank], clock_offset_ns: int, now_ns: int, everything: bool) -> None:
         if everything or now_ns >= self._next_spans_ns or self._spans.is_full:
             self._next_spans_ns = now_ns + to_ns(self._settings.spans_period_s)
             for request in self._spans.take():

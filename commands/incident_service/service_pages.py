@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -14,7 +15,7 @@ from ..support.health_server import Page, PageServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedHealth:
+class FeedHealth(ABC):
     """turned_s: monotonic time of the last turn. trouble None: what is read answers. unreadable: messages or lines."""
 
     turned_s: float
@@ -26,9 +27,9 @@ class FeedHealth:
         """Whether the service cannot do its work, although it reads."""
         return False
 
+    @abstractmethod
     def page(self, good: bool, idle_s: float) -> str:
         """The JSON text of the health page. good: whether all is well; idle_s: seconds since the last turn."""
-        raise NotImplementedError
 
 
 Health = TypeVar("Health", bound=FeedHealth)

@@ -50,8 +50,8 @@ def _rows(view: IncidentView) -> Iterator[tuple[str, str]]:
     yield from _listed("not guilty", view.cleared)
     if view.seen_words:
         yield "seen", view.seen_words
-    if view.confidence_words:
-        yield "confidence", view.confidence_words
+    if view.confidence_text:
+        yield "confidence", view.confidence_text
     if view.people_say:
         yield "people say", view.people_say
 

@@ -163,7 +163,7 @@ class IncidentView:
         return "" if seen is None else f"{seen} of {self.coverage.ranks_expected} ranks"
 
     @property
-    def confidence_words(self) -> str:
+    def confidence_text(self) -> str:
         """The confidence with two digits; "" where it is not told."""
         return "" if self.confidence is None else f"{self.confidence:.2f}"
 

@@ -58,8 +58,8 @@ def _rows(view: IncidentView) -> Iterator[tuple[str, str]]:
     yield from _listed("why", [f"{when(row.time_s)}  {row.shows} ({row.seen_in})" for row in view.why])
     yield from _listed("not guilty", view.cleared)
     yield "advice", f"{view.advice_action}: {view.advice_text}" if view.advice_action else "none given"
-    if view.confidence_words:
-        yield "confidence", view.confidence_words
+    if view.confidence_text:
+        yield "confidence", view.confidence_text
     if view.seen_words:
         yield "seen", view.seen_words
     yield "job", view.job_facts("name", "id", "run", "attempt", "owner") or "unknown"

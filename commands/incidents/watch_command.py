@@ -25,12 +25,12 @@ def watch(source: IncidentSource, *, as_json: bool) -> None:
         told.update(map(_key, before))
         for incident in last.values():
             if incident.state is IncidentState.OPEN:
-                _tell(incident, as_json=as_json)
+                _report(incident, as_json=as_json)
         for incidents in source.follow():
             for incident in incidents:
                 if _key(incident) not in told:
                     told.add(_key(incident))
-                    _tell(incident, as_json=as_json)
+                    _report(incident, as_json=as_json)
     except KeyboardInterrupt:
         return
     if not as_json:
@@ -41,7 +41,7 @@ def _key(incident: IncidentDocument) -> tuple[str, int]:
     return incident.id, incident.revision
 
 
-def _tell(incident: IncidentDocument, *, as_json: bool) -> None:
+def _report(incident: IncidentDocument, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(write_incident(incident), ensure_ascii=False), flush=True)
         return

@@ -142,8 +142,8 @@ def _rows(view: IncidentView) -> Iterator[tuple[str, str]]:
         yield "victims", f"{view.victims.count}: ranks {view.victims.ranks}"
     cost_s = view.cost_gpu_s
     yield "cost", "not known yet" if cost_s is None else f"{cost_s / 3600:.3f} GPU-hours ({cost_s:.0f} GPU-seconds)"
-    if view.confidence_words:
-        yield "confidence", f"{view.confidence_words}: of ten that say 0.9, nine are right"
+    if view.confidence_text:
+        yield "confidence", f"{view.confidence_text}: of ten that say 0.9, nine are right"
     if view.people_say:
         yield "people say", f"{view.people_say} ({when(view.said_s)} UTC)"
 

@@ -93,7 +93,7 @@ class _Service:
                 cluster_nodes=options.respond_cluster_nodes,
             ),
             undo=options.respond_undo,
-            tell=self._tell,
+            tell=self._report,
         )
         self._is_audit_full = False
         self._forgotten_s = 0.0
@@ -175,7 +175,7 @@ class _Service:
         say("ends")
         return 0
 
-    def _tell(self, told: AuditLine) -> None:
+    def _report(self, told: AuditLine) -> None:
         prefix = "dry run: " if told.mode == DRY else ""
         if self._as_json:
             sys.stdout.write(json.dumps(told.written()) + "\n")

@@ -240,7 +240,7 @@ class _Shown:
         self.foreign: dict[str, IncidentDocument] = {}
         self.export = OtlpExport(os.environ)
         self.view, self._node = view, node
-        self._tell_problem()
+        self._report_problem()
 
     def incident(self, incident: Incident) -> None:
         document = read_incident(incident.document)
@@ -265,9 +265,9 @@ class _Shown:
     def close(self) -> None:
         self.view.close()
         self.export.close()
-        self._tell_problem()
+        self._report_problem()
 
-    def _tell_problem(self) -> None:
+    def _report_problem(self) -> None:
         if self.export.problem:
             say(self.export.problem)
 

@@ -81,7 +81,7 @@ class EntityOperator:
                 changed = take_event(state, payload, self._rules)
             else:
                 continue
-            self._tell(changed, state, payload.identity, ctx)
+            self._report(changed, state, payload.identity, ctx)
             self._tell_surroundings(payload, state, record.stamp_ns, ctx)
             if isinstance(payload, Samples):
                 self._tell_watching(state, ctx)
@@ -100,13 +100,13 @@ class EntityOperator:
         over = [c for c in state.conditions.values() if c.until is None and c.lasts_s and now_s >= c.last + c.lasts_s]
         for condition in over:
             condition.until = condition.last + condition.lasts_s
-        self._tell(over, state, Identity(node=ctx.key.partition(":")[2], cluster=self._cluster(ctx)), ctx)
+        self._report(over, state, Identity(node=ctx.key.partition(":")[2], cluster=self._cluster(ctx)), ctx)
         for condition in list(state.conditions.values()):
             if condition.until is not None and now_s >= condition.until + REMEMBERED_S:
                 del state.conditions[condition.key]
         self._save(state, ctx)
 
-    def _tell(self, changed: Iterable[Condition], state: EntityState, identity: Identity, ctx: Context) -> None:
+    def _report(self, changed: Iterable[Condition], state: EntityState, identity: Identity, ctx: Context) -> None:
         if identity.cluster and ctx.state.table("who").get("cluster") != identity.cluster.encode():
             ctx.state.table("who").put("cluster", identity.cluster.encode())
         kind, _, entity = ctx.key.partition(":")

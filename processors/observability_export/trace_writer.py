@@ -155,7 +155,7 @@ class TraceWriter:
             step = self._step_at(job, attempt, suspects, incident.times.onset_s)
         if step is None:
             return None
-        self._tell(job_id, job, incident.id, suspects, attempt, step, now_ns)
+        self._report(job_id, job, incident.id, suspects, attempt, step, now_ns)
         if not suspects or not _is_reached(job.blocks_of(attempt, frozenset()), step):
             return None  # nobody's spans are in such a trace
         trace_id = step_trace_id(job_id, attempt, step)
@@ -245,7 +245,7 @@ class TraceWriter:
             found = newest if found is None else max(found, newest)
         return found
 
-    def _tell(
+    def _report(
         self, job_id: str, job: _Job, incident: str, suspects: Sequence[int], attempt: str, step: int, now_ns: int
     ) -> None:
         settings = self._settings

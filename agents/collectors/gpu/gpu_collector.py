@@ -72,7 +72,7 @@ class GpuCollector:
         """
         out = GpuCollection(now, told=self._told)
         if self._events is not None:
-            self._tell_events(self._events.wait(0.0), out)
+            self._report_events(self._events.wait(0.0), out)
         if self._driver is not None and self._any_lost() and now.mono_ns >= self._next_try_ns:
             # A GPU that was reset answers only those who initialise after that.
             self.close()
@@ -95,7 +95,7 @@ class GpuCollector:
         until = time.monotonic() + timeout_s
         events = self._events.wait(timeout_s) if self._events is not None else []
         out = GpuCollection(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()), told=self._told)
-        self._tell_events(events, out)
+        self._report_events(events, out)
         if self._events is not None and not self._events.is_open:
             # A wait says that some GPU is lost, not which.
             for watched in self._watched.values():
@@ -151,7 +151,7 @@ class GpuCollector:
         self._meet(self._driver, out)
         self._retry_s = min(2 * self._retry_s, _MOST_RETRY_S) if before and self._any_lost() else RETRY_S
         self._next_try_ns = out.now.mono_ns + int(self._retry_s * _NS)
-        self._tell_versions(self._driver, out)
+        self._report_versions(self._driver, out)
         self._listen(out)
         return True
 
@@ -210,7 +210,7 @@ class GpuCollector:
         if self._events.problem:
             out.problem(f"GPU: {self._events.problem}")
 
-    def _tell_events(self, events: Sequence[DriverEvent], out: GpuCollection) -> None:
+    def _report_events(self, events: Sequence[DriverEvent], out: GpuCollection) -> None:
         for event in events:
             attributes: dict[str, Any] = {"code": event.code}
             if event.gpu is not None and is_instance(event.gpu_instance):
@@ -218,7 +218,7 @@ class GpuCollector:
                 attributes["mig"] = event.gpu.mig_uuid(event.gpu_instance, event.compute_instance)
             out.tell_device(event.kind, event.gpu, attributes)
 
-    def _tell_versions(self, driver: Driver, out: GpuCollection) -> None:
+    def _report_versions(self, driver: Driver, out: GpuCollection) -> None:
         now = {"nvidia_driver": driver.version, "nvml": driver.nvml_version}
         for what, version in now.items():
             before = self._versions.get(what)

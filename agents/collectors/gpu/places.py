@@ -46,7 +46,7 @@ class RankPlacer:
             if complete and guess.method == "local_rank":
                 why = "; ".join(filter(None, (guess.why, "the driver knows of no process of it")))
                 guess = replace(guess, certainty=DOUBTFUL, why=why)
-            self._tell_place(rank, guess, {}, out)
+            self._report_place(rank, guess, {}, out)
         self._seen = {(pid, rank.start_ticks) for pid, rank in ranks.items()}
         self._told = {key: value for key, value in self._told.items() if key[:2] in self._seen}
 
@@ -85,10 +85,10 @@ class RankPlacer:
                 more: dict[str, Any] = {"gpu_memory_bytes": memory_bytes} if memory_bytes is not None else {}
                 if guess is not None and guess.certainty == LIKELY:
                     more["expected"] = guess.gpu.uuid == gpu.uuid
-                self._tell_place(rank, place, more, out)
+                self._report_place(rank, place, more, out)
         return named, complete
 
-    def _tell_place(self, rank: RankProcess, place: Placement, more: Mapping[str, Any], out: GpuCollection) -> None:
+    def _report_place(self, rank: RankProcess, place: Placement, more: Mapping[str, Any], out: GpuCollection) -> None:
         """Once per rank and GPU, and again when it is more certain."""
         key = (rank.pid, rank.start_ticks, place.gpu.uuid, place.mig)
         certainty = _CERTAINTIES.index(place.certainty)

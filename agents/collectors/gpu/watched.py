@@ -54,7 +54,7 @@ class WatchedGpu:
                 self._links = Links(self.gpu.handle)
             values, changes = self._links.look()
             out.add(labels_of(self.gpu), values)
-            self._tell_links(changes, out)
+            self._report_links(changes, out)
         except nvml.NVMLError as error:
             if error.value in LOST:
                 self.lose(LOST[error.value], out)
@@ -106,7 +106,7 @@ class WatchedGpu:
         have = {item.number for item in self._fields}
         self._readings = [reading for reading in self._readings if reading.unless_field not in have]
 
-    def _tell_links(self, changes: Sequence[LinkChange], out: GpuCollection) -> None:
+    def _report_links(self, changes: Sequence[LinkChange], out: GpuCollection) -> None:
         for change in changes:
             where: Mapping[str, Any] = {
                 "link": change.link,

@@ -103,18 +103,18 @@ class JobLogEvents:
             chunk = "".join("\n" if OWN.match(line.text) else f"{line.text}\n" for line in batch).encode(
                 "utf-8", "replace"
             )
-            found += self._tell(source, source.stream.feed(chunk), now)
+            found += self._report(source, source.stream.feed(chunk), now)
             if batch[-1].look_back:
                 source.old_lines = source.stream.lines
         for source in self._sources.values():
             patience_ns = CUT_NS if source.stream.is_cut else SILENCE_NS
             if source.stream.is_open and now.mono_ns - source.last_ns >= patience_ns:
-                found += self._tell(source, source.stream.flush(), now)
+                found += self._report(source, source.stream.flush(), now)
         return found + self._end_windows(now)
 
     def flush(self, now: Timestamps) -> list[NodeEvent]:
         """Events of what is still open in any log (an unfinished traceback); called when the agent ends."""
-        return [told for source in self._sources.values() for told in self._tell(source, source.stream.flush(), now)]
+        return [told for source in self._sources.values() for told in self._report(source, source.stream.flush(), now)]
 
     def _source(self, key: tuple[str, int, int], line: JobLogLine) -> _Source:
         source = self._sources.pop(key, None)
@@ -158,7 +158,7 @@ class JobLogEvents:
         return node if _short(node) not in ("", _short(self._node)) else ""
 
     # --- telling ------------------------------------------------------------------------------------------------------
-    def _tell(self, source: _Source, witnesses: Sequence[Witness], now: Timestamps) -> list[NodeEvent]:
+    def _report(self, source: _Source, witnesses: Sequence[Witness], now: Timestamps) -> list[NodeEvent]:
         told: list[NodeEvent] = []
         for witness in witnesses:
             process = self._process_of(source, witness)

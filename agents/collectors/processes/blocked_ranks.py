@@ -64,7 +64,7 @@ class BlockedRanks:
             self._waits[rank.pid] = waits
         else:
             self._waits.pop(rank.pid, None)
-        return self._tell(rank, now)
+        return self._report(rank, now)
 
     def forget(self, pids: set[int]) -> None:
         """Forgets the waits of ranks that are no more. pids: theirs."""
@@ -90,7 +90,7 @@ class BlockedRanks:
                 found.append((child, child))
         return found
 
-    def _tell(self, rank: JobProcess, now: Timestamps) -> list[NodeEvent]:
+    def _report(self, rank: JobProcess, now: Timestamps) -> list[NodeEvent]:
         confirmed = {
             thread: wait for thread, wait in self._waits.get(rank.pid, {}).items() if wait.looks >= self._confirm_looks
         }

@@ -195,8 +195,8 @@ def _rows(view: IncidentView, incident: IncidentDocument) -> Iterator[tuple[str,
         yield "ended", f"{when(view.times.resolved_s)} UTC"
     for row in view.why[:3]:
         yield "why", row.shows
-    if view.confidence_words:
-        yield "confidence", view.confidence_words
+    if view.confidence_text:
+        yield "confidence", view.confidence_text
     if incident.label is not None:
         yield "a person says", "it is wrong" if incident.label.wrong else f"the cause is {incident.label.cause}"
     if view.merged_into:

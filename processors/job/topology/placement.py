@@ -31,7 +31,7 @@ def follow_placement(job: JobState, stamp_ns: int, ctx: Context) -> None:
             job.placement.due_ns = stamp_ns + _wait_ns(job)
             job.unsaved.facts = True
     if 0 < job.placement.due_ns <= stamp_ns:
-        _tell(job, stamp_ns, ctx)
+        _report(job, stamp_ns, ctx)
 
 
 def end_placement(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> None:
@@ -40,7 +40,7 @@ def end_placement(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> 
     Emits nothing for an attempt of which nothing was emitted before.
     """
     if job.placement.due_ns:
-        _tell(job, stamp_ns, ctx)
+        _report(job, stamp_ns, ctx)
     told = job.placement.told
     if told is not None and told.end is None:
         _emit(job, replace(told, end=max(seconds(ended_ns), told.begin)), stamp_ns, ctx)
@@ -58,7 +58,7 @@ def _wait_ns(job: JobState) -> int:
     return min(SETTLES_NS << job.placement.times_told, LONGEST_WAIT_NS) if is_same else SETTLES_NS
 
 
-def _tell(job: JobState, stamp_ns: int, ctx: Context) -> None:
+def _report(job: JobState, stamp_ns: int, ctx: Context) -> None:
     job.placement.due_ns = 0
     job.unsaved.facts = True
     by_node: dict[str, list[int]] = {}

@@ -229,6 +229,14 @@ outside: setup ## logs, loops and sound jobs of other people, k of n (RESULTS=DI
 house: setup ## circles, arrows, sizes, types, names, docstrings: what a program can count of the code's form, k of n (PLACES=all: where)
 	@$(BIN)/python -m tests.house $(if $(PLACES),--places "$(PLACES)")
 
+.PHONY: attacks
+attacks: setup ## attacks of users, peers and texts on the real agent, judge and services: which held (root; ONLY=A1,C4)
+	@$(BIN)/python -m tests.attacks $(if $(ONLY),--only $(ONLY))
+
+.PHONY: attacks-long
+attacks-long: setup ## the same with those that take minutes: floods, a noisy owner, strace of the agent, fuzz (root)
+	@$(BIN)/python -m tests.attacks --long
+
 .PHONY: same-incidents
 same-incidents: setup ## simulated runs and captures of real ones judged again: the same incidents as the golden lines? (RESULTS=DIR of make outside)
 	@$(BIN)/python -m tests.same_incidents --texts build/other-sentences.txt $(if $(RESULTS),--runs $(RESULTS))

@@ -1,0 +1,91 @@
+"""Processes of users who have no rights, and control groups with a memory limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+#: Two users of a node, and the one whose files nobody may read.
+EVE, QUINN = 12001, 12002
+
+
+def fork_as(uid: int, act: Callable[[], None]) -> int:
+    """The pid of a child with that user's rights and no groups, which acts and ends. A fork, since the interpreter may
+    lie where other users cannot start it: what `act` imports must be imported before."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        os.setsid()
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        act()
+        status = 0
+    except BaseException:
+        traceback.print_exc(file=sys.stderr)
+    finally:
+        os._exit(status)
+
+
+def run_as(uid: int, act: Callable[[], None]) -> None:
+    """Raises ChildProcessError where it did not end well."""
+    _, status = os.waitpid(fork_as(uid, act), 0)
+    if status:
+        raise ChildProcessError(f"what user {uid} did ended with status {status}: its traceback is on stderr")
+
+
+@contextlib.contextmanager
+def living_as(uid: int, act: Callable[[], None]) -> Iterator[int]:
+    """A child of that user that has acted, and lives (holding its locks and descriptors) until the end of the block."""
+    reader, writer = os.pipe()
+
+    def act_and_stay() -> None:
+        os.close(reader)
+        act()
+        os.write(writer, b"1")
+        os.close(writer)
+        while True:
+            signal.pause()
+
+    pid = fork_as(uid, act_and_stay)
+    os.close(writer)
+    try:
+        if os.read(reader, 1) != b"1":
+            raise ChildProcessError(f"what user {uid} did has failed: its traceback is on stderr")
+        yield pid
+    finally:
+        os.close(reader)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
+def memory_limited(name: str, limit_bytes: int) -> Iterator[Callable[[int], None]]:
+    """A control group of the kernel with a memory limit (version 1 or 2), and what puts a process into it.
+
+    Raises OSError where this machine has no such controller.
+    """
+    old = Path("/sys/fs/cgroup/memory")
+    folder = (old if old.is_dir() else Path("/sys/fs/cgroup")) / f"whichrank-attack-{name}-{os.getpid()}"
+    folder.mkdir()
+    try:
+        (folder / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")).write_text(str(limit_bytes))
+        yield lambda pid: (folder / "cgroup.procs").write_text(str(pid)) and None
+    finally:
+        with contextlib.suppress(OSError):
+            for pid in (folder / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+                break
+            signal.sigtimedwait([], 0.1)

@@ -177,12 +177,12 @@ def test_notes_groups_and_identity(ring: Ring, watch_all: Callable[..., AllOf], 
     for number, text in enumerate(TEXTS[:60]):
         ring.define_group(number, text)
         ring.writer.end_step(0.5, None, 0)
-        watched.run_for(0.1)  # of the 64 places of its ring none is lost
+        watched.run_for(0.03)  # of the 64 places of its ring none is lost
     watched.run_until(lambda: len(watched.events(EventName.GROUP_DEFINED)) == 60)
     for text in TEXTS[60:]:  # an agent remembers so many of a rank
         ring.note(text)
         ring.writer.set_level(Level.STATUS, 0)
-        watched.run_for(0.12)
+        watched.run_for(0.04)
         ring.writer.set_level(Level.EVENTS, 0)
     watched.run_until(lambda: watched.blocks(EventName.BLOCK_COLLECTIVES))
     watched.agent.close()

@@ -130,7 +130,7 @@ def running(grafana: SmallGrafana) -> Iterator[SmallGrafana]:
         def log_message(self, format: str, *args: Any) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     grafana.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:

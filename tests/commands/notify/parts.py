@@ -90,7 +90,7 @@ class Api:
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.port = int(self._server.server_address[1])
         self.url = f"http://127.0.0.1:{self.port}{self.path}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def answer(self, path: str, told: Any, headers: Any, body: bytes) -> Status:
         raise NotImplementedError

@@ -36,6 +36,8 @@ CHECK_TESTS := $(addprefix tests/,diagnosis golden house processors same_inciden
 CLOCK_TESTS := tests/clock
 # Everything that ends up in the optional C modules, and what names the entry points.
 PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) $(wildcard diagnosis/*.c) __init__.py
+# Some of them wait for a moment, so that more run than there are cores.
+CHECK_WORKERS := $(shell echo $$(($$(nproc 2>/dev/null || echo 2) * 3 / 2)))
 # So many of the slowest tests are told.
 DURATIONS ?= 15
 # Two cores are shared by up to six ranks: one thread each.
@@ -121,7 +123,7 @@ SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: check
 check: lint ## lint, types, and all tests that need no clock, no job (real or simulated) and no service: minutes
-	@$(BIN)/python -m pytest $(CHECK_TESTS) $(addprefix --ignore=,$(JOB_TESTS)) -n auto --dist loadfile --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest $(CHECK_TESTS) $(addprefix --ignore=,$(JOB_TESTS)) -n $(CHECK_WORKERS) --dist loadfile --durations=$(DURATIONS)
 
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch

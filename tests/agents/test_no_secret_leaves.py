@@ -479,8 +479,8 @@ def test_any_text_is_looked_at_in_bounded_time() -> None:
         "\ue000",
         "é",
     ]
-    for draw in range(12):
-        few = chance.sample(parts, 1 + draw % 4) if draw < 8 else parts
+    for draw in range(6):
+        few = chance.sample(parts, 1 + draw) if draw < 4 else parts
         text = "".join(chance.choice(few) for _ in range(400_000))[: 1 << 20].ljust(1 << 20, few[0][0])
         begin_s = time.thread_time()
         left = redact(text)

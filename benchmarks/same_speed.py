@@ -33,7 +33,7 @@ MOST_RATIO = 1.05
 PAIRS = 15
 #: Of the capture: a straggler among 256 ranks, told and over.
 SIMULATED = ("--scenario", "slow_gpu", "--ranks", "256", "--seed", "11", "--minutes", "3")
-STEPS = 4000
+STEPS = 1500
 TRAIN = f"""
 import resource, sys, time
 import torch
@@ -74,7 +74,9 @@ class Tree:
     path: Path
 
     def environ(self) -> Mapping[str, str]:
-        return {**os.environ, "PYTHONPATH": str(self.path), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+        own = {"PYTHONPATH": str(self.path), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        return {**os.environ, **rank, **own}
 
 
 def main() -> int:
@@ -157,6 +159,8 @@ def _program(tree: Tree, words: list[str], folder: Path) -> float:
     )
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{tree.name}: whichrank {words[0]} ended with {done.returncode}: {done.stderr[-500:]}")
+    if words[0] == "run" and "no rank was seen" in done.stderr:
+        raise RuntimeError(f"{tree.name}: nothing was recorded, so nothing is measured: {done.stderr[-500:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

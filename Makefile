@@ -127,7 +127,7 @@ check: lint ## lint, types, and all tests that need no clock, no job (real or si
 
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
-	@$(BIN)/python -m pytest $(CHECK_TESTS) $(JOB_TESTS) -n auto --dist loadfile --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest $(CHECK_TESTS) $(JOB_TESTS) -n $(CHECK_WORKERS) --dist loadfile --durations=$(DURATIONS)
 	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(CHECK_TESTS) $(JOB_TESTS) $(CLOCK_TESTS) tests/stack tests/compose tests/installed) \
 	  -n auto --dist loadfile --durations=$(DURATIONS)
 	@$(BIN)/python -m pytest $(CLOCK_TESTS) --durations=$(DURATIONS)

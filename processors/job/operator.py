@@ -123,13 +123,15 @@ class JobOperator:
             if isinstance(payload, Block):
                 for job in worlds.of(payload):
                     self._take_block(job, payload, record.stamp_ns, ctx)
-                    tell_dropped(job, record.stamp_ns, ctx)
+                    if job.dropped_rows:
+                        tell_dropped(job, record.stamp_ns, ctx)
                     if job.placement.changed or job.placement.due_ns:
                         follow_placement(job, record.stamp_ns, ctx)
             elif isinstance(payload, Event):
                 for job in worlds.of(payload):
                     self._take_event(job, payload, record.stamp_ns, ctx)
-                    tell_dropped(job, record.stamp_ns, ctx)
+                    if job.dropped_rows:
+                        tell_dropped(job, record.stamp_ns, ctx)
                     if job.placement.changed or job.placement.due_ns:
                         follow_placement(job, record.stamp_ns, ctx)
         self._save(worlds, ctx)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from ....telemetry.records import Block, Event, Record
 from ....telemetry.topics import TOPIC_FINDINGS
 from ...doubts import NO_SUCH_RANK, Doubt, doubt_findings
@@ -29,25 +31,27 @@ def most_ranks(job: JobState) -> int:
 def within_bounds(job: JobState, block: Block) -> Block:
     """The block without rows of ranks that do not count."""
     ranks = block.rows["rank"]
-    most = most_ranks(job)
-    if not ranks.size or int(ranks.max()) < most:
+    if not ranks.size or np.maximum.reduce(ranks) < ALWAYS_RANKS:  # asked of every block
         return block
+    most = most_ranks(job)
     kept = pick(block.rows, ranks < most)
+    if kept.size == ranks.size:
+        return block
     job.dropped_rows += ranks.size - kept.size
     return replace(block, rows=kept)
 
 
 def is_within_bounds(job: JobState, event: Event) -> bool:
     """Whether the event is of a rank that counts, or of none."""
-    if event.identity.rank < most_ranks(job):
+    if event.identity.rank < ALWAYS_RANKS or event.identity.rank < most_ranks(job):
         return True
     job.dropped_rows += 1
     return False
 
 
 def tell_dropped(job: JobState, now: int, ctx: Context) -> None:
-    """Tells once, as a telemetry incident, that something of the job did not count."""
-    if job.told_dropped or not job.dropped_rows:
+    """Tells once, as a telemetry incident, that something of the job did not count; to be called when it was so."""
+    if job.told_dropped:
         return
     job.told_dropped = job.dropped_rows
     words = f"job {job.job} tells of ranks from {most_ranks(job)} on, with {len(job.ranks)} heard; they do not count"

@@ -76,6 +76,14 @@ class Context(Protocol):
     def clear_timer(self, name: str) -> None:
         """Clears the timer ``name`` of this key; does nothing where it is not set."""
 
+    def attempt(self, act: Callable[[], None], about: Record | str) -> bool:
+        """Calls ``act``. Where it raises, all that it has changed and emitted here is taken back, and False returned.
+
+        Then working copies have to be made anew, and the runner tells of it. about: the record, or the name of what is
+        to be done; where that has failed twice, ``act`` is not called for an hour, and False returned. Not nested.
+        """
+        ...
+
 
 class Operator(Protocol):
     """One instance serves all keys; everything that outlives a call is in ``ctx.state``, or is rebuilt from it."""
@@ -84,11 +92,22 @@ class Operator(Protocol):
     def name(self) -> str:
         """The name under which its state is kept: never changed."""
 
+    @property
+    def contains_itself(self) -> bool:
+        """True: a key is too much to be set aside, and whatever can fail is done by ``ctx.attempt``."""
+
     def process(self, records: Sequence[Record], ctx: Context) -> None:
-        """Processes records of one key, in the order of the bus. Never blocks; what it raises ends the runner."""
+        """Processes records of one key, in the order of the bus. Never blocks.
+
+        What it raises sets the key's state aside with the message that did it; all else goes on
+        (``runner_containment``).
+        """
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Called when a timer of this key is due; ``ctx.now`` is its time or later."""
+
+    def let_go(self, key: str) -> None:
+        """Forgets working copies of the key: its rows were taken back, or set aside."""
 
     def key_of(self, record: Record) -> str | None:
         """The key this operator files the record under; None if it has no use for it.

@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
-from ..telemetry.otlp import decode_logs, encode_payloads
-from ..telemetry.records import Block, Broken, Event, Finding, Identity, Payload, Record, Samples
+from ..telemetry.records import Broken, Event, Payload, Record
 from ..telemetry.topics import KEY_OF_PEOPLE
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import (
@@ -30,15 +29,14 @@ from ..transport.bus import (
 from .commit_pace import CommitPace
 from .operator import Operator, Timer
 from .runner_clockwork import BEAT_NS, SILENT_BEATS, Clockwork
-from .runner_context import RunnerContext, destination_of
 from .runner_decode import MessageDecoder
 from .runner_delivery import OUTPUT_TOPICS, READ_LIMIT, Delivery
+from .runner_dispatch import Dispatcher
 from .runner_letters import dead_letter
 from .runner_state import RunnerState
 
 _log = logging.getLogger(__name__)
 
-MAX_CONTEXTS = 4096
 INPUT_TOPICS = frozenset({TOPIC_BLOCKS})
 #: A longer step between two stamps means that nobody kept time: neither input nor a caught-up runner.
 GAP_NS = (SILENT_BEATS + 1) * BEAT_NS
@@ -74,7 +72,7 @@ class EmbeddedRunner:
         state_path: None keeps the state in memory only.
         on_output: gets each finding, incident, request and unreadable record after the commit that explains it; after a
             crash possibly again (see ``runner_outputs.OncePerRevision``). What it raises comes out of ``drain``.
-        on_input: sees each record before the operators do, after a crash possibly again. It must not raise.
+        on_input: sees each record before the operators do, after a crash possibly again. What it raises is counted.
         pace: of commits, where not as usual.
         live: append ticks, outputs and marks to the bus; False for a replay, which only reads. See also ``lead`` and
             ``follow``.
@@ -83,9 +81,6 @@ class EmbeddedRunner:
         Raises OSError if another process uses the state file.
         """
         self._bus = bus
-        self._operators = tuple(operators)
-        self._key_of = tuple(operator.key_of for operator in self._operators)
-        self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
         self._on_input = on_input
         self._mode = Mode.LIVE if live else Mode.REPLAY
         self._keeps_time = live
@@ -98,14 +93,16 @@ class EmbeddedRunner:
             # The disk refused the end of the capture, but not the state: those messages were processed, and their
             # positions are given out again.
             self._state.position.after = bus.last_position
-        self._contexts: dict[tuple[int, str], RunnerContext] = {}
         self._delivery = Delivery(bus, self._state, on_output)
+        self._dispatcher = Dispatcher(self._state, self._delivery, operators, self._report)
         if live:
             self._delivery.begin()
         self._uncommitted = False
         self._clockwork = Clockwork(bus, self._state, self._delivery, self._report)
         #: Records that could not be read.
         self.broken = 0
+        #: Records that ``on_input`` has raised at.
+        self.failed_inputs = 0
         #: Messages and records processed in this process.
         self.messages = self.records = 0
 
@@ -128,6 +125,16 @@ class EmbeddedRunner:
     def failed_commits(self) -> int:
         """How many commits the disk refused; what they held is written later."""
         return self._state.failed_commits
+
+    @property
+    def contained(self) -> int:
+        """How often an operator has raised in this process: each time a key, or a part of one, was contained."""
+        return self._dispatcher.containment.failures
+
+    @property
+    def muted(self) -> int:
+        """How many records were dropped in this process, as their key had failed again."""
+        return self._dispatcher.containment.dropped
 
     @property
     def mode(self) -> Mode:
@@ -180,20 +187,20 @@ class EmbeddedRunner:
 
     def timers(self) -> tuple[int, int | None]:
         """How many timers are set, and when the first is due (Unix ns), None without any."""
-        return self._state.timer_count, self._state.next_due_ns()
+        return len(self._state.timers), self._state.timers.next_due_ns()
 
     def seed(self, records: Sequence[Record]) -> None:
         """Gives operators what an earlier life has published, before anything is read."""
-        self._dispatch(0, [(-1, record) for record in records])
+        self._dispatcher.message = None
+        self._dispatcher.dispatch(0, [(-1, record) for record in records])
         self._uncommitted = True
 
     def drain(self, reads: int | None = None) -> int:
         """Processes all that lies on the bus, then keeps time if live, and commits if due. The number of messages
         processed.
 
-        reads: at most so many reads of the bus, for a caller that has something else to do as well. Raises what an
-        operator, ``on_output`` or the bus raises; after an operator's exception the runner must not be used further
-        (its state file is as of the last commit).
+        reads: at most so many reads of the bus, for a caller that has something else to do as well. Raises what
+        ``on_output`` or the bus raises; what an operator raises is contained (``runner_dispatch``).
         """
         processed = self._read_all(reads)
         if self._keeps_time and self._bus.caught_up() and self._clockwork.keep_time():
@@ -240,7 +247,7 @@ class EmbeddedRunner:
             self._process_finding(message)
         elif topic in self._input_topics:
             self._advance_time(message.stamp_ns)
-            payloads = self._decoder.decode(topic, message.value)
+            payloads = self._decode(message)
             if payloads:  # copies for people, our own incidents among them, do not say that agents are heard
                 position.input_ns, position.beats, position.silent = position.now_ns, 0, False
             self._route(message, payloads)
@@ -253,15 +260,22 @@ class EmbeddedRunner:
         """What people say there is input; what operators have concluded there is our own."""
         if message.key == KEY_OF_PEOPLE:
             self._advance_time(message.stamp_ns)
-            self._route(message, decode_logs(TOPIC_FINDINGS, message.value))
+            self._route(message, self._decode(message))
         else:
             self._delivery.find(message)
 
+    def _decode(self, message: Message) -> Sequence[Payload]:
+        try:
+            return self._decoder.decode(message.topic, message.value)
+        except Exception as error:  # whatever bytes make a decoder do, MemoryError included, ends one message
+            reason = f"decoding failed: {type(error).__name__}: {error}"[:300]
+            return [Broken(topic=message.topic, reason=reason, value=message.value)]
+
     def _process_mark(self, message: Message) -> None:
         if (until := message.headers.get(HEADER_PUBLISHED)) is not None:
-            self._delivery.forget_published(int(until))
+            self._delivery.forget_published(int(until) if until.isdigit() else 0)
             return
-        payloads = decode_logs(TOPIC_CLOCK, message.value)
+        payloads = self._decode(message)
         silent = any(isinstance(p, Event) and p.name is EventName.INPUT_SILENT for p in payloads)
         self._advance_time(message.stamp_ns)
         position = self._state.position
@@ -276,16 +290,11 @@ class EmbeddedRunner:
         """Fire what is due before a message stamped ``stamp_ns``; then it is that time."""
         state, position = self._state, self._state.position
         if position.now_ns and (position.silent or stamp_ns - position.now_ns > GAP_NS):
-            state.restart_timers(stamp_ns)
-        while (due_ns := state.next_due_ns()) is not None and due_ns <= stamp_ns:
-            due_ns, key, name, operator = state.pop_timer()
+            state.timers.restart(stamp_ns)
+        while (due_ns := state.timers.next_due_ns()) is not None and due_ns <= stamp_ns:
+            due_ns, key, name, operator = state.timers.pop()
             position.now_ns = max(position.now_ns, due_ns)
-            index = self._index_of.get(operator)
-            if index is None:  # an operator of another release
-                continue
-            context = self._context(index, key)
-            self._operators[index].on_timer(Timer(name, due_ns), context)
-            self._dispatch(index + 1, [(index, record) for record in self._take_emitted(context)])
+            self._dispatcher.fire(operator, key, Timer(name, due_ns))
         position.now_ns = max(position.now_ns, stamp_ns)
 
     def _route(self, message: Message, payloads: Sequence[Payload]) -> None:
@@ -297,11 +306,21 @@ class EmbeddedRunner:
             if isinstance(payload, Event) and payload.identity.cluster:
                 self._state.position.cluster = payload.identity.cluster
             record = Record(topic=message.topic, key=message.key, stamp_ns=self.now_ns, payload=payload)
-            if self._on_input is not None:
-                self._on_input(record)
+            self._show_input(record)
             records.append((-1, record))
         self.records += len(records)
-        self._dispatch(0, records)
+        self._dispatcher.message = message
+        self._dispatcher.dispatch(0, records)
+
+    def _show_input(self, record: Record) -> None:
+        if self._on_input is None:
+            return
+        try:
+            self._on_input(record)
+        except Exception as error:  # it only looks on: a record that it cannot take must not keep it from the operators
+            self.failed_inputs += 1
+            if self.failed_inputs == 1:
+                self._report(f"{record.topic}: what looks on at the input failed: {type(error).__name__}: {error}")
 
     def _set_aside(self, message: Message, broken: Broken) -> None:
         self.broken += 1
@@ -311,67 +330,6 @@ class EmbeddedRunner:
         self._delivery.add(
             Record(topic=TOPIC_DLQ, key=message.key, stamp_ns=self.now_ns, payload=kept), kept.value, headers
         )
-
-    # --- operators ---
-    def _dispatch(self, first: int, records: Sequence[tuple[int, Record]]) -> None:
-        """Give records to the operators from ``first`` on, each with the index of its emitter (-1: the bus)."""
-        pending: list[dict[str, list[Record]]] = [{} for _ in self._operators]
-        known: Identity | None = None
-        batches: list[list[Record]] = []
-        for emitter, record in records:
-            payload = record.payload
-            if isinstance(payload, Block) and payload.identity is known:  # a message's blocks go the same way
-                for batch in batches:
-                    batch.append(record)
-                continue
-            batches = self._place(emitter, record, first, pending)
-            known = payload.identity if isinstance(payload, Block) else None
-        for index in range(first, len(self._operators)):
-            for key, batch in pending[index].items():
-                context = self._context(index, key)
-                self._operators[index].process(batch, context)
-                for record in self._take_emitted(context):
-                    self._place(index, record, index + 1, pending)
-
-    def _place(
-        self, emitter: int, record: Record, first: int, pending: list[dict[str, list[Record]]]
-    ) -> list[list[Record]]:
-        """Put a record into the batch of each operator that wants it, and give these; an emitted one also into the
-        outbox."""
-        batches: list[list[Record]] = []
-        if emitter >= 0:
-            record = self._emit(record)
-            if not isinstance(record.payload, Finding):
-                return batches
-        for index in range(first, len(self._key_of)):
-            key = self._key_of[index](record)
-            if key is not None:
-                batch = pending[index].setdefault(key, [])
-                batch.append(record)
-                batches.append(batch)
-        return batches
-
-    def _context(self, index: int, key: str) -> RunnerContext:
-        context = self._contexts.get((index, key))
-        if context is None:
-            if len(self._contexts) >= MAX_CONTEXTS:  # jobs come and go; nothing is kept in here between two calls
-                self._contexts.clear()
-            context = self._contexts[(index, key)] = RunnerContext(self._state, self._operators[index].name, key)
-        context.now_ns = self._state.position.now_ns
-        return context
-
-    def _take_emitted(self, context: RunnerContext) -> list[Record]:
-        emitted, context.emitted = context.emitted, []
-        return emitted
-
-    def _emit(self, record: Record) -> Record:
-        payload = record.payload
-        if isinstance(payload, Broken | Samples):
-            raise TypeError(f"an operator emitted {type(payload).__name__}")
-        topic, key = destination_of(record)
-        record = Record(topic=topic, key=key, stamp_ns=self._state.position.now_ns, payload=payload)
-        self._delivery.add(record, encode_payloads([payload]))
-        return record
 
     # --- output ---
     def _has_news(self) -> bool:

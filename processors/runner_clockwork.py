@@ -34,7 +34,7 @@ class Clockwork:
         if not position.now_ns or position.silent or not self._delivery.has_caught_up() or self._awaits_mark():
             return False
         now_ns = self._bus.now_ns()
-        due_ns = self._state.next_due_ns()
+        due_ns = self._state.timers.next_due_ns()
         if position.beats >= SILENT_BEATS and now_ns - position.input_ns >= SILENT_BEATS * BEAT_NS:
             if now_ns - position.now_ns < BEAT_NS:
                 return False

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from ..telemetry.records import Event, Finding, Incident, Record
+from collections.abc import Callable
+
+from ..telemetry.otlp import encode_payloads
+from ..telemetry.records import Broken, Event, Finding, Incident, Record, Samples
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_REQUESTS
-from .runner_state import KeyTables, RunnerState
+from .runner_containment import Containment, Failure, failure_of, part_of
+from .runner_state import RunnerState
+from .runner_tables import KeyTables
 
 
 class RunnerContext:
-    """``Context`` of one operator and key."""
+    """``Context`` of one operator and key. failures: of ``attempt``, until the runner takes them."""
 
-    __slots__ = ("_key", "_operator", "_runner_state", "_tables", "emitted", "now_ns")
+    __slots__ = ("_containment", "_key", "_operator", "_runner_state", "_tables", "emitted", "failures", "now_ns")
 
-    def __init__(self, runner_state: RunnerState, operator: str, key: str) -> None:
+    def __init__(self, runner_state: RunnerState, containment: Containment, operator: str, key: str) -> None:
         self._runner_state = runner_state
+        self._containment = containment
         self._operator = operator
         self._key = key
-        self._tables = KeyTables(runner_state, operator, key)
+        self._tables = KeyTables(runner_state.open_table, operator, key)
         self.now_ns = 0
-        self.emitted: list[Record] = []
+        #: Each with its bytes.
+        self.emitted: list[tuple[Record, bytes]] = []
+        self.failures: list[Failure] = []
 
     @property
     def key(self) -> str:
@@ -37,18 +45,45 @@ class RunnerContext:
         return self._tables
 
     def emit(self, record: Record) -> None:
-        """Adds a record to ``emitted``, which the runner takes after this call of the operator."""
-        self.emitted.append(record)
+        """Adds a record to ``emitted``, which the runner takes after this call of the operator.
+
+        Raises what encoding it raises, and TypeError for what no operator emits.
+        """
+        payload = record.payload
+        if isinstance(payload, Broken | Samples):
+            raise TypeError(f"an operator emitted {type(payload).__name__}")
+        topic, key = destination_of(record)
+        record = Record(topic=topic, key=key, stamp_ns=self.now_ns, payload=payload)
+        key.encode()  # what no broker and no file can hold is refused here, where it can still be contained
+        self.emitted.append((record, encode_payloads([payload])))
 
     def set_timer(self, name: str, at_ns: int) -> None:
         """Sets or moves the timer ``name`` to ``at_ns`` (Unix), or just after ``now`` where that is past."""
         # Never due in the past: a timer that sets itself again makes time advance.
         due_ns = max(at_ns, self.now_ns + 1)
-        self._runner_state.set_timer(self._operator, self._key, name, due_ns, self.now_ns)
+        self._runner_state.timers.set(self._operator, self._key, name, due_ns, self.now_ns)
 
     def clear_timer(self, name: str) -> None:
         """Clears the timer ``name``; does nothing where it is not set."""
-        self._runner_state.clear_timer(self._operator, self._key, name)
+        self._runner_state.timers.clear(self._operator, self._key, name)
+
+    def attempt(self, act: Callable[[], None], about: Record | str) -> bool:
+        """Calls ``act``; takes back what it did where it raises (``Context.attempt``)."""
+        part = part_of(about)
+        if self._containment.is_muted(self._operator, self._key, part, self.now_ns):
+            self._containment.dropped += 1
+            return False
+        emitted, state = len(self.emitted), self._runner_state
+        state.begin_trial()
+        try:
+            act()
+            state.end_trial(keep=True)
+        except Exception as error:  # whatever it is, it concerns this part alone
+            state.end_trial(keep=False)
+            del self.emitted[emitted:]
+            self.failures.append(failure_of(self._operator, self._key, part, error))
+            return False
+        return True
 
 
 def destination_of(record: Record) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from ..diagnosis.crosswalk.hosts import scraped_host_labels, with_scraped_host
 from ..diagnosis.crosswalk.rules import rule_for
 from ..diagnosis.crosswalk.translate import crosswalk
+from ..telemetry.carried import is_carried, why_not
 from ..telemetry.metric_layouts import Layouts
 from ..telemetry.otlp import decode_logs
 from ..telemetry.otlp_metrics import decode_metrics
@@ -24,9 +25,7 @@ _MANY_CLUSTERS = 2
 
 
 class MessageDecoder:
-    """Decodes messages of the bus. metrics: names of ours that are wanted. report: takes one line for people. Never
-    raises.
-    """
+    """Decodes messages of the bus. metrics: names of ours that are wanted. report: takes one line for people."""
 
     def __init__(self, metrics: Collection[str], report: Callable[[str], None] | None = None) -> None:
         self._metrics = frozenset(metrics)
@@ -39,27 +38,40 @@ class MessageDecoder:
         self._clusters: set[str] = set()
 
     def decode(self, topic: str, value: bytes) -> Sequence[Payload]:
-        """The payloads of a message: logs and blocks, or of metrics those that are wanted, in our words.
+        """The payloads of a message: what its topic carries (``telemetry.carried``), of metrics those that are wanted,
+        in our words.
 
         Copies for people are left out: the operators have what they were copied from. Learns the names of nodes.
         """
         if topic != TOPIC_METRICS:
-            payloads = decode_logs(topic, value, with_copies=False)
-            known: Identity | None = None
-            for payload in payloads:
-                if isinstance(payload, Block):
-                    if payload.identity is not known:  # those of a message are of one node
-                        known = payload.identity
-                        self._learn(payload)
-                elif isinstance(payload, Event):
-                    self._learn(payload)
-            return payloads
+            return self._told_on(topic, value, decode_logs(topic, value, with_copies=False))
         if not self._metrics:
             return []
         found: list[Payload] = []
         for samples in decode_metrics(topic, value, self._is_wanted, self._layouts):
             found += [samples] if isinstance(samples, Broken) else self._in_our_words(samples)
         return found
+
+    def _told_on(self, topic: str, value: bytes, payloads: list[Payload]) -> list[Payload]:
+        """Payloads that this topic carries; all others are one broken record."""
+        known: Identity | None = None
+        kept: list[Payload] = []
+        foreign: list[Payload] = []
+        for payload in payloads:
+            kept.append(payload)
+            if isinstance(payload, Block) and payload.identity is known:  # those of a message are of one node
+                continue
+            if not isinstance(payload, Broken) and not is_carried(topic, payload):
+                foreign.append(kept.pop())
+            elif isinstance(payload, Block):
+                known = payload.identity
+                self._learn(payload)
+            elif isinstance(payload, Event):
+                self._learn(payload)
+        if not foreign:
+            return payloads
+        more = f", and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        return [*kept, Broken(topic=topic, reason=f"{why_not(topic, foreign[0])}{more}", value=value)]
 
     def _learn(self, payload: Event | Block) -> None:
         node = payload.identity.node

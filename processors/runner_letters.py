@@ -14,10 +14,10 @@ from ..transport.bus import Message
 LETTER_BYTES = 900_000
 
 
-def dead_letter(message: Message, broken: Broken) -> tuple[Broken, str]:
+def dead_letter(message: Message, broken: Broken, traceback: str = "") -> tuple[Broken, str]:
     """What is kept of a record that cannot be read, cut to LETTER_BYTES, and its headers as JSON of texts.
 
-    message: in which the record came.
+    message: in which the record came. traceback: of the operator that failed on it.
     """
     partition, offset = message.place or (0, message.position)
     headers = {
@@ -27,6 +27,8 @@ def dead_letter(message: Message, broken: Broken) -> tuple[Broken, str]:
         names.DLQ_OFFSET: str(offset),
         names.DLQ_STAMP_NS: str(message.stamp_ns),
     }
+    if traceback:
+        headers[names.DLQ_TRACEBACK] = traceback
     if len(broken.value) > LETTER_BYTES:
         headers[names.DLQ_BYTES] = str(len(broken.value))
         broken = replace(broken, value=broken.value[:LETTER_BYTES])

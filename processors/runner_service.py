@@ -62,6 +62,9 @@ class ServiceHealth:
     rows: int
     timers: int
     timers_late_s: float
+    #: How often an operator failed on a record, and how many records were dropped after it had failed again.
+    contained: int = 0
+    muted: int = 0
 
 
 class Service:
@@ -100,7 +103,7 @@ class Service:
     def turn(self) -> float:
         """Processes what has come and keeps the role. Returns for how long the caller may sleep, in seconds.
 
-        Raises what an operator raises: then the process must end, and its state is as of the last commit.
+        What an operator raises is contained by the runner; what else is raised ends the process.
         """
         try:
             processed = self._runner.drain(READS_PER_TURN)
@@ -144,6 +147,8 @@ class Service:
             missed=self._log.missed,
             too_large=self._log.too_large,
             failed_commits=self._runner.failed_commits,
+            contained=self._runner.contained,
+            muted=self._runner.muted,
             rows=self._runner.state_rows,
             timers=timers,
             timers_late_s=max(0, self._log.now_ns() - due_ns) / 1e9 if due_ns is not None else 0.0,

@@ -7,18 +7,19 @@ is tried again. Runs in the runner's thread; one process per file (SQLite's excl
 
 from __future__ import annotations
 
-import heapq
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .runner_aside import ASIDE_SCHEMA, KEPT_ASIDE, SetAside, write_aside
+from .runner_tables import Changes, KeyRows, RowTable, all_made, made, made_or_why_not
+from .runner_timers import TimerTable
 from .state_file import APPLICATION_ID, set_aside, what_is_wrong
 from .state_versions import SCHEMA_VERSION, bring_up, give_rowids
 
 RETRY_S = 10.0
-_LAST_NS = (1 << 63) - 1
 
 _SCHEMA = (
     # With rowid: without it SQLite unpacks whole values to compare keys, and a row of a large job has 50 MB.
@@ -57,77 +58,6 @@ class OutboxEntry:
     after: int  # input position at which it was emitted: on the bus it can only lie beyond
 
 
-#: What is written, or what makes it when it is needed (``Table.put_later``).
-RowValue = bytes | Callable[[], bytes]
-
-
-class RowTable:
-    """``Table`` of one operator and key."""
-
-    __slots__ = ("_dirty", "_operator", "_prefix", "_rows")
-
-    def __init__(self, prefix: tuple[str, str, str], rows: dict[str, RowValue], dirty: set[tuple[str, str, str, str]]):
-        self._prefix = prefix
-        self._rows = rows
-        self._dirty = dirty
-
-    def get(self, row: str) -> bytes | None:
-        """The row's value, None without it; makes the value if it was put to be made later."""
-        return _made(self._rows, row)
-
-    def put(self, row: str, value: bytes) -> None:
-        """Sets the row's value, to be written with the next commit."""
-        self._rows[row] = bytes(value)
-        self._dirty.add((*self._prefix, row))
-
-    def put_later(self, row: str, make: Callable[[], bytes]) -> None:
-        """``make`` is called when somebody reads the row, or at the next commit; an earlier one is never called."""
-        self._rows[row] = make
-        self._dirty.add((*self._prefix, row))
-
-    def delete(self, row: str) -> None:
-        """Deletes the row, from the file with the next commit; nothing where there is none."""
-        if self._rows.pop(row, None) is not None:
-            self._dirty.add((*self._prefix, row))
-
-    def rows(self) -> Iterator[tuple[str, bytes]]:
-        """(name, value) of all rows, in ascending order of their names."""
-        return _all_made(self._rows)
-
-
-def _made(rows: dict[str, RowValue], row: str) -> bytes | None:
-    value = rows.get(row)
-    if value is None or isinstance(value, bytes):
-        return value
-    rows[row] = made = bytes(value())
-    return made
-
-
-def _all_made(rows: dict[str, RowValue]) -> Iterator[tuple[str, bytes]]:
-    """In ascending order of their names."""
-    made = [(name, value) for name in sorted(rows) if (value := _made(rows, name)) is not None]
-    return iter(made)
-
-
-class KeyTables:
-    """``Tables`` of one operator and key."""
-
-    __slots__ = ("_key", "_operator", "_state", "_tables")
-
-    def __init__(self, state: RunnerState, operator: str, key: str) -> None:
-        self._state = state
-        self._operator = operator
-        self._key = key
-        self._tables: dict[str, RowTable] = {}
-
-    def table(self, name: str) -> RowTable:
-        """The table of this name, empty if it is new; the same object each time."""
-        found = self._tables.get(name)
-        if found is None:
-            found = self._tables[name] = self._state.open_table((self._operator, self._key, name))
-        return found
-
-
 class RunnerState:
     """Working copy plus, if a path was given, its SQLite file."""
 
@@ -139,11 +69,13 @@ class RunnerState:
         #: Commits that the disk refused (the changes are kept and written by the next one that succeeds).
         self.failed_commits = 0
         self._report = report
-        self._rows: dict[tuple[str, str, str], dict[str, RowValue]] = {}
-        self._timers: dict[tuple[str, str, str], tuple[int, int]] = {}  # (operator, key, name) -> (due, set at)
-        self._heap: list[tuple[int, str, str, str]] = []  # (due, key, name, operator); stale ones are skipped
-        self._dirty_rows: set[tuple[str, str, str, str]] = set()
-        self._dirty_timers: set[tuple[str, str, str]] = set()
+        self._rows: dict[tuple[str, str, str], KeyRows] = {}
+        self.timers = TimerTable()
+        self._changes = Changes()
+        self._aside: list[SetAside] = []  # not written yet
+        #: Called with operator, key and error where a row that was put to be made later cannot be made: it must take
+        #: the key out of use. None: what was raised comes out of ``commit``.
+        self.contain: Callable[[str, str, Exception], None] | None = None
         self._new_outbox: list[OutboxEntry] = []
         self._done_outbox: list[int] = []
         self._retry_at = 0.0
@@ -154,17 +86,12 @@ class RunnerState:
     @property
     def is_fresh(self) -> bool:
         """Whether nothing was kept of an earlier life."""
-        return not self._rows and not self._timers and not self.outbox
-
-    @property
-    def timer_count(self) -> int:
-        """How many timers are set."""
-        return len(self._timers)
+        return not self._rows and not len(self.timers) and not self.outbox
 
     # --- rows ---
     def open_table(self, prefix: tuple[str, str, str]) -> RowTable:
         """A table of (operator, key, name), empty where there is none."""
-        return RowTable(prefix, self._rows.setdefault(prefix, {}), self._dirty_rows)
+        return RowTable(prefix, self._rows.setdefault(prefix, {}), self._changes)
 
     def row_count(self) -> int:
         """How many rows all operators and keys have."""
@@ -174,48 +101,57 @@ class RunnerState:
         """(name, value) of the rows of one operator's table, over all keys."""
         for (owner, _, name), rows in self._rows.items():
             if (owner, name) == (operator, table):
-                yield from _all_made(rows)
+                yield from all_made(rows)
 
-    # --- timers ---
-    def set_timer(self, operator: str, key: str, name: str, due_ns: int, set_ns: int) -> None:
-        """Moves one of the same name. due_ns: the bus's time, as is set_ns, when it was set."""
-        due_ns = min(due_ns, _LAST_NS)  # "never" is a time that the file can hold
-        current = self._timers.get((operator, key, name))
-        if current is not None and current[0] == due_ns:
-            return
-        self._timers[(operator, key, name)] = (due_ns, set_ns)
-        if len(self._heap) > 2 * len(self._timers) + 64:  # mostly stale: operators that move a timer at every message
-            self._heap = [(due, k, n, o) for (o, k, n), (due, _) in self._timers.items()]
-            heapq.heapify(self._heap)
-        else:
-            heapq.heappush(self._heap, (due_ns, key, name, operator))
-        self._dirty_timers.add((operator, key, name))
+    # --- trouble ---
+    def begin_trial(self) -> None:
+        """What is changed from here on can be taken back, until ``end_trial``. Trials are not nested."""
+        self._changes.before = {}
+        self.timers.begin_trial()
 
-    def clear_timer(self, operator: str, key: str, name: str) -> None:
-        """Clears a timer; does nothing where it is not set."""
-        if self._timers.pop((operator, key, name), None) is not None:
-            self._dirty_timers.add((operator, key, name))
+    def end_trial(self, *, keep: bool) -> None:
+        """Keeps what was changed since ``begin_trial``, or takes it back.
 
-    def next_due_ns(self) -> int | None:
-        """When the first timer is due (Unix ns by the bus); None if none is set."""
-        while self._heap:
-            due_ns, key, name, operator = self._heap[0]
-            current = self._timers.get((operator, key, name))
-            if current is not None and current[0] == due_ns:
-                return due_ns
-            heapq.heappop(self._heap)
-        return None
+        Rows that were put to be made later are made at once, as they could not be taken back to later: raises what
+        making one raises, and the trial goes on.
+        """
+        before = self._changes.before or {}
+        for name in before if keep else ():
+            made(self._rows[name[:3]], name[3])
+        self._changes.before = None
+        self.timers.end_trial(keep=keep)
+        for name, value in () if keep else before.items():
+            rows = self._rows.setdefault(name[:3], {})
+            if value is None:
+                rows.pop(name[3], None)
+            else:
+                rows[name[3]] = value
 
-    def pop_timer(self) -> tuple[int, str, str, str]:
-        """Removes and returns the first timer: (due, key, name, operator). Call after next_due_ns() returned a time."""
-        due_ns, key, name, operator = heapq.heappop(self._heap)
-        self.clear_timer(operator, key, name)
-        return due_ns, key, name, operator
+    def put_aside(self, operator: str, key: str, at_ns: int, why: str) -> None:
+        """Takes rows and timers of a key out of use; the rows stay in the file, under the time and the reason.
 
-    def restart_timers(self, at_ns: int) -> None:
-        """Lets every timer run its full time again from ``at_ns``: nobody could be heard while time stood still."""
-        for (operator, key, name), (due_ns, set_ns) in list(self._timers.items()):
-            self.set_timer(operator, key, name, at_ns + max(0, due_ns - set_ns), at_ns)
+        at_ns: Unix, by the bus.
+        """
+        rows: dict[tuple[str, str], bytes] = {}
+        for name, kept in self._rows.items():
+            if name[:2] == (operator, key):
+                for row in list(kept):
+                    rows[(name[2], row)] = made_or_why_not(kept, row)
+                    self._changes.note((*name, row), None)
+                kept.clear()
+        self.timers.clear_key(operator, key)
+        if self._database is not None:
+            self._aside.append(SetAside(operator=operator, key=key, at_ns=at_ns, why=why, rows=rows))
+            del self._aside[:-KEPT_ASIDE]
+
+    def _make_rows(self) -> None:
+        for name in list(self._changes.dirty):
+            try:
+                made(self._rows[name[:3]], name[3])
+            except Exception as error:  # an operator's, not the disk's
+                if self.contain is None:
+                    raise
+                self.contain(*name[:2], error)
 
     # --- outbox ---
     def add_output(self, topic: str, key: str, stamp_ns: int, value: bytes, headers: str = "") -> OutboxEntry:
@@ -252,8 +188,7 @@ class RunnerState:
         if self._retry_at and time.monotonic() < self._retry_at:
             self.failed_commits += 1
             return False
-        for name in self._dirty_rows:
-            _made(self._rows[name[:3]], name[3])  # what an operator raises here is not the disk's
+        self._make_rows()
         try:
             database.execute("BEGIN IMMEDIATE")
             self._write(database)
@@ -277,16 +212,18 @@ class RunnerState:
             self._database = None
 
     def _forget_changes(self) -> None:
-        self._dirty_rows.clear()
-        self._dirty_timers.clear()
+        self._changes.dirty.clear()
+        self._aside.clear()
+        self.timers.dirty.clear()
         self._new_outbox.clear()
         self._done_outbox.clear()
 
     def _write(self, database: sqlite3.Connection) -> None:
         puts: list[tuple[str, str, str, str, bytes]] = []
         deletes: list[tuple[str, str, str, str]] = []
-        for name in self._dirty_rows:
-            value = _made(self._rows[name[:3]], name[3])
+        write_aside(database, self._aside)
+        for name in self._changes.dirty:
+            value = made(self._rows[name[:3]], name[3])
             if value is None:
                 deletes.append(name)
             else:
@@ -295,9 +232,9 @@ class RunnerState:
             database.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", puts)
         if deletes:
             database.executemany("DELETE FROM rows WHERE operator = ? AND key = ? AND tbl = ? AND row = ?", deletes)
-        cleared = [timer for timer in self._dirty_timers if timer not in self._timers]
+        cleared = [timer for timer in self.timers.dirty if self.timers.get(timer) is None]
         database.executemany("DELETE FROM timers WHERE operator = ? AND key = ? AND name = ?", cleared)
-        moved = [(*timer, *self._timers[timer]) for timer in self._dirty_timers if timer in self._timers]
+        moved = [(*timer, *times) for timer in self.timers.dirty if (times := self.timers.get(timer)) is not None]
         database.executemany("INSERT OR REPLACE INTO timers VALUES (?, ?, ?, ?, ?)", moved)
         for entry in self._new_outbox:
             database.execute(
@@ -345,8 +282,7 @@ class RunnerState:
         self.position = Position(bus=self.position.bus, after=self.position.after)
         self.outbox.clear()
         self._rows.clear()
-        self._timers.clear()
-        self._heap.clear()
+        self.timers = TimerTable()
 
     def _load(self, path: Path) -> str | None:
         """Open and read the file; one line if it is not usable. Raises BlockingIOError, sqlite3.Error, OSError."""
@@ -362,7 +298,7 @@ class RunnerState:
                 give_rowids(database, _SCHEMA[0])
             database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            for statement in _SCHEMA:
+            for statement in (*_SCHEMA, *ASIDE_SCHEMA):
                 database.execute(statement)
             database.execute("COMMIT")
             database.execute("PRAGMA journal_mode = WAL")
@@ -374,10 +310,7 @@ class RunnerState:
                 self.position = _position_of(stored)
             for operator, key, tbl, row, value in database.execute("SELECT operator, key, tbl, row, value FROM rows"):
                 self._rows.setdefault((operator, key, tbl), {})[row] = value
-            for operator, key, name, due_ns, set_ns in database.execute("SELECT * FROM timers"):
-                self._timers[(operator, key, name)] = (due_ns, set_ns)
-                self._heap.append((due_ns, key, name, operator))
-            heapq.heapify(self._heap)
+            self.timers.load(database.execute("SELECT operator, key, name, due_ns, set_ns FROM timers"))
             columns = ", ".join(OutboxEntry.__dataclass_fields__)
             for entry in database.execute(f"SELECT {columns} FROM outbox ORDER BY id"):
                 self.outbox.append(OutboxEntry(**dict(zip(OutboxEntry.__dataclass_fields__, entry, strict=True))))

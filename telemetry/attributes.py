@@ -62,6 +62,7 @@ DLQ_TOPIC = "whichrank.dlq.topic"
 DLQ_PARTITION = "whichrank.dlq.partition"
 DLQ_OFFSET = "whichrank.dlq.offset"
 DLQ_STAMP_NS = "whichrank.dlq.stamp_ns"
+DLQ_TRACEBACK = "whichrank.dlq.traceback"  # of the operator that failed on it
 DLQ_BYTES = "whichrank.dlq.bytes"  # of the whole, where only its beginning is kept
 
 # --- steps and phases -----------------------------------------------------------------------------------------------
@@ -289,6 +290,7 @@ EVENT_ATTRIBUTE_TYPES: dict[str, type | tuple[type, ...]] = {
 
 #: Bounds of attributes by which operators size what they keep; a value outside is left out too.
 _MAX_RANKS = 1 << 22
+_ANY_NUMBER = (-(1 << 62), 1 << 62)  # sums of two stay within 64 bits
 EVENT_ATTRIBUTE_BOUNDS: dict[str, tuple[int, int]] = {
     "rank": (0, _MAX_RANKS),
     "peer": (0, _MAX_RANKS),
@@ -333,5 +335,5 @@ def is_usable(short: str, value: object) -> bool:
         return expected is bool
     if not isinstance(value, expected):
         return False
-    bounds = EVENT_ATTRIBUTE_BOUNDS.get(short)
-    return bounds is None or (isinstance(value, int) and bounds[0] <= value <= bounds[1])
+    bounds = EVENT_ATTRIBUTE_BOUNDS.get(short, _ANY_NUMBER)
+    return not isinstance(value, int) or bounds[0] <= value <= bounds[1]

@@ -42,6 +42,10 @@ MAX_ATTRIBUTES = 256
 MAX_RANKS_TEXT = 1 << 16
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+#: The year 2116.
+_LATEST_NS = 1 << 62
+
 _EVENT_BY_WIRE = {name.value: name for name in EventName}
 _BLOCK_BY_WIRE = {name.value: name for name in TABLES}
 _REQUIRED: dict[EventName, tuple[str, ...]] = {
@@ -106,6 +110,7 @@ def _scanned_block(
 ) -> Block:
     """Raises KeyError for what is no block, and what ``_decode_block`` raises."""
     name = _BLOCK_BY_WIRE[wire]
+    _check_times(time_ns, offset_ns)
     groups = _groups(groups_text) if groups_text else ()
     rows = read_rows(name, descriptor, count, body, len(groups))
     return Block(name=name, identity=identity, rows=rows, groups=groups, clock_offset_ns=offset_ns, time_ns=time_ns)
@@ -169,6 +174,7 @@ def _decode_block(record: LogRecord, name: EventName, identity: Identity) -> Blo
     if count is None or descriptor is None or not record.body.HasField("bytes_value"):
         raise BlockError("block without count, dtype or packed body")
     offset = found.get(names.BLOCK_CLOCK_OFFSET)
+    _check_times(record.time_unix_nano, offset.int_value if offset is not None else 0)
     text = found.get(names.BLOCK_GROUPS)
     groups = _groups(text.string_value) if text is not None else ()
     rows = read_rows(name, descriptor.string_value, count.int_value, record.body.bytes_value, len(groups))
@@ -186,10 +192,12 @@ def _decode_event(record: LogRecord, name: EventName, identity: Identity) -> Eve
     if len(record.attributes) > MAX_ATTRIBUTES:
         raise ValueError(f"{len(record.attributes)} attributes are more than {MAX_ATTRIBUTES}")
     mono_ns = 0
+    _check_times(record.time_unix_nano)
     found: dict[str, Any] = {}
     for pair in record.attributes:
         if pair.key == names.MONOTONIC_NS:
             mono_ns = pair.value.int_value
+            _check_times(mono_ns)
             continue
         value = value_of(pair.value)
         short = names.short_name(pair.key)
@@ -206,6 +214,7 @@ def _decode_event(record: LogRecord, name: EventName, identity: Identity) -> Eve
 
 def _decode_finding(record: LogRecord, identity: Identity) -> Finding:
     found: dict[str, AnyValue] = {pair.key: pair.value for pair in record.attributes}
+    _check_times(record.time_unix_nano)
     key = found.get(names.FINDING_KEY)
     cleared = found.get(names.FINDING_CLEARED)
     if key is None or not key.string_value:
@@ -227,8 +236,17 @@ def _incident_document(record: LogRecord) -> dict[str, Any]:
     return _json_object(record.body.string_value)
 
 
+def _check_times(*times_ns: int) -> None:
+    """Raises ValueError for what no clock shows: sums and differences of times must stay within 64 bits."""
+    for time_ns in times_ns:
+        if not -_LATEST_NS < time_ns < _LATEST_NS:
+            raise ValueError(f"a time of {time_ns} ns")
+
+
 def _json_object(text: str) -> dict[str, Any]:
     content = json.loads(text)
+    if "\\u" in text and _LONE_SURROGATE.search(json.dumps(content, ensure_ascii=False)):
+        raise ValueError("half a character: no file, broker or terminal takes it")
     if not isinstance(content, dict):
         raise ValueError("body is not a JSON object")
     return content

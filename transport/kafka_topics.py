@@ -15,6 +15,7 @@ from ..telemetry.topics import (
     TOPIC_METRICS,
     TOPIC_REQUESTS,
     TOPIC_SPANS,
+    TOPIC_WORDS,
 )
 from .kafka_client import Admin, KafkaTrouble, TopicFacts
 
@@ -49,6 +50,7 @@ TOPICS: tuple[TopicPlan, ...] = (
     TopicPlan(name=TOPIC_METRICS, partitions=0, retention_ms=DAY_MS, is_input=True),
     TopicPlan(name=TOPIC_LOGS, partitions=0, retention_ms=DAY_MS, is_input=True),
     TopicPlan(name=TOPIC_FINDINGS, partitions=1, retention_ms=35 * DAY_MS),
+    TopicPlan(name=TOPIC_WORDS, partitions=1, retention_ms=35 * DAY_MS, is_input=True),
     TopicPlan(name=TOPIC_INCIDENTS, partitions=1),
     TopicPlan(name=TOPIC_REQUESTS, partitions=1, retention_ms=HOUR_MS),
     TopicPlan(name=TOPIC_DLQ, partitions=1, retention_ms=7 * DAY_MS),

@@ -44,6 +44,8 @@ def read_hello(secret: bytes, key: str, nonce: bytes, body: bytes) -> Hello:
         raise BrokenPeer("an incomplete hello") from None
     if not hello.instance or not hello.node or len(hello.nonce) != NONCE_BYTES:
         raise BrokenPeer("an incomplete hello")
+    if not all(text.isprintable() for text in (hello.job, hello.node, hello.instance)):
+        raise BrokenPeer("a name that cannot be printed")
     return hello
 
 

@@ -22,6 +22,7 @@ MAX_BODY_BYTES = 1 << 20
 #: Before its proof a peer may say this much.
 MAX_HELLO_BYTES = 4096
 NONCE_BYTES = PROOF_BYTES = 32
+OTHER_SECRET = "another secret: set WHICHRANK_JUDGE_SECRET to the same on all nodes, or let them share the home folder"
 _HEADER = struct.Struct("!IB")
 _MESSAGE = struct.Struct("!QBH")
 _PING = struct.Struct("!qQ")
@@ -69,6 +70,11 @@ class Unframer:
         #: Longest body that is taken; raised once the peer has proved who it is.
         self.limit = limit
         self._bytes = bytearray()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much has come of a frame that is not whole."""
+        return len(self._bytes)
 
     def feed(self, data: bytes) -> None:
         """Takes in bytes as they came, cut anywhere."""
@@ -146,7 +152,7 @@ def unpack_proof(secret: bytes, side: str, nonce: bytes, body: bytes) -> dict[st
     """
     proof, text = body[:PROOF_BYTES], body[PROOF_BYTES:]
     if not hmac.compare_digest(proof, _proof(secret, side, nonce, text)):
-        raise BrokenPeer("another secret")
+        raise BrokenPeer(OTHER_SECRET)
     return unpack_fields(text)
 
 

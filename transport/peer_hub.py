@@ -43,6 +43,9 @@ GOODBYE_S = 0.5
 MAX_STRANGERS = 32
 MAX_PEERS = 4096
 HELD_BYTES = 64 << 20
+#: A frame must be whole by then; those that are not take so much together, else the one that began first goes.
+FRAME_S = 10.0
+UNFINISHED_BYTES = 64 << 20
 OUT_BYTES = 8 << 20
 _READ_BYTES = 1 << 16
 
@@ -55,6 +58,8 @@ class _Connection:
     nonce: bytes
     unframer: Unframer = field(default_factory=Unframer)
     out: bytearray = field(default_factory=bytearray)
+    frame_since: float = 0.0  # when the frame that is not whole began
+    unfinished_bytes: int = 0  # of it, as counted
     instance: str = ""  # empty until it has proved who it is
     silent: bool = False
     bye: bool = False
@@ -77,6 +82,7 @@ class PeerHub:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
+        self._unfinished_bytes = 0  # of frames that are not whole, of all connections
         self._closing = self._goodbye = False
         # A wall clock that nobody sets: followers' clocks are mapped to this one for as long as the run lasts.
         self._wall_base_ns = time.time_ns() - time.monotonic_ns()
@@ -171,7 +177,7 @@ class PeerHub:
                     self._write(connection)
                 if mask & selectors.EVENT_READ and connection.socket in self._connections:
                     self._read(connection)
-            except (OSError, BrokenPeer):
+            except Exception:  # whatever comes in can end its own connection, and nothing else
                 self._drop(connection)
 
     def _accept(self) -> None:
@@ -180,7 +186,10 @@ class PeerHub:
         except OSError:
             return
         strangers = [c for c in self._connections.values() if not c.instance]
-        if len(strangers) >= MAX_STRANGERS or len(self._connections) >= MAX_PEERS + MAX_STRANGERS:
+        if len(strangers) >= MAX_STRANGERS:
+            self.strangers += 1
+            self._forget(strangers[0])  # the oldest: a follower proves who it is at once
+        if len(self._connections) >= MAX_PEERS + MAX_STRANGERS:
             self.strangers += 1
             accepted.close()
             return
@@ -195,7 +204,7 @@ class PeerHub:
 
     def _read(self, connection: _Connection) -> None:
         if self._news_bytes >= HELD_BYTES and connection.instance:
-            connection.heard = time.monotonic()  # it is we who do not listen
+            connection.heard = connection.frame_since = time.monotonic()  # it is we who do not listen
             self._watch(connection)
             return
         try:
@@ -205,9 +214,19 @@ class PeerHub:
         if not data:
             raise ConnectionResetError
         connection.heard = time.monotonic()
+        if not connection.unfinished_bytes:
+            connection.frame_since = connection.heard
         connection.unframer.feed(data)
         while connection.socket in self._connections and (frame := connection.unframer.next()) is not None:
+            connection.frame_since = connection.heard
             self._take_frame(connection, *frame)
+        if connection.socket in self._connections:
+            waiting_bytes = connection.unframer.waiting_bytes
+            self._unfinished_bytes += waiting_bytes - connection.unfinished_bytes
+            connection.unfinished_bytes = waiting_bytes
+            if self._unfinished_bytes > UNFINISHED_BYTES:
+                waiting = [c for c in self._connections.values() if c.unfinished_bytes]
+                self._drop(min(waiting, key=lambda each: each.frame_since))
 
     def _take_frame(self, connection: _Connection, kind: PeerFrame, body: bytes) -> None:
         if not connection.instance:
@@ -255,7 +274,7 @@ class PeerHub:
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         with contextlib.suppress(OSError):
-            connection.socket.send(pack_frame(PeerFrame.REFUSED, reason.encode()[:512]))
+            connection.socket.send(pack_frame(PeerFrame.REFUSED, reason.encode("utf-8", "replace")[:512]))
         self._forget(connection)
 
     def _now_ns(self) -> int:
@@ -269,6 +288,9 @@ class PeerHub:
                     self._forget(connection)
                 continue
             known = self._followers[connection.instance]
+            if connection.unfinished_bytes and now - connection.frame_since > FRAME_S:
+                self._drop(connection)
+                continue
             silent_s = now - connection.heard
             if silent_s > FORGET_S:
                 self._forget(connection)
@@ -332,7 +354,8 @@ class PeerHub:
         self._forget(connection)
 
     def _forget(self, connection: _Connection) -> None:
-        self._connections.pop(connection.socket, None)
+        if self._connections.pop(connection.socket, None) is not None:
+            self._unfinished_bytes -= connection.unfinished_bytes
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.socket)
         connection.socket.close()

@@ -319,6 +319,7 @@ class EmbeddedWatch:
             unsaved_messages=self._bus.dropped,
             unjudged_messages=self._bus.missed,
             unreadable_records=self._runner.broken,
+            contained_records=self._runner.contained + self._runner.muted,
             failed_commits=self._runner.failed_commits,
             unwritten_revisions=self._log.unwritten,
             agent={**agent, **health.drops},

@@ -16,7 +16,7 @@ from dataclasses import replace
 from ...telemetry.incident_document import HandlingWord, IncidentDocument, IncidentLabel
 from ...telemetry.otlp import encode_payloads
 from ...telemetry.records import Finding
-from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
+from ...telemetry.topics import TOPIC_WORDS
 from ...telemetry.vocabulary import IncidentState
 from ...transport.kafka_client import Client, KafkaTrouble, Sent
 from ..run_folder.labels import finding_of
@@ -106,11 +106,11 @@ def send_of_people(client: Client, finding: Finding) -> None:
     producer = client.producer()
     try:
         value = encode_payloads([finding])
-        producer.send(TOPIC_FINDINGS, KEY_OF_PEOPLE.encode(), value, None, note)
+        producer.send(TOPIC_WORDS, finding.identity.cluster.encode(), value, None, note)
         producer.flush(_SEND_S)
     finally:
         producer.close(1.0)
-    trouble = answers[0] if answers else KafkaTrouble(f"{TOPIC_FINDINGS}: no answer within {_SEND_S:.0f} s")
+    trouble = answers[0] if answers else KafkaTrouble(f"{TOPIC_WORDS}: no answer within {_SEND_S:.0f} s")
     if trouble is not None:
         raise trouble
 

@@ -84,7 +84,7 @@ def job_key(found: Rendezvous | None, *, judge: str, job: str) -> str:
 
 
 def secret_of(plan: PeerPlan, given: str) -> bytes:
-    """The secret that a peer must know. given "": it follows from the rendezvous, so is none to who knows the job's."""
+    """The secret that a peer of this job must know. given: what its instances share (``peer_secret``)."""
     return hashlib.blake2b(f"{given}\0{plan.key}".encode(), digest_size=32, person=b"whichrank-peers").digest()
 
 

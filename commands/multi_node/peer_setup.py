@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from ...transport.peer_listener import listen
 from .launcher import find_rendezvous
 from .peer_plan import InstanceRole, PeerPlan, plan_peers, secret_of
+from .peer_secret import NoSecret, find_secret
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,13 +58,18 @@ def set_up_peers(
         plan = plan_peers(None, judge="", job="", is_local=is_this_machine)
     if plan.role is InstanceRole.ALONE:
         return PeerSetup(plan=plan)
+    try:
+        shared = find_secret(secret, environ)
+    except NoSecret as error:
+        report(f"{error}; this node is watched alone")
+        return PeerSetup(plan=replace(plan, role=InstanceRole.ALONE))
     # Only now: it brings numpy along, and a job on one machine need not wait for that.
     from ...telemetry.identity import read_pod_labels, resolve_identity
 
     identity = resolve_identity(environ, pod_labels=read_pod_labels(environ), hostname=hostname)
     setup = PeerSetup(
         plan=plan,
-        secret=secret_of(plan, secret),
+        secret=secret_of(plan, shared),
         node=identity.node,
         job=given or identity.job or f"{script.removesuffix('.py').rsplit('.', 1)[-1]}-{plan.key[:8]}",
     )

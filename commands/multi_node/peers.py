@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from ...telemetry.carried import OF_PEERS
 from ...telemetry.otlp import decode_logs, encode_payloads
 from ...telemetry.records import Event, Incident
 from ...telemetry.topics import TOPIC_METRICS
@@ -163,7 +164,7 @@ class JudgePeers:
         """Puts followers' messages on the bus; who comes, goes or falls silent becomes an event there."""
         for news in self._hub.take():
             if isinstance(news, PeerMessage):
-                if news.topic in FOLLOWERS_TOPICS:
+                if news.topic in FOLLOWERS_TOPICS and not _tells_of_peers(news):
                     bench.append(news.topic, news.key, news.value)
                 else:
                     self._foreign += 1
@@ -350,6 +351,14 @@ def join_peers(setup: PeerSetup, job: str, say: Callable[[str], None]) -> NoPeer
     if setup.role is InstanceRole.JUDGE and setup.listener is not None:
         return JudgePeers(setup, job, say)
     return NoPeers()
+
+
+def _tells_of_peers(message: PeerMessage) -> bool:
+    """Whether a follower says who is connected here, which is the judge's to say."""
+    if b"whichrank.peer." not in message.value:
+        return False
+    payloads = decode_logs(message.topic, message.value)
+    return any(isinstance(payload, Event) and payload.name in OF_PEERS for payload in payloads)
 
 
 def _incident(body: bytes) -> Incident | None:

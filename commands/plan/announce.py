@@ -1,4 +1,4 @@
-"""Plans are put where operators read them: on the findings' topic, or in the folder of a run that goes on."""
+"""Plans are put where operators read them: on the topic of people's words, or in the folder of a run that goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Finding
-from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
+from ...telemetry.topics import TOPIC_WORDS
 from ...transport.kafka_client import Client
 from ...transport.kafka_read import read_whole
 from ..incidents.label import send_of_people, who
@@ -70,14 +70,14 @@ class FolderBoard:
 
 
 class KafkaBoard:
-    """The findings' topic, under the key of people. Raises KafkaTrouble."""
+    """The topic of people's words. Raises KafkaTrouble."""
 
     def __init__(self, client: Client, brokers: str, cluster: str) -> None:
         self._client, self.cluster = client, cluster
         self.where = f"Kafka at {brokers}"
 
     def put(self, plan: MaintenancePlan) -> None:
-        """Sends the plan as a finding under the key of people. Raises KafkaTrouble."""
+        """Sends the plan as a finding to the topic of people's words. Raises KafkaTrouble."""
         send_of_people(self._client, finding_of_plan(plan, self.cluster))
 
     def all(self) -> list[MaintenancePlan]:
@@ -86,10 +86,8 @@ class KafkaBoard:
         Raises KafkaTrouble.
         """
         found: list[tuple[int, MaintenancePlan]] = []
-        for message in read_whole(self._client, TOPIC_FINDINGS):
-            if message.key != KEY_OF_PEOPLE.encode():
-                continue
-            for payload in decode_logs(TOPIC_FINDINGS, message.value):
+        for message in read_whole(self._client, TOPIC_WORDS):
+            for payload in decode_logs(TOPIC_WORDS, message.value):
                 if isinstance(payload, Finding) and "plan" in payload.body and payload.identity.cluster == self.cluster:
                     with contextlib.suppress(NoWord):  # of somebody who writes it otherwise
                         plan = read_plan({**payload.body["plan"], "over": payload.cleared})

@@ -66,6 +66,8 @@ class Losses:
     #: Gone before the operators had read them: never judged.
     unjudged_messages: int = 0
     unreadable_records: int = 0
+    #: An operator failed on them, or had failed on what they are of.
+    contained_records: int = 0
     failed_commits: int = 0
     unwritten_revisions: int = 0
     agent: Mapping[str, int] = field(default_factory=dict)
@@ -100,6 +102,11 @@ def describe_losses(losses: Losses) -> list[str]:
     if losses.unreadable_records:
         lines.append(
             f"{losses.unreadable_records} records could not be read and were not judged; they are kept in the capture"
+        )
+    if losses.contained_records:
+        lines.append(
+            f"{losses.contained_records} records made an operator fail, or came after that; what they are of is judged "
+            "anew from later ones"
         )
     if losses.failed_commits:
         lines.append(

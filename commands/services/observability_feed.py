@@ -115,7 +115,7 @@ class ObservabilityFeed:
             records_in=health.records,
             records_out=health.published,
             decode_errors=health.unreadable,
-            dead_letters=health.unreadable,
+            dead_letters=health.unreadable + health.contained,
             state_rows=health.rows,
             timers_late_s=health.timers_late_s,
             cpu_s=times.user + times.system,

@@ -23,7 +23,7 @@ from ...telemetry.incident_document import IncidentDocument, word_of
 from ...telemetry.incident_reading import read_incident
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Incident, Record
-from ...telemetry.topics import TOPIC_BLOCKS, TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_METRICS
+from ...telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_WORDS
 from ...telemetry.vocabulary import IncidentState
 from ...transport.kafka import make_client
 from ...transport.kafka_client import Client, KafkaTrouble
@@ -43,8 +43,8 @@ EXIT_USAGE = 2
 DEFAULT_PORT = 8461
 STATE_FILE = "state.sqlite"
 SHADOW_FILE = "shadow-incidents.jsonl"
-#: What is read. Blocks that somebody's collector has carried lie in the logs topic; what people say, among findings.
-INPUTS = (TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_FINDINGS)
+#: What is read. Blocks that somebody's collector has carried lie in the logs topic.
+INPUTS = (TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_WORDS)
 #: One at a time publishes; the broker refuses the others.
 TRANSACTIONAL_ID = "whichrank-process"
 SETTINGS_PERIOD_S = 2.0

@@ -1,9 +1,15 @@
-"""/healthz, /readyz and /metrics of a service, on a thread of their own: an answer must not wait for the work."""
+"""/healthz, /readyz and /metrics of a service, on threads of their own: an answer must not wait for the work.
+
+Who says nothing is hung up on after seconds, and only so many are served beside each other: the oldest that waits goes.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,6 +22,9 @@ from ...processors.runner_service import Role, ServiceHealth
 
 #: A turn that takes longer than this means that the service hangs: its longest wait for Kafka is 10 s.
 HUNG_S = 60.0
+#: A whole request must have come by then; nobody asks a second one on the same connection.
+REQUEST_S = 5.0
+MAX_CONNECTIONS = 32
 
 
 def is_alive(health: ServiceHealth) -> bool:
@@ -62,9 +71,50 @@ class ServiceFigures(Collector):
             "missed": ("messages that retention had deleted before they were read", health.missed),
             "too_large": ("conclusions that no broker takes because of their size", health.too_large),
             "failed_commits": ("commits that the disk refused", health.failed_commits),
+            "contained": ("times that an operator failed on a record, which was set aside", health.contained),
+            "muted": ("records that were dropped, as an operator had failed twice on what they are of", health.muted),
         }
         for name, (text, count) in counters.items():
             yield CounterMetricFamily(f"whichrank_process_{name}", text, value=count)
+
+
+class _BoundedServer(ThreadingHTTPServer):
+    """At most so many connections, each for so long, however slowly it sends."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._open: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
+        """Makes room first: the oldest connection is hung up on where there are too many."""
+        assert isinstance(request, socket.socket)
+        with self._lock:
+            if len(self._open) >= MAX_CONNECTIONS:
+                self._hang_up(next(iter(self._open)))
+            self._open[request] = time.monotonic()
+        super().process_request(request, client_address)  # type: ignore[arg-type]  # typeshed: any address
+
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        """Called once for each connection, when its thread is done with it."""
+        with self._lock:
+            self._open.pop(request, None)  # type: ignore[call-overload]
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Twice a second, in the server's thread."""
+        before = time.monotonic() - REQUEST_S
+        with self._lock:
+            for connection in [each for each, since in self._open.items() if since < before]:
+                self._hang_up(connection)
+
+    def _hang_up(self, connection: socket.socket) -> None:
+        """Its thread's read ends at once, and closes it."""
+        del self._open[connection]
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 #: A page of health: whether all is well, and what is said of it, as JSON.
@@ -100,8 +150,7 @@ class PageServer:
             def log_message(self, format: str, *args: object) -> None:
                 """Whoever asks for health every few seconds is no news."""
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        self._server = _BoundedServer((host, port), Handler)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
         self._thread.start()

@@ -16,6 +16,7 @@ from ...telemetry.records import Event, Finding, Incident, Record
 from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import Change, Kind
 from ..condition_document import ConditionReport
+from ..doubts import doubt_findings, unreadable
 from ..operator import Context
 from ..told_finding import read_told
 from .application import MAYBE_OF_PROGRAM, SETTLES_S
@@ -29,7 +30,6 @@ from .folding import accounts_of, begin_folding
 from .hearing import follow_the_job, hear, holds, merge, place
 from .joining import cost_key, overlay
 from .shared.desk import Decisions, Desk
-from .shared.doubts import doubt_findings, unreadable
 from .shared.memory import Memory
 from .shared.observers import clock_findings
 from .shared.troubles import trouble_of
@@ -238,7 +238,14 @@ class Docket:
         """Looks at the incidents of all jobs together, and carries out what the desk decides; sets the timer for the
         next look.
         """
-        decisions, let_go = self._desk.look(self._now_s), list[str]()
+        self._carry_out(self._desk.look(self._now_s))
+
+    def release(self, incident: str) -> None:
+        """In place of a look that cannot be taken: what was held back for it goes out as it is."""
+        self._carry_out(self._desk.release(incident))
+
+    def _carry_out(self, decisions: Decisions) -> None:
+        let_go: list[str] = []
         for incident in decisions.incidents:
             trouble = self._memory.troubles.get(incident)
             cases = self._book.of_job(trouble.job) if trouble is not None else []

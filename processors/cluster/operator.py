@@ -7,7 +7,8 @@ Where the state was lost, what was published is given to it as incidents, before
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from ...telemetry.records import Finding, Incident, Record
 from ...telemetry.vocabulary import Kind
@@ -21,12 +22,16 @@ from .folding import FOLD, accounts_of, fold
 from .shared.memory import Memory
 
 UNKNOWN_CLUSTER = "unknown"
+#: What could not be done is tried again so long after.
+AGAIN_NS = 3_600_000_000_000
+_LOOK = "look at all jobs"
 
 
 class ClusterOperator:
     """Opens, updates, merges and resolves incidents of each cluster. One instance serves all clusters."""
 
     name = "cluster"
+    contains_itself = True
 
     def __init__(self, disabled: Collection[Kind] = (), *, asks_for_files: bool = False) -> None:
         """disabled: kinds of which no incident is opened; the attribute may be set at any time. Open ones go on to
@@ -40,6 +45,12 @@ class ClusterOperator:
         #: By incident: its row, and the case that it holds.
         self._held: dict[str, tuple[bytes, Case]] = {}
         self._held_conditions: HeldConditions = {}
+
+    def let_go(self, key: str) -> None:
+        """Forgets the working copies of a cluster: what all jobs share, cases and conditions."""
+        self._memories.pop(key, None)
+        self._held.clear()
+        self._held_conditions.clear()
 
     def key_of(self, record: Record) -> str | None:
         """The cluster of a finding or published incident; None of all else."""
@@ -57,11 +68,7 @@ class ClusterOperator:
         """
         for record in records:
             self._look_until(record.stamp_ns, ctx)
-            docket = self._docket(ctx, record.stamp_ns)
-            if isinstance(record.payload, Finding):
-                docket.take(record.payload)
-            elif isinstance(record.payload, Incident):
-                docket.adopt(record.payload)
+            self._attempt(ctx, partial(self._take, record, ctx), record)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Does what the timer is for: a look at all jobs, at a hang without a fault, costs, folding accounts,
@@ -69,7 +76,18 @@ class ClusterOperator:
         """
         if timer.name == SHARED:
             self._look_until(ctx.now, ctx)
-        elif timer.name.startswith(SETTLED):
+        elif not self._attempt(ctx, partial(self._keep, timer, ctx), timer.name) and timer.name in (FOLD, FORGET):
+            ctx.set_timer(timer.name, ctx.now + AGAIN_NS)
+
+    def _take(self, record: Record, ctx: Context) -> None:
+        docket = self._docket(ctx, record.stamp_ns)
+        if isinstance(record.payload, Finding):
+            docket.take(record.payload)
+        elif isinstance(record.payload, Incident):
+            docket.adopt(record.payload)
+
+    def _keep(self, timer: Timer, ctx: Context) -> None:
+        if timer.name.startswith(SETTLED):
             self._docket(ctx, ctx.now).settle(timer.name.removeprefix(SETTLED))
         elif timer.name.startswith(COST):
             self._docket(ctx, ctx.now).tell_cost(timer.name.removeprefix(COST))
@@ -77,6 +95,13 @@ class ClusterOperator:
             fold(ctx, CaseBook(ctx, self._held))
         elif timer.name == FORGET:
             self._forget(ctx)
+
+    def _attempt(self, ctx: Context, act: Callable[[], None], about: Record | str) -> bool:
+        """One finding, incident or timer is what may fail here, never the cluster: what it did is taken back."""
+        if ctx.attempt(act, about):
+            return True
+        self.let_go(ctx.key)
+        return False
 
     def _forget(self, ctx: Context) -> None:
         book, conditions = CaseBook(ctx, self._held), register_of(ctx, self._held_conditions)
@@ -90,7 +115,17 @@ class ClusterOperator:
     def _look_until(self, stamp_ns: int, ctx: Context) -> None:
         """Takes each look that is due by then at its own time, whether a timer or the next record gets there first."""
         while 0 < (due_ns := self._memory(ctx).due_ns) <= stamp_ns:
-            self._docket(ctx, due_ns).look()
+            if not self._attempt(ctx, partial(self._look, due_ns, ctx), _LOOK):
+                # What jobs share is not told then; each of their incidents is, and none waits for it any longer.
+                self._memory(ctx).set_due(0)
+                for incident in list(self._memory(ctx).held):
+                    self._attempt(ctx, partial(self._release, incident, due_ns, ctx), f"release of {incident}")
+
+    def _look(self, due_ns: int, ctx: Context) -> None:
+        self._docket(ctx, due_ns).look()
+
+    def _release(self, incident: str, due_ns: int, ctx: Context) -> None:
+        self._docket(ctx, due_ns).release(incident)
 
     def _memory(self, ctx: Context) -> Memory:
         memory = self._memories[ctx.key] = Memory.current(self._memories.get(ctx.key), ctx)

@@ -54,11 +54,16 @@ class EntityOperator:
     """Conditions of entities. One instance serves all; working copies are checked against the rows at every call."""
 
     name = "entity"
+    contains_itself = False
 
     def __init__(self, rules: Rules | None = None) -> None:
         self._rules = rules or load_rules()
         self._asked_of = AskedOf(self._rules)
         self._states: dict[str, tuple[bytes, EntityState]] = {}
+
+    def let_go(self, key: str) -> None:
+        """Forgets the working copy of an entity."""
+        self._states.pop(key, None)
 
     def key_of(self, record: Record) -> str | None:
         """KIND:NAME of the entity that a record is about; None of all else."""

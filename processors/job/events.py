@@ -19,6 +19,7 @@ from .findings.wording import phase_word
 from .hang.rendezvous import end_joining
 from .hang.stopped_ranks import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .hang.urgency import STILL_BEFORE_END_NS, Motion, motion_of
+from .intake.bounds import told_world_size
 from .nodes.lost_nodes import judge_nodes
 from .numeric.bad_inputs import take_bad_input
 from .numeric.bad_losses import BAD_LOSS_HOLD_NS
@@ -37,7 +38,7 @@ def _take_job_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) 
     node.started, node.finished, node.state = True, False, "here"
     job.ledger.note_begin(event.time_ns)
     job.nodes.expected = max(job.nodes.expected, int(event.attributes.get("nodes", 0)))
-    job.world_size = job.world_size or int(event.attributes.get("world_size", 0))
+    job.world_size = job.world_size or told_world_size(event)
     job.name = str(event.attributes.get("job_name", "")) or job.name
 
 
@@ -107,7 +108,7 @@ def _take_rank_started(job: JobState, event: Event, stamp_ns: int, ctx: Context)
     job.ledger.note_started(event.time_ns)
     facts.launcher_pid = int(event.attributes.get("launcher_pid", 0))
     facts.checks_inputs = bool(event.attributes.get("checks_inputs"))
-    job.world_size = max(job.world_size, int(event.attributes.get("world_size", 0)))
+    job.world_size = max(job.world_size, told_world_size(event))
     job.name = job.name or str(event.attributes.get("job_name", ""))
     if "owner_uid" in event.attributes:
         job.placement.owner = job.placement.owner or f"uid {event.attributes['owner_uid']}"

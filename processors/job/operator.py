@@ -23,6 +23,7 @@ from .findings.register import clear_finding, follow_restart, revise_all
 from .hang.hangs import judge_waits
 from .hang.rendezvous import judge_joining
 from .hang.stopped_ranks import judge_stops
+from .intake.bounds import is_within_bounds, tell_dropped, within_bounds
 from .intake.check_interval import is_look_due
 from .intake.device_groups import has_device_groups
 from .intake.ingest import take_in
@@ -86,6 +87,7 @@ class JobOperator:
     """
 
     name = "job"
+    contains_itself = False
 
     def __init__(self, *, listens: bool = False) -> None:
         """listens: tell silent nodes and the job's end from the records alone, as over Kafka, where nobody tells of
@@ -93,6 +95,10 @@ class JobOperator:
         """
         self._listens = listens
         self._jobs: dict[str, Worlds] = {}
+
+    def let_go(self, key: str) -> None:
+        """Forgets the working copy of a job."""
+        self._jobs.pop(key, None)
 
     def key_of(self, record: Record) -> str | None:
         """The job of a block or event; None where it names none, or is of a kind that jobs ignore."""
@@ -117,11 +123,15 @@ class JobOperator:
             if isinstance(payload, Block):
                 for job in worlds.of(payload):
                     self._take_block(job, payload, record.stamp_ns, ctx)
+                    if job.dropped_rows:
+                        tell_dropped(job, record.stamp_ns, ctx)
                     if job.placement.changed or job.placement.due_ns:
                         follow_placement(job, record.stamp_ns, ctx)
             elif isinstance(payload, Event):
                 for job in worlds.of(payload):
                     self._take_event(job, payload, record.stamp_ns, ctx)
+                    if job.dropped_rows:
+                        tell_dropped(job, record.stamp_ns, ctx)
                     if job.placement.changed or job.placement.due_ns:
                         follow_placement(job, record.stamp_ns, ctx)
         self._save(worlds, ctx)
@@ -226,6 +236,7 @@ class JobOperator:
     def _take_block(self, job: JobState, block: Block, stamp_ns: int, ctx: Context) -> None:
         if block.name not in TABLES:
             return
+        block = within_bounds(job, block)
         if not _is_of_current_attempt(job, block):
             self._take_gathered(job, stamp_ns, ctx)
             if not self._enter(job, block, stamp_ns, ctx):
@@ -323,7 +334,7 @@ class JobOperator:
             self._settle(job, place, stamp_ns, ctx)
             return
         take = TAKE.get(event.name)
-        if take is None:
+        if take is None or not is_within_bounds(job, event):
             return
         self._take_gathered(job, stamp_ns, ctx)
         if not self._enter(job, event, stamp_ns, ctx):

@@ -46,11 +46,15 @@ class Watcher:
     """Per job: counts each rank's events; 3 s without one is a finding, a RANK_EXIT is one at once."""
 
     name = "watcher"
+    contains_itself = False
     ABSENCE_NS = 3 * SECOND
 
     def __init__(self) -> None:
         #: What this instance was called with, for the tests alone: (what, key, now, details).
         self.calls: list[tuple[str, str, int, object]] = []
+
+    def let_go(self, key: str) -> None:
+        """It holds no working copy."""
 
     def key_of(self, record: Record) -> str | None:
         payload = record.payload
@@ -90,9 +94,13 @@ class Docket:
     """Per cluster: one incident per finding key, a revision each time it is heard again, one request at the opening."""
 
     name = "docket"
+    contains_itself = False
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, int, object]] = []
+
+    def let_go(self, key: str) -> None:
+        """It holds no working copy."""
 
     def key_of(self, record: Record) -> str | None:
         payload = record.payload

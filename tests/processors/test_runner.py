@@ -146,9 +146,13 @@ class Rearming:
     """Sets its timer anew for the moment at which it fires."""
 
     name = "rearming"
+    contains_itself = False
 
     def __init__(self) -> None:
         self.fired = 0
+
+    def let_go(self, key: str) -> None:
+        """It holds no working copy."""
 
     def key_of(self, record: Record) -> str | None:
         return "k"

@@ -57,10 +57,10 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     table.put("a", b"1")
     table.put("gone", b"1")
     table.delete("gone")
-    state.set_timer("job", "k", "late", 20, 1)
-    state.set_timer("job", "k", "early", 10, 1)
-    state.set_timer("job", "k", "never", 5, 1)
-    state.clear_timer("job", "k", "never")
+    state.timers.set("job", "k", "late", 20, 1)
+    state.timers.set("job", "k", "early", 10, 1)
+    state.timers.set("job", "k", "never", 5, 1)
+    state.timers.clear("job", "k", "never")
     state.add_output("t", "k", 3, b"v", "why")
     state.position.after = 77
     state.position.silent = True
@@ -69,8 +69,8 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     state.close()
     state = open_state(tmp_path / "s", said)
     assert list(state.open_table(("job", "k", "t")).rows()) == [("a", b"1"), ("b", b"\x00\xff")]
-    assert state.next_due_ns() == 10
-    assert state.pop_timer() == (10, "k", "early", "job")
+    assert state.timers.next_due_ns() == 10
+    assert state.timers.pop() == (10, "k", "early", "job")
     assert (state.position.after, state.position.silent) == (77, True)
     (entry,) = state.outbox
     assert (entry.topic, entry.key, entry.stamp_ns, entry.value, entry.headers) == ("t", "k", 3, b"v", "why")
@@ -79,7 +79,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     state.close()
     state = open_state(tmp_path / "s", said)
     assert state.outbox == []
-    assert state.next_due_ns() == 20
+    assert state.timers.next_due_ns() == 20
     state.close()
     assert said == []
 
@@ -134,29 +134,29 @@ def test_a_row_that_cannot_be_made_is_no_fault_of_the_disk(tmp_path: Path) -> No
 
 def test_a_timer_moved_at_every_message_costs_no_memory_and_fires_once(tmp_path: Path) -> None:
     state = open_state(tmp_path / "s", [])
-    state.set_timer("job", "k", "other", 10**9, 0)
+    state.timers.set("job", "k", "other", 10**9, 0)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for now in range(10_000):
-        state.set_timer("job", "k", "moved", now + 500, now)
-        state.set_timer("job", "k", "other", 10**9, now)
+        state.timers.set("job", "k", "moved", now + 500, now)
+        state.timers.set("job", "k", "other", 10**9, now)
     assert tracemalloc.get_traced_memory()[0] - before < 50_000
     tracemalloc.stop()
-    assert state.next_due_ns() == 10_499
-    assert state.pop_timer() == (10_499, "k", "moved", "job")
-    assert state.next_due_ns() == 10**9
-    assert state.pop_timer() == (10**9, "k", "other", "job")
-    assert state.next_due_ns() is None
+    assert state.timers.next_due_ns() == 10_499
+    assert state.timers.pop() == (10_499, "k", "moved", "job")
+    assert state.timers.next_due_ns() == 10**9
+    assert state.timers.pop() == (10**9, "k", "other", "job")
+    assert state.timers.next_due_ns() is None
     state.close()
 
 
 def test_timers_run_their_full_time_again_from_when_they_were_set(tmp_path: Path) -> None:
     state = open_state(tmp_path / "s", [])
-    state.set_timer("job", "k", "a", 130, 100)
-    state.set_timer("job", "k", "a", 130, 120)  # said again, not moved
-    state.restart_timers(1_000)
-    assert state.next_due_ns() == 1_030
-    state.set_timer("job", "k", "never", 1 << 70, 0)
+    state.timers.set("job", "k", "a", 130, 100)
+    state.timers.set("job", "k", "a", 130, 120)  # said again, not moved
+    state.timers.restart(1_000)
+    assert state.timers.next_due_ns() == 1_030
+    state.timers.set("job", "k", "never", 1 << 70, 0)
     assert state.commit()
     state.close()
 

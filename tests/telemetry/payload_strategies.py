@@ -15,7 +15,7 @@ from whichrank.telemetry.vocabulary import EventName, ExitState, Level, Op, Phas
 #: Any text that UTF-8 can hold.
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
-TIME_NS = st.integers(0, (1 << 63) - 1)
+TIME_NS = st.integers(0, (1 << 62) - 1)
 
 identities = st.builds(
     Identity,
@@ -68,7 +68,7 @@ def events(draw: st.DrawFn) -> Event:
                 {},
                 optional={
                     "pid": st.integers(0, 1 << 32),
-                    "exit_code": INT64,
+                    "exit_code": st.integers(-(1 << 62), 1 << 62),
                     "file": TEXT,
                     "core": st.booleans(),
                     "stack": TEXT,
@@ -104,7 +104,7 @@ def blocks(draw: st.DrawFn, max_rows: int = 300) -> Block:
         identity=draw(identities),
         rows=rows,
         groups=block_groups,
-        clock_offset_ns=draw(INT64),
+        clock_offset_ns=draw(st.integers(1 - (1 << 62), (1 << 62) - 1)),
         time_ns=draw(TIME_NS),
     )
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from ....telemetry.incident_document import EvidenceRow, IncidentLabel
 from ....telemetry.records import Finding
 from ...condition_document import ConditionReport
+from ...doubts import Doubt, refused_labels, unknown_nodes
 from ...placement_document import read_placement
-from .doubts import Doubt, refused_labels, unknown_nodes
 from .history import Verdict, blame_of
 from .joint import JointCause, joint_cause
 from .looking import SETTLES_S, look_over, pool_of
@@ -207,6 +207,13 @@ class Desk:
                 memory.put(trouble)
         self._look_again(pool, now, may_be_shared=seen.may_be_shared)
         return decisions
+
+    def release(self, incident: str) -> Decisions:
+        """Decides nothing over all jobs, and lets go of an incident that is held back for such a decision."""
+        trouble = self.memory.troubles[incident]
+        trouble.held_until = 0.0
+        self.memory.put(trouble)
+        return Decisions(released=[incident])
 
     # --- what follows -----------------------------------------------------------------------------------------------
     def _join(

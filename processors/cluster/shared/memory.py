@@ -17,8 +17,8 @@ from ....telemetry.incident_document import IncidentLabel
 from ....telemetry.incident_reading import read_label
 from ....telemetry.incident_writing import write_label
 from ...condition_document import ConditionReport
+from ...doubts import Doubt
 from ...operator import Context
-from .doubts import Doubt
 from .landscape import Landscape
 from .placements import KEPT_S, Placements
 from .plans import Plan

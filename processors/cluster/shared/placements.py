@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ....telemetry.ring_layout import parse_ranks
+from ...doubts import MOVED, NO_END, TWO_NODES, Doubt
 from ...operator import Table
 from ...placement_document import PlacementReport
-from .doubts import MOVED, NO_END, TWO_NODES, Doubt
 
 DAY_S = 86_400.0
 KEPT_S = 28 * DAY_S

@@ -121,6 +121,9 @@ class Attempts:
         """A launch that is new to the current attempt: it joins it, or begins the next one."""
         holders = [member for member, held in self.members.items() if not held.isdisjoint(ranks)]
         self.members[launch], self.started_ns[launch] = set(ranks), started_ns
+        if self.founder in holders and self._is_older(launch, self.founder):
+            self._end(launch)  # it ran before the current attempt, and is only told late
+            return Place.PAST
         if not self.founder or (holders and not self._is_older(launch, self.founder)):
             self._begin(launch, again=again)
             return Place.BEGINS
@@ -161,6 +164,8 @@ class Attempts:
 
     def _end(self, launch: str) -> None:
         self.past[launch] = self.ended_ns.pop(launch, 0)
+        if launch == self.founder:  # whoever ends it names the next one; until then one of those that are left stands
+            self.founder = next((member for member in self.members if member != launch), "")
         self.again.discard(launch)
         self.over.discard(launch)
         for table in (self.members, self.started_ns, self.tokens):

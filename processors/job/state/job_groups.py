@@ -20,6 +20,9 @@ from .unsaved import Unsaved
 
 #: Different lists of groups that are remembered as they came: some of each node of the largest jobs.
 MOST_LOOKUPS = 65_536
+#: Of one job: as indexes of rows may be; and members of all groups together, of 16,384 ranks 64 groups each.
+MOST_GROUPS = 32_768
+MOST_MEMBERS = 1 << 20
 _NEVER_NS = np.iinfo(np.int64).max
 
 
@@ -66,18 +69,15 @@ class JobGroups:
 
     def add(self, group: Group) -> int:
         """The job's index of the group; one whose uid is not known is added first, without members if its ranks are
-        malformed.
+        malformed, or too many. NO_GROUP, where there are too many groups.
         """
         index = self._index.get(group.uid)
         if index is not None:
             return index
-        try:
-            members = parse_ranks(group.ranks)
-        except ValueError:
-            members = []
-        if not members or max(members) >= MOST_RANKS:
-            members = []
         index = len(self.known)
+        if index >= MOST_GROUPS:
+            return NO_GROUP
+        members = self._members_of(group.ranks)
         self.known.append(group)
         self.members.append(np.array(members, np.int64))
         self.on_device.append(is_device_backend(group.backend))
@@ -88,6 +88,21 @@ class JobGroups:
         self._shape = None
         self._unsaved.facts = True
         return index
+
+    def _members_of(self, text: str) -> list[int]:
+        """The ranks of a group; none where they are malformed, or more than the job may have: asked before they are
+        listed."""
+        count = 0
+        try:
+            for part in filter(None, text.split(",")):
+                low, _, high = part.partition("-")
+                last = int(high or low)
+                if last >= MOST_RANKS:
+                    return []
+                count += last - int(low) + 1
+        except ValueError:
+            return []
+        return parse_ranks(text) if self.rows.size + count <= MOST_MEMBERS else []
 
     def index_of(self, uid: str) -> int | None:
         """The job's index of the group with that uid; None: not known."""

@@ -47,6 +47,8 @@ class JobState:
         self.gathering = Gathering()
         self.judged_by, self.judge_left = "", False
         self.due_ns = 0
+        #: Rows and events that did not count (``intake.bounds``), and how many were when that was told. Not saved.
+        self.dropped_rows = self.told_dropped = 0
         self.open_steps = OpenSteps()
         self.begin_attempt("")
 

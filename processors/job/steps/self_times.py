@@ -280,10 +280,16 @@ def _align(
 ) -> np.ndarray:
     """Picks (step, rank, phase) out of (rank, step, phase); what is absent is zero."""
     out = np.zeros((steps.size, ranks.size, values.shape[2]), np.int64)
-    row = np.searchsorted(from_ranks, ranks)
-    row_known = (row < from_ranks.size) & (from_ranks[np.minimum(row, from_ranks.size - 1)] == ranks)
-    column = steps - from_steps[0]
-    column_known = (column >= 0) & (column < from_steps.size)
+    row, row_known = _places_in(from_ranks, ranks)
+    column, column_known = _places_in(from_steps, steps)
     picked = values[np.ix_(row[row_known], column[column_known])].transpose(1, 0, 2)
     out[np.ix_(column_known, row_known)] = picked
     return out
+
+
+def _places_in(known: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each value stands among those that are known (ascending), and whether it does."""
+    if not known.size:
+        return np.zeros(values.size, np.intp), np.zeros(values.size, bool)
+    place = np.searchsorted(known, values)
+    return place, (place < known.size) & (known[np.minimum(place, known.size - 1)] == values)

@@ -88,6 +88,10 @@ class Court:
     def clear_timer(self, name: str) -> None:
         raise AssertionError("there are no timers")
 
+    def attempt(self, act: Callable[[], None], about: Record | str) -> bool:
+        act()
+        return True
+
     def hear(self, *findings: Finding, batch: bool = False) -> None:
         records = [
             Record(topic="whichrank.findings", key="local", stamp_ns=finding.time_ns, payload=finding)

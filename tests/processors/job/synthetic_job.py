@@ -554,6 +554,10 @@ class MemoryContext:
     def clear_timer(self, name: str) -> None:
         self.timers.pop(name, None)
 
+    def attempt(self, act: Callable[[], None], about: Record | str) -> bool:
+        act()
+        return True
+
     def findings(self) -> list[Finding]:
         """Conclusions about faults."""
         return [f for record in self.emitted if isinstance(f := record.payload, Finding) and "kind" in f.body]

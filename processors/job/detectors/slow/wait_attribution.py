@@ -236,15 +236,18 @@ def measure_waits(rows: np.ndarray, release: np.ndarray, p2p: np.ndarray) -> Wai
 
 
 def sum_by_rank_and_step(rank: np.ndarray, step: np.ndarray, phase: np.ndarray, blocked: np.ndarray) -> Waits:
-    """Sums of ``blocked`` (ns) by rank, step and phase. All (n,), n > 0; steps between without rows are
-    in it, with 0.
+    """Sums of ``blocked`` (ns) by rank, step and phase. All (n,), n > 0. Steps between may be in it, with 0, where they
+    are no more than the rows: what a row says must not decide how much memory is taken.
     """
     ranks = np.flatnonzero(np.bincount(rank))
     row_of = np.zeros(int(ranks[-1]) + 1, np.int64)
     row_of[ranks] = np.arange(ranks.size)
     lowest, highest = int(step.min()), int(step.max())
-    steps = np.arange(lowest, highest + 1)
+    if highest - lowest < step.size:
+        steps, column = np.arange(lowest, highest + 1), step - lowest
+    else:
+        steps, column = np.unique(step, return_inverse=True)
     phases = len(Phase)
-    place = (row_of[rank] * steps.size + (step - lowest)) * phases + np.minimum(phase, phases - 1)
+    place = (row_of[rank] * steps.size + column) * phases + np.minimum(phase, phases - 1)
     total = np.bincount(place, weights=blocked, minlength=ranks.size * steps.size * phases)
     return Waits(ranks=ranks, steps=steps, blocked_ns=total.reshape(ranks.size, steps.size, phases).astype(np.int64))

@@ -1,4 +1,4 @@
-"""What was told of nodes and jobs and cannot be so: said once, as a telemetry incident that is over, and passed over.
+"""What was told and cannot be so, or cannot be taken: said once, as a telemetry incident that is over, and passed over.
 
 A name that two systems write differently, a place that is no name, an attempt whose end was lost, a rank on two nodes:
 nothing of it is a fault of a job, but whoever looks for shared causes sees less for it, and somebody should know.
@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ....telemetry.records import Finding, Identity
-from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
+from ..telemetry.records import Finding, Identity
+from ..telemetry.vocabulary import Bucket, Kind, Scope, Severity
 
 UNREADABLE = "finding that cannot be read"
 TWO_NODES, MOVED = "rank on two nodes", "rank that two nodes tell of"
 NO_END = "attempt without end"
 NO_NAME = "place that is no name"
 UNKNOWN_NODE = "node of which no place is known"
+NO_SUCH_RANK = "rank beyond its job"
 MOST_NAMED = 8
 MAX_WORDS = 300
 

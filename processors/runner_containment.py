@@ -1,0 +1,127 @@
+"""One key's trouble is one key's trouble: what is known of keys, and of parts of keys, on which an operator has failed.
+
+A key that fails again within a day is muted for an hour of the bus's time: its records are dropped and counted. Kept in
+the runner's state and told by the bus's clock alone, so that a restart and a replay agree.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from dataclasses import dataclass
+
+from ..telemetry.records import Finding, Incident, Record
+from .doubts import MAX_WORDS, Doubt
+from .runner_state import RunnerState
+
+_HOUR_NS = 3_600_000_000_000
+MUTED_NS = _HOUR_NS
+REMEMBERED_NS = 24 * _HOUR_NS
+#: Keys and parts that are remembered; beyond that the oldest failures are forgotten.
+MAX_FAILED = 4096
+#: So many are told of one by one in an hour, and the rest as one.
+MOST_TOLD = 32
+MAX_TRACEBACK = 8_000
+MAX_PART = 300
+FAILED = "record that an operator fails on"
+_OTHERS = "others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What an operator raised. part: of the key, where that was all that was concerned; "" the whole key."""
+
+    operator: str
+    key: str
+    part: str
+    reason: str
+    traceback: str
+
+    @property
+    def name(self) -> str:
+        """By which it is known again."""
+        return _name(self.operator, self.key, self.part)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Failed:
+    first_ns: int
+    last_ns: int
+    muted_until_ns: int = 0
+    times: int = 0
+
+
+def failure_of(operator: str, key: str, part: str, error: Exception) -> Failure:
+    """What is kept of an exception: one line, and its frames as far as they fit into a header."""
+    frames = traceback.extract_tb(error.__traceback__)
+    reason = f"{type(error).__name__}: {error}"[:MAX_WORDS]
+    lines = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames]
+    text = "\n".join([*lines, reason])[-MAX_TRACEBACK:]
+    return Failure(operator=operator, key=key, part=part[:MAX_PART], reason=reason, traceback=text)
+
+
+def part_of(about: Record | str) -> str:
+    """Of a key that holds much, the part that a record concerns; "" for a record of which that cannot be said."""
+    if isinstance(about, str):
+        return about
+    payload = about.payload
+    if isinstance(payload, Finding):
+        return f"{payload.identity.job}\t{payload.key}"
+    return str(payload.document.get("id", "")) if isinstance(payload, Incident) else ""
+
+
+class Containment:
+    """Remembers failures, says what is muted, and collects what has to be told of them."""
+
+    def __init__(self, state: RunnerState) -> None:
+        self._table = state.open_table(("runner", "", "failed"))
+        known = [(name, _Failed(**json.loads(row))) for name, row in self._table.rows()]
+        self._failed = dict(sorted(known, key=lambda each: each[1].last_ns))
+        #: What was not told yet.
+        self.news: list[Doubt] = []
+        #: Calls of operators that have raised, and records that were dropped as their key is muted, in this process.
+        self.failures = self.dropped = 0
+
+    def is_muted(self, operator: str, key: str, part: str, now_ns: int) -> bool:
+        """Whether what concerns this part of the key ("": any of it) is to be dropped."""
+        if not self._failed:
+            return False
+        failed = self._failed.get(_name(operator, key, part))
+        return failed is not None and now_ns < failed.muted_until_ns
+
+    def note(self, failure: Failure, now_ns: int) -> bool:
+        """Notes a failure; mutes what has failed before. Whether it is told by itself."""
+        self.failures += 1
+        self._forget_old(now_ns)
+        failed = self._failed.pop(failure.name, None) or _Failed(first_ns=now_ns, last_ns=now_ns)
+        is_new = not failed.times
+        failed.times, failed.last_ns = failed.times + 1, now_ns
+        if not is_new:
+            failed.muted_until_ns = now_ns + MUTED_NS
+        self._failed[failure.name] = failed
+        row = {name: getattr(failed, name) for name in _Failed.__slots__}
+        self._table.put(failure.name, json.dumps(row).encode())
+        told = sum(now_ns - each.first_ns < _HOUR_NS for each in self._failed.values())
+        entity = f"{failure.operator}/{failure.key}" if told <= MOST_TOLD else _OTHERS
+        if told <= MOST_TOLD or (is_new and told == MOST_TOLD + 1):
+            self.news.append(Doubt(what=FAILED, entity=entity[:MAX_WORDS], words=_words(failure, failed)))
+        return told <= MOST_TOLD
+
+    def _forget_old(self, now_ns: int) -> None:
+        for name in list(self._failed):
+            if len(self._failed) < MAX_FAILED and now_ns - self._failed[name].last_ns < REMEMBERED_NS:
+                break  # they are in the order of their last failure
+            del self._failed[name]
+            self._table.delete(name)
+
+
+def _words(failure: Failure, failed: _Failed) -> str:
+    what = f"{failure.part!r} of {failure.key}" if failure.part else failure.key
+    done = "its state was set aside" if not failure.part else "what it had changed was taken back"
+    if failed.muted_until_ns:
+        done += ", and it is muted for an hour"
+    return f"operator {failure.operator} failed on {what[:120]}: {failure.reason[:100]}; {done}"[:MAX_WORDS]
+
+
+def _name(operator: str, key: str, part: str) -> str:
+    return "\t".join((operator, key, part[:MAX_PART])).encode("utf-8", "replace").decode()

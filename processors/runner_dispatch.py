@@ -1,0 +1,177 @@
+"""Gives records and timers to the operators, takes what they emit, and contains what they raise.
+
+What an operator raises for one key is that key's trouble: its state is set aside, the message goes to the dead-letter
+topic with the traceback, one telemetry incident tells of it, and everything else goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..telemetry.otlp import encode_payloads
+from ..telemetry.records import Block, Broken, Finding, Identity, Record
+from ..transport.bus import TOPIC_DLQ, TOPIC_FINDINGS, Message
+from .doubts import doubt_findings
+from .operator import Operator, Timer
+from .runner_containment import Containment, Failure, failure_of
+from .runner_context import RunnerContext
+from .runner_delivery import Delivery
+from .runner_letters import dead_letter
+from .runner_state import RunnerState
+
+MAX_CONTEXTS = 4096
+#: Records of a message with the index of who has emitted them; -1: the bus.
+Emitted = tuple[int, Record]
+
+
+class Dispatcher:
+    """Calls the operators for one runner, in its thread. report: takes one line for what a person should know."""
+
+    def __init__(
+        self, state: RunnerState, delivery: Delivery, operators: Sequence[Operator], report: Callable[[str], None]
+    ) -> None:
+        self._state, self._delivery, self._report = state, delivery, report
+        self._operators = tuple(operators)
+        self._key_of = tuple(operator.key_of for operator in self._operators)
+        self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
+        self._contexts: dict[tuple[int, str], RunnerContext] = {}
+        self._lettered = 0  # position of the last message that became a dead letter here
+        self._is_telling = False
+        #: What is known of keys that have failed.
+        self.containment = Containment(state)
+        #: From which the records at hand come; None: from no message.
+        self.message: Message | None = None
+        state.contain = self._contain_row
+
+    def dispatch(self, first: int, records: Sequence[Emitted]) -> None:
+        """Gives records to the operators from index ``first`` on, and what they emit to those after them."""
+        pending: list[dict[str, list[Record]]] = [{} for _ in self._operators]
+        known: Identity | None = None
+        batches: list[list[Record]] = []
+        for emitter, record in records:
+            payload = record.payload
+            if isinstance(payload, Block) and payload.identity is known:  # a message's blocks go the same way
+                for batch in batches:
+                    batch.append(record)
+                continue
+            batches = self._place(emitter, record, first, pending)
+            known = payload.identity if isinstance(payload, Block) else None
+        for index in range(first, len(self._operators)):
+            for key, batch in pending[index].items():
+                for record in self._process(index, key, batch):
+                    self._place(index, record, index + 1, pending)
+        if self.containment.news:
+            self._tell()
+
+    def fire(self, operator: str, key: str, timer: Timer) -> None:
+        """Calls the operator of a timer that is due; nothing for one of another release."""
+        index = self._index_of.get(operator)
+        if index is None:
+            return
+        self.message = None
+        context = self._context(index, key)
+        if self.containment.is_muted(operator, key, "", context.now_ns):
+            return
+        try:
+            self._operators[index].on_timer(timer, context)
+        except Exception as error:  # as in _process
+            self._contain(index, key, failure_of(operator, key, "", error))
+        self.dispatch(index + 1, [(index, record) for record in self._take_emitted(index, context)])
+
+    # --- calls ---
+    def _process(self, index: int, key: str, batch: list[Record]) -> list[Record]:
+        """What the operator emits."""
+        operator, context = self._operators[index], self._context(index, key)
+        if self.containment.is_muted(operator.name, key, "", context.now_ns):
+            self.containment.dropped += len(batch)
+            return []
+        try:
+            operator.process(batch, context)
+        except Exception as error:  # whatever a record makes it do, MemoryError included, concerns this key alone
+            self._contain(index, key, failure_of(operator.name, key, "", error))
+        return self._take_emitted(index, context)
+
+    def _place(
+        self, emitter: int, record: Record, first: int, pending: list[dict[str, list[Record]]]
+    ) -> list[list[Record]]:
+        """Put a record into the batch of each operator that wants it, and give these."""
+        batches: list[list[Record]] = []
+        if emitter >= 0 and not isinstance(record.payload, Finding):
+            return batches
+        for index in range(first, len(self._key_of)):
+            key = self._key_of[index](record)
+            if key is not None:
+                batch = pending[index].setdefault(key, [])
+                batch.append(record)
+                batches.append(batch)
+        return batches
+
+    def _context(self, index: int, key: str) -> RunnerContext:
+        context = self._contexts.get((index, key))
+        if context is None:
+            if len(self._contexts) >= MAX_CONTEXTS:  # jobs come and go; nothing is kept in here between two calls
+                self._contexts.clear()
+            name = self._operators[index].name
+            context = self._contexts[(index, key)] = RunnerContext(self._state, self.containment, name, key)
+        context.now_ns = self._state.position.now_ns
+        return context
+
+    def _take_emitted(self, index: int, context: RunnerContext) -> list[Record]:
+        """What was emitted, now in the outbox; what was attempted in vain is contained."""
+        if context.failures:
+            failures, context.failures = context.failures, []
+            self._operators[index].let_go(context.key)
+            for failure in failures:
+                self._note(failure)
+        emitted, context.emitted = context.emitted, []
+        for record, value in emitted:
+            self._delivery.add(record, value)
+        return [record for record, _ in emitted]
+
+    # --- trouble ---
+    def _contain(self, index: int, key: str, failure: Failure) -> None:
+        operator = self._operators[index]
+        operator.let_go(key)
+        self._context(index, key).emitted.clear()
+        if not operator.contains_itself:
+            self._state.put_aside(operator.name, key, self._state.position.now_ns, failure.reason)
+        self._note(failure)
+
+    def _contain_row(self, operator: str, key: str, error: Exception) -> None:
+        """A row that was put to be made later could not be made, at a commit."""
+        self.message = None
+        index = self._index_of.get(operator)
+        if index is not None:
+            self._contain(index, key, failure_of(operator, key, "", error))
+
+    def _note(self, failure: Failure) -> None:
+        where = f"operator {failure.operator}, {failure.part or failure.key!r}"
+        if self.containment.note(failure, self._state.position.now_ns):
+            kept = f"the message is kept on {TOPIC_DLQ}" if self.message is not None else "at a timer"
+            self._report(f"{where}: {failure.reason}; contained, all else goes on ({kept})\n{failure.traceback}")
+        message = self.message
+        if message is None or message.position == self._lettered:
+            return
+        self._lettered = message.position
+        broken = Broken(topic=message.topic, reason=f"{where}: {failure.reason}", value=message.value)
+        kept_letter, headers = dead_letter(message, broken, failure.traceback)
+        stamp_ns = self._state.position.now_ns
+        record = Record(topic=TOPIC_DLQ, key=message.key, stamp_ns=stamp_ns, payload=kept_letter)
+        self._delivery.add(record, kept_letter.value, headers)
+
+    def _tell(self) -> None:
+        """A telemetry incident of what was contained; where that fails as well it is not told again."""
+        doubts, self.containment.news = self.containment.news, []
+        position = self._state.position
+        if self._is_telling or not position.cluster:
+            return
+        records: list[Emitted] = []
+        for finding in doubt_findings(doubts, position.cluster, position.now_ns):
+            record = Record(topic=TOPIC_FINDINGS, key=position.cluster, stamp_ns=position.now_ns, payload=finding)
+            self._delivery.add(record, encode_payloads([finding]))
+            records.append((0, record))
+        self._is_telling = True
+        try:
+            self.dispatch(0, records)
+        finally:
+            self._is_telling = False

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from ..transport.bus import (
     Message,
 )
 from .commit_pace import CommitPace
+from .job_owners import JobOwners
 from .operator import Operator, Timer
 from .runner_clockwork import BEAT_NS, SILENT_BEATS, Clockwork
 from .runner_context import RunnerContext, destination_of
@@ -94,6 +96,7 @@ class EmbeddedRunner:
         self._report = report if report is not None else _log.warning
         self._decoder = MessageDecoder(metrics, self._report)
         self._state = RunnerState(state_path, bus=bus.identity, start_after=start_after, report=self._report)
+        self._owners = JobOwners(self._state.open_table(("runner", "", "owners")))
         if live and bus.reads_outputs and self._state.position.after > bus.last_position:
             # The disk refused the end of the capture, but not the state: those messages were processed, and their
             # positions are given out again.
@@ -151,7 +154,7 @@ class EmbeddedRunner:
 
     def rows(self, operator: str, table: str) -> Iterator[tuple[str, bytes]]:
         """(name, value) of the rows of one operator's table over all keys, for what is told beside the operators."""
-        return self._state.rows_of(operator, table)
+        return ((name, self._owners.shown_row(row)) for name, row in self._state.rows_of(operator, table))
 
     def lead(self) -> None:
         """Keeps time and publishes from now on; first what lies on the bus is read, for it may say what
@@ -184,7 +187,7 @@ class EmbeddedRunner:
 
     def seed(self, records: Sequence[Record]) -> None:
         """Gives operators what an earlier life has published, before anything is read."""
-        self._dispatch(0, [(-1, record) for record in records])
+        self._dispatch(0, [(-1, replace(record, payload=self._owners.keyed(record.payload))) for record in records])
         self._uncommitted = True
 
     def drain(self, reads: int | None = None) -> int:
@@ -296,9 +299,10 @@ class EmbeddedRunner:
                 continue
             if isinstance(payload, Event) and payload.identity.cluster:
                 self._state.position.cluster = payload.identity.cluster
-            record = Record(topic=message.topic, key=message.key, stamp_ns=self.now_ns, payload=payload)
+            keyed = self._owners.keyed(payload)
+            record = Record(topic=message.topic, key=message.key, stamp_ns=self.now_ns, payload=keyed)
             if self._on_input is not None:
-                self._on_input(record)
+                self._on_input(replace(record, payload=self._owners.named(payload)))
             records.append((-1, record))
         self.records += len(records)
         self._dispatch(0, records)
@@ -370,7 +374,8 @@ class EmbeddedRunner:
             raise TypeError(f"an operator emitted {type(payload).__name__}")
         topic, key = destination_of(record)
         record = Record(topic=topic, key=key, stamp_ns=self._state.position.now_ns, payload=payload)
-        self._delivery.add(record, encode_payloads([payload]))
+        shown = self._owners.shown(payload)
+        self._delivery.add(replace(record, payload=shown), encode_payloads([shown]))
         return record
 
     # --- output ---

@@ -154,7 +154,7 @@ class RunnerState:
     @property
     def is_fresh(self) -> bool:
         """Whether nothing was kept of an earlier life."""
-        return not self._rows and not self._timers and not self.outbox
+        return not any(self._rows.values()) and not self._timers and not self.outbox
 
     @property
     def timer_count(self) -> int:

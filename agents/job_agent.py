@@ -81,7 +81,8 @@ class Agent:
         publish_ranked: the way to Kafka; like ``publish`` it gets everything, in messages of one priority each.
         more_health: counters of that way, told with the agent's own.
         job_name: what people call the job, told with each rank and in spans and metrics; empty: nobody has told us.
-        owner_uid: read only this user's rings (and root's); None: everybody's.
+        owner_uid: read only this user's rings (and root's); None: everybody's. The job is his, where ``identity`` does
+            not say whose it is.
         since_ns: monotonic; what began before and is dead is none of our news. None: now.
         missed_since_ns: monotonic; nobody has watched here since: who gave a sign of life later and is dead is news
             all the same. None: whatever was to be told of the dead has been told.
@@ -89,7 +90,9 @@ class Agent:
         self.settings = settings or AgentSettings()
         self.health = AgentHealth()
         self._monotonic_ns, self._wall_ns = monotonic_ns, wall_ns
-        self._identity = replace(identity, node=identity.node or socket.gethostname(), attempt="", rank=-1)
+        owner = identity.owner or ("" if owner_uid is None else str(owner_uid))
+        node = identity.node or socket.gethostname()
+        self._identity = replace(identity, node=node, attempt="", rank=-1, owner=owner)
         self._launches = Launches(self._identity)
         self._directory = RingDirectory(ring_directory, self.health, owner_uid)
         self._ended_rings = EndedRings(self.settings.ended_ring_bytes)

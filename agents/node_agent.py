@@ -13,8 +13,9 @@ import queue
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..telemetry.otlp import encode_batches
@@ -110,7 +111,8 @@ class NodeAgent:
     def request(self, event: Event) -> None:
         """Hands a request for evidence to the job that it names, or to all jobs. May be called from any thread."""
         for watch in list(self._watches.values()):
-            if event.identity.job in ("", watch.job.identity.job):
+            mine, asked = watch.job.identity, event.identity
+            if asked.job in ("", mine.job) and asked.owner in ("", mine.owner):
                 watch.take(event)
 
     @property
@@ -123,8 +125,11 @@ class NodeAgent:
 
     @property
     def jobs(self) -> list[str]:
-        """Names of the jobs that are watched now, sorted."""
-        return sorted(watch.job.identity.job for watch in self._watches.values())
+        """Names of the jobs that are watched now, sorted; with its owner, where several claim the same."""
+        found = [watch.job.identity for watch in list(self._watches.values())]
+        owners = {(each.job, each.owner) for each in found}
+        claimed = Counter(job for job, _ in owners)
+        return sorted(each.job if claimed[each.job] == 1 else f"{each.job}@{each.owner}" for each in found)
 
     def close(self, patience_s: float) -> None:
         """Ends all jobs' threads; what the ranks did until now is published.
@@ -143,13 +148,10 @@ class NodeAgent:
             if time.time_ns() - folder.changed_ns > _SETTLED_NS:
                 self._left[folder.path] = _Look(changed_ns=folder.changed_ns, at_ns=since_ns)
             return
-        if any(
-            watch.job.identity.job == job.identity.job and watch.folder.owner_uid != folder.owner_uid
-            for watch in self._watches.values()
-        ):
-            mine = f"{job.identity.job}@{folder.owner_uid}"
-            self._report(f"{folder.path}: job {job.identity.job} is another user's here; it is called {mine}")
-            job = replace(job, identity=replace(job.identity, job=mine, run=mine))
+        who = job.identity
+        others = [w.job.identity for w in self._watches.values() if w.job.identity.job == who.job]
+        if any(other.owner != who.owner for other in others):
+            self._report(f"{folder.path}: job {who.job} is another owner's here, too; this one is {who.owner}'s")
         self._left.pop(folder.path, None)
         watch = _FolderWatch(folder, job, since_ns, self._make_agent, self._idle_s)
         self._watches[folder.path] = watch

@@ -29,7 +29,8 @@ _MAX_TEXT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFact:
-    """what: "attempt", "time_limit", "preemption", "requeue", "maintenance", "state", "allocation" or "node_state".
+    """what: "attempt", "time_limit", "preemption", "requeue", "maintenance", "state", "allocation", "owner" (uid) or
+    "node_state".
 
     job: "" for what concerns the node. values: only str, int, float and bool; times are Unix seconds ("end_s").
     """
@@ -76,6 +77,20 @@ def facts_of_environment(environ: Mapping[str, str]) -> Iterator[SchedulerFact]:
         yield SchedulerFact(scheduler="ray", what="state", job=ray, values={"node": environ.get("RAY_NODE_ID", "")})
 
 
+_USER_ID = re.compile(r"[^()]*\(([0-9]{1,10})\)")
+
+
+def _owners(job: str, pairs: Mapping[str, str]) -> Iterator[SchedulerFact]:
+    """Whose the job is; of a task of an array by the name of the array, too."""
+    user = _USER_ID.fullmatch(pairs.get("UserId", ""))
+    if user is None:
+        return
+    array, task = pairs.get("ArrayJobId", ""), pairs.get("ArrayTaskId", "")
+    names = {job, f"{array}_{task}"} if _JOB_ID.fullmatch(f"{array}_{task}") else {job}
+    for name in sorted(names):
+        yield SchedulerFact(scheduler="slurm", what="owner", job=name, values={"owner_uid": int(user[1])})
+
+
 # --- Slurm's own words ------------------------------------------------------------------------------------------------
 
 
@@ -116,6 +131,7 @@ def facts_of_slurm_job(text: str) -> Iterator[SchedulerFact]:
         job = pairs.get("JobId", "")
         if not _JOB_ID.fullmatch(job):
             continue
+        yield from _owners(job, pairs)
         state, reason = pairs.get("JobState", "")[:_MAX_TEXT], pairs.get("Reason", "")[:_MAX_TEXT]
         if state:
             yield SchedulerFact(scheduler="slurm", what="state", job=job, values={"state": state, "reason": reason})

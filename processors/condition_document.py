@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ..telemetry.trust import Trust
 from .older_sentences import event_of_condition
 
 
@@ -31,7 +32,8 @@ class ConditionReport:
 
     ranks: whom it concerns; others: who uses devices of the same kind, to whom it is nothing. explains: kinds of
     incidents. event: the kernel's or driver's word, "" none. before_s, lag_s: it may be told so long before or after
-    what it does. lasts_s: 0: it ends by what is measured. ends_with: how a rank that met it ends, by name.
+    what it does. lasts_s: 0: it ends by what is measured. ends_with: how a rank that met it ends, by name. trust: who
+    could have written its signals; None: it was not said.
     """
 
     name: str
@@ -48,6 +50,7 @@ class ConditionReport:
     last: float = 0.0
     text: str = ""
     source: str = ""
+    trust: Trust | None = None
     until: float | None = None
     count: int = 1
     value: str = ""
@@ -80,6 +83,7 @@ class ConditionReport:
         return self.device.partition("/")[0]
 
 
+_JOB_LOG = "job_log"
 _NAMES = tuple(each.name for each in fields(ConditionReport))
 _OF_RANKS = tuple(each.name for each in fields(AffectedRank))
 
@@ -88,6 +92,7 @@ def write_condition(condition: ConditionReport) -> dict[str, Any]:
     """A condition as JSON values, for ``read_condition``."""
     written = {name: getattr(condition, name) for name in _NAMES}
     written["explains"] = list(condition.explains)
+    written["trust"] = None if condition.trust is None else condition.trust.value
     for name in ("ranks", "others"):
         written[name] = list(map(_write_rank, written[name]))
     return written
@@ -108,10 +113,19 @@ def read_condition(document: Mapping[str, Any]) -> ConditionReport:
         if name in values:
             values[name] = float(values[name])
     values["event"] = event_of_condition(document)
+    values["trust"] = _read_trust(values.get("trust"), str(values.get("source", "")))
     values["explains"] = tuple(document.get("explains") or ())
     for name in ("ranks", "others"):
         values[name] = tuple(map(_read_rank, document.get(name) or ()))
     return ConditionReport(**values)
+
+
+def _read_trust(told: Any, source: str) -> Trust | None:
+    """An earlier release did not tell it: of a rank's log it follows from the source."""
+    try:
+        return Trust(told)
+    except ValueError:
+        return Trust.USER if source == _JOB_LOG else None
 
 
 def _read_rank(written: Mapping[str, Any]) -> AffectedRank:

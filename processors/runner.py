@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from ..transport.bus import (
     Message,
 )
 from .commit_pace import CommitPace
+from .job_owners import JobOwners
 from .operator import Operator, Timer
 from .runner_clockwork import BEAT_NS, SILENT_BEATS, Clockwork
 from .runner_decode import MessageDecoder
@@ -89,12 +91,13 @@ class EmbeddedRunner:
         self._report = report if report is not None else _log.warning
         self._decoder = MessageDecoder(metrics, self._report)
         self._state = RunnerState(state_path, bus=bus.identity, start_after=start_after, report=self._report)
+        self._owners = JobOwners(self._state.open_table(("runner", "", "owners")))
         if live and bus.reads_outputs and self._state.position.after > bus.last_position:
             # The disk refused the end of the capture, but not the state: those messages were processed, and their
             # positions are given out again.
             self._state.position.after = bus.last_position
         self._delivery = Delivery(bus, self._state, on_output)
-        self._dispatcher = Dispatcher(self._state, self._delivery, operators, self._report)
+        self._dispatcher = Dispatcher(self._state, self._delivery, self._owners, operators, self._report)
         if live:
             self._delivery.begin()
         self._uncommitted = False
@@ -158,7 +161,7 @@ class EmbeddedRunner:
 
     def rows(self, operator: str, table: str) -> Iterator[tuple[str, bytes]]:
         """(name, value) of the rows of one operator's table over all keys, for what is told beside the operators."""
-        return self._state.rows_of(operator, table)
+        return ((name, self._owners.shown_row(row)) for name, row in self._state.rows_of(operator, table))
 
     def lead(self) -> None:
         """Keeps time and publishes from now on; first what lies on the bus is read, for it may say what
@@ -192,7 +195,8 @@ class EmbeddedRunner:
     def seed(self, records: Sequence[Record]) -> None:
         """Gives operators what an earlier life has published, before anything is read."""
         self._dispatcher.message = None
-        self._dispatcher.dispatch(0, [(-1, record) for record in records])
+        keyed = [replace(record, payload=self._owners.keyed(record.payload)) for record in records]
+        self._dispatcher.dispatch(0, [(-1, record) for record in keyed])
         self._uncommitted = True
 
     def drain(self, reads: int | None = None) -> int:
@@ -305,8 +309,14 @@ class EmbeddedRunner:
                 continue
             if isinstance(payload, Event) and payload.identity.cluster:
                 self._state.position.cluster = payload.identity.cluster
-            record = Record(topic=message.topic, key=message.key, stamp_ns=self.now_ns, payload=payload)
-            self._show_input(record)
+            try:
+                keyed = self._owners.keyed(payload)
+            except Exception as error:  # a record whose owner makes no sense is one dead letter
+                reason = f"its owner cannot be told: {type(error).__name__}: {error}"
+                self._set_aside(message, Broken(topic=message.topic, reason=reason, value=message.value))
+                continue
+            record = Record(topic=message.topic, key=message.key, stamp_ns=self.now_ns, payload=keyed)
+            self._show_input(replace(record, payload=self._owners.named(payload)))
             records.append((-1, record))
         self.records += len(records)
         self._dispatcher.message = message

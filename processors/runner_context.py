@@ -3,30 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Broken, Event, Finding, Incident, Record, Samples
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_REQUESTS
+from .job_owners import JobOwners
 from .runner_containment import Containment, Failure, failure_of, part_of
 from .runner_state import RunnerState
 from .runner_tables import KeyTables
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emission:
+    """What an operator emitted. record: as other operators get it; shown and value: as everybody else reads it."""
+
+    record: Record
+    shown: Record
+    value: bytes
+
+
 class RunnerContext:
     """``Context`` of one operator and key. failures: of ``attempt``, until the runner takes them."""
 
-    __slots__ = ("_containment", "_key", "_operator", "_runner_state", "_tables", "emitted", "failures", "now_ns")
+    __slots__ = (
+        "_containment",
+        "_key",
+        "_operator",
+        "_owners",
+        "_runner_state",
+        "_tables",
+        "emitted",
+        "failures",
+        "now_ns",
+    )
 
-    def __init__(self, runner_state: RunnerState, containment: Containment, operator: str, key: str) -> None:
+    def __init__(
+        self, runner_state: RunnerState, owners: JobOwners, containment: Containment, operator: str, key: str
+    ) -> None:
         self._runner_state = runner_state
+        self._owners = owners
         self._containment = containment
         self._operator = operator
         self._key = key
         self._tables = KeyTables(runner_state.open_table, operator, key)
         self.now_ns = 0
-        #: Each with its bytes.
-        self.emitted: list[tuple[Record, bytes]] = []
+        self.emitted: list[Emission] = []
         self.failures: list[Failure] = []
 
     @property
@@ -55,7 +78,9 @@ class RunnerContext:
         topic, key = destination_of(record)
         record = Record(topic=topic, key=key, stamp_ns=self.now_ns, payload=payload)
         key.encode()  # what no broker and no file can hold is refused here, where it can still be contained
-        self.emitted.append((record, encode_payloads([payload])))
+        shown = self._owners.shown(payload)
+        value = encode_payloads([shown])
+        self.emitted.append(Emission(record=record, shown=replace(record, payload=shown), value=value))
 
     def set_timer(self, name: str, at_ns: int) -> None:
         """Sets or moves the timer ``name`` to ``at_ns`` (Unix), or just after ``now`` where that is past."""

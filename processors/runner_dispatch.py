@@ -12,6 +12,7 @@ from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Block, Broken, Finding, Identity, Record
 from ..transport.bus import TOPIC_DLQ, TOPIC_FINDINGS, Message
 from .doubts import doubt_findings
+from .job_owners import JobOwners
 from .operator import Operator, Timer
 from .runner_containment import Containment, Failure, failure_of
 from .runner_context import RunnerContext
@@ -28,9 +29,14 @@ class Dispatcher:
     """Calls the operators for one runner, in its thread. report: takes one line for what a person should know."""
 
     def __init__(
-        self, state: RunnerState, delivery: Delivery, operators: Sequence[Operator], report: Callable[[str], None]
+        self,
+        state: RunnerState,
+        delivery: Delivery,
+        owners: JobOwners,
+        operators: Sequence[Operator],
+        report: Callable[[str], None],
     ) -> None:
-        self._state, self._delivery, self._report = state, delivery, report
+        self._state, self._delivery, self._owners, self._report = state, delivery, owners, report
         self._operators = tuple(operators)
         self._key_of = tuple(operator.key_of for operator in self._operators)
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
@@ -112,7 +118,9 @@ class Dispatcher:
             if len(self._contexts) >= MAX_CONTEXTS:  # jobs come and go; nothing is kept in here between two calls
                 self._contexts.clear()
             name = self._operators[index].name
-            context = self._contexts[(index, key)] = RunnerContext(self._state, self.containment, name, key)
+            context = self._contexts[(index, key)] = RunnerContext(
+                self._state, self._owners, self.containment, name, key
+            )
         context.now_ns = self._state.position.now_ns
         return context
 
@@ -124,9 +132,9 @@ class Dispatcher:
             for failure in failures:
                 self._note(failure)
         emitted, context.emitted = context.emitted, []
-        for record, value in emitted:
-            self._delivery.add(record, value)
-        return [record for record, _ in emitted]
+        for emission in emitted:
+            self._delivery.add(emission.shown, emission.value)
+        return [emission.record for emission in emitted]
 
     # --- trouble ---
     def _contain(self, index: int, key: str, failure: Failure) -> None:

@@ -86,7 +86,7 @@ class RunnerState:
     @property
     def is_fresh(self) -> bool:
         """Whether nothing was kept of an earlier life."""
-        return not self._rows and not len(self.timers) and not self.outbox
+        return not any(self._rows.values()) and not len(self.timers) and not self.outbox
 
     # --- rows ---
     def open_table(self, prefix: tuple[str, str, str]) -> RowTable:

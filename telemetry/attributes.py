@@ -16,6 +16,8 @@ CLUSTER_ID = "whichrank.cluster.id"
 RUN_ID = "whichrank.run.id"
 JOB_ID = "whichrank.job.id"
 JOB_NAME = "whichrank.job.name"
+#: A uid, or namespace/NAME: by the kernel, not by what the job says.
+JOB_OWNER = "whichrank.job.owner"
 JOB_ATTEMPT = "whichrank.job.attempt"
 WORLD = "whichrank.world"
 NODE_ID = "whichrank.node.id"

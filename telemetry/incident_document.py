@@ -13,6 +13,7 @@ from enum import Enum
 
 from .evidence_facts import EvidenceFact
 from .incident import SCHEMA_VERSION
+from .trust import IdBy, Trust
 from .vocabulary import Action, Bucket, Change, IncidentState, Kind, Scope, Severity
 
 #: Measured, or a word: what a row of evidence is about.
@@ -100,7 +101,10 @@ class FirstBadPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReference:
-    """Which job it is about, and how that is now: running, stopped, restarting."""
+    """Which job it is about, and how that is now: running, stopped, restarting.
+
+    owner_id: whose it is by the kernel, a uid or "namespace/NAME". id_by: who says that it has this id; None unknown.
+    """
 
     run: str | None = None
     id: str | None = None
@@ -108,7 +112,14 @@ class JobReference:
     attempt: str | None = None
     owner: str | None = None
     now: str | None = None
+    owner_id: str | None = None
+    id_by: IdBy | str | None = None
     extra: str = ""
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether nobody but the job itself says that it is the scheduler's job of this id."""
+        return self.id_by == IdBy.CLAIMED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +202,10 @@ class IncidentAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentCause:
-    """The condition that explains it, or what several jobs share. since_s: Unix seconds."""
+    """The condition that explains it, or what several jobs share. since_s: Unix seconds.
+
+    trust: told where only what a user could have written says so.
+    """
 
     condition: str | None = None
     entity: str | None = None
@@ -199,6 +213,7 @@ class IncidentCause:
     device: str | None = None
     since_s: float | None = None
     domain: str | None = None
+    trust: Trust | str | None = None
     extra: str = ""
 
 

@@ -36,6 +36,7 @@ from .incident_document import (
     Victims,
     word_of,
 )
+from .trust import IdBy, Trust
 from .vocabulary import Action, Bucket, Change, IncidentState, Kind, Scope, Severity
 
 Word = TypeVar("Word", bound=Enum)
@@ -79,7 +80,8 @@ def read_incident(document: object) -> IncidentDocument:
 def read_job_reference(value: object) -> JobReference:
     """The job from the field ``job`` of an incident document; what is absent or wrong is None."""
     of = _mapping(value)
-    return JobReference(**{name: _text(of, name) for name in _JOB_KEYS}, extra=_extra(of, _JOB_KEYS))
+    texts = {name: _text(of, name) for name in _JOB_KEYS if name != "id_by"}
+    return JobReference(**texts, id_by=_word(of, "id_by", IdBy), extra=_extra(of, _JOB_KEYS))
 
 
 def _read_share(of: Mapping[str, object]) -> JobShare:
@@ -239,7 +241,8 @@ def _read_cause(value: object) -> IncidentCause | None:
         device=_text(value, "device"),
         since_s=_number(value, "since"),
         domain=_text(value, "domain"),
-        extra=_extra(value, ("condition", "entity", "device_kind", "device", "since", "domain")),
+        trust=_word(value, "trust", Trust),
+        extra=_extra(value, ("condition", "entity", "device_kind", "device", "since", "domain", "trust")),
     )
 
 
@@ -282,7 +285,7 @@ def _read_handling(value: object) -> HandlingWord | None:
     )
 
 
-_JOB_KEYS = ("run", "id", "name", "attempt", "owner", "now")
+_JOB_KEYS = ("run", "id", "name", "attempt", "owner", "now", "owner_id", "id_by")
 _SUSPECT_KEYS = ("scope", "id", "rank", "node", "gpu", "pid", "where", "probability", "ranks")
 _EVIDENCE_KEYS = ("signal", "source", "time", "value", "shows", FACT, "condition")
 _RULED_OUT_KEYS = ("who", "looks_guilty", "because", "ranks", FACT, "condition")

@@ -98,6 +98,10 @@ def write_job_reference(job: JobReference) -> Document:
         "owner": job.owner,
         "now": job.now,
     }
+    if job.owner_id is not None:
+        written["owner_id"] = job.owner_id
+    if job.id_by is not None:
+        written["id_by"] = word_of(job.id_by)
     return _with(written, job.extra)
 
 
@@ -202,6 +206,8 @@ def write_cause(cause: IncidentCause) -> Document:
         "since": cause.since_s,
         "domain": cause.domain,
     }
+    if cause.trust is not None:
+        written["trust"] = word_of(cause.trust)
     return _with(written, cause.extra)
 
 

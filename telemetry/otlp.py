@@ -298,6 +298,7 @@ def read_identity(pairs: Sequence[KeyValue]) -> Identity:
         world=text(names.WORLD),
         node=text(names.NODE_ID) or text(names.HOST_NAME),
         rank=rank.int_value if rank is not None and _is_rank(rank) else -1,
+        owner=text(names.JOB_OWNER),
     )
 
 

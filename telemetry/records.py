@@ -20,6 +20,8 @@ class Identity:
     """Who a record speaks of (``identity`` resolves it). Strings are empty and numbers -1 where unknown.
 
     attempt: the launch (``identity.launch_id``) in what agents send, the attempt's first launch in what is concluded.
+    owner: whose job it is, as the kernel or kubelet says and no process of the job can: a uid in digits, or
+    "namespace/NAME"; "": of an agent that does not say.
     """
 
     cluster: str = ""
@@ -29,6 +31,7 @@ class Identity:
     world: str = ""
     node: str = ""
     rank: int = -1
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,7 @@ class Event:
       LAUNCH_ENDED     (none: all its ranks had ended, and its launcher has now; nothing of it will start again)
       RANK_STARTED     pid*, local_rank, world_size, host, torch, python, backend ("hooks"|"backend_select"|"status"),
                        writer ("c"|"python"), script, launcher_pid, restart_count, owner_uid (of the ring's file),
+                       id_by (``trust.IdBy``: who says that the job has this id; absent: an agent that did not ask),
                        checks_inputs (true: it looks for NaN in the inputs of its operations),
                        job_name (from an agent that was told, where no JOB_STARTED comes)
       RANK_JOINING     joined* (bool: false = waits for the others in init_process_group), timeout_s, pid
@@ -117,7 +121,8 @@ class Event:
       PEER_LOST        role*, why* ("left": its command has ended; "closed"; "silent"), silent_ns
     What a node's collectors tell (identity: the node; job and rank only where they are known):
       KERNEL_EVENT     event* (word of diagnosis.kernel_log), code, device_kind, device, severity, domain, component,
-                       action, role, process, pid, driver, text (redacted), before_start (true: older than the agent)
+                       action, role, process, pid, driver, text (redacted), before_start (true: older than the agent),
+                       trust (``trust.Trust``: who could have written the line; absent: the kernel)
       DEVICE_EVENT     event* ("xid", "lost", "back"), code, device (GPU uuid), pci_bus, device_kind
       RANK_DEVICE      pid*, gpu_uuid, gpu_index, pci_bus, mig, method, certain
       RANK_PROCESS     pid*, state, wchan, age_s
@@ -126,7 +131,8 @@ class Event:
                        process, if it runs here), node (another one that the line is of), peer (rank that was waited
                        for), port (of this node), more (statements of this writer that were held back), before_start
                        (true: older than the agent)
-      SCHEDULER        what*, and what is known of it
+      SCHEDULER        what*, and what is known of it; trust (as of KERNEL_EVENT: "user", where only a rank's variables
+                       say so)
       CHANGE           what*, old, new, where
       NODE_TOPOLOGY    labels by name (rack, leaf, spine, rail, pdu)
       PROBE_LATE       mount*, operation*, age_s*, fstype, server, answered (true: it has come back), error

@@ -106,6 +106,7 @@ def rank_resource(
             names.CLUSTER_ID: identity.cluster,
             names.RUN_ID: identity.run,
             names.JOB_ID: identity.job,
+            names.JOB_OWNER: identity.owner,
             names.JOB_ATTEMPT: identity.attempt,
             names.WORLD: identity.world,
             names.NODE_ID: identity.node,

@@ -15,6 +15,7 @@ from ...telemetry import ring_layout as L
 from ...telemetry.vocabulary import EventKind, ExitState, Phase
 from ..base.user_frames import UserFrame, format_stack, innermost_user_frame
 from ..privacy.privacy_options import STACK_ATTRIBUTES
+from ..processes.job_id_proof import who_says_id
 from ..processes.processes import ExitStatus
 from ..rings.crash_area import FatalSignal, RingException, RingStack
 from ..rings.ring_directory import identity_int
@@ -61,6 +62,8 @@ def started_attributes(rank: WatchedRank) -> Attributes:
         "restart_count": identity_int(claims, "restart_count"),
         "owner_uid": rank.ring.uid,
     }
+    words = {name: value for name, value in claims.items() if isinstance(value, str)}
+    attributes["id_by"] = who_says_id(words, rank.pid).value
     if claims.get("checks_inputs") is True:
         attributes["checks_inputs"] = True
     for word in _STARTED_WORDS:

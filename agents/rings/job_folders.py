@@ -17,6 +17,7 @@ from ...telemetry.identity import resolve_identity, resolve_job_name
 from ...telemetry.records import Identity
 from ...telemetry.ring_layout import RING_SUFFIX
 from ..processes import processes
+from ..processes.job_id_proof import owner_of
 from .ring_directory import gave_sign_of_life
 from .ring_file import RingDamaged, RingFile
 
@@ -28,7 +29,7 @@ MAX_FOLDERS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundJob:
-    """identity: cluster and node are the agent's own. name: what people call the job."""
+    """identity: cluster and node are the agent's own, the owner is the kernel's. name: what people call the job."""
 
     identity: Identity
     name: str
@@ -103,14 +104,14 @@ def identify_job(
             continue
         if ring.uid in (folder.owner_uid, 0):
             job = job or _claimed_job(ring, folder, own)
+        holder = processes.lock_holder(ring.fd)
         matters = (
-            ring.header.created_mono_ns >= since_ns
-            or processes.lock_holder(ring.fd) is not None
-            or gave_sign_of_life(ring, missed_since_ns)
+            ring.header.created_mono_ns >= since_ns or holder is not None or gave_sign_of_life(ring, missed_since_ns)
         )
         ring.close()
         if matters and job is not None:
-            return job
+            owner = owner_of(holder or 0, folder.owner_uid)
+            return replace(job, identity=replace(job.identity, owner=owner))
     return None
 
 

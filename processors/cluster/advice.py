@@ -8,16 +8,20 @@ was tried as often as the row allows goes to a person. Pure functions over the i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...telemetry.incident_document import EvidenceRow, IncidentAdvice, IncidentDocument, Retry, Value, word_of
 from ...telemetry.kind_sets import PROGRAM_DEFECT_KINDS
-from ...telemetry.vocabulary import Action, Scope
+from ...telemetry.trust import Trust
+from ...telemetry.vocabulary import Action, Kind, Scope
 from .advice_table import HUMAN, MOTIONS, NO_CAUSE, AdviceRow, AdviceTable, load_advice, rows_for
 from .failures import Failure, Precedents, failure_of, last_end, precedents
 
 #: They take a node away from its jobs, now or later.
 EVICTING = frozenset({Action.RESTART_WITHOUT_NODE, Action.DRAIN_AFTER_JOB, Action.REPLACE_LINK})
+RESTARTING = frozenset({Action.RETRY, Action.RESTART, Action.RESTART_WITHOUT_NODE})
+_ENDED = "rank.exit"
+_FIRST_LOOK = "nothing but what the job's own processes wrote says so: have a person look before anything is done"
 MOTION_SIGNAL = "process.motion"
 _MAX_NAMED = 4
 
@@ -83,7 +87,25 @@ def advise(incident: IncidentDocument, asked: str | None, earlier: Iterable[Fail
     table = load_advice()
     before = precedents(failure_of(incident), earlier, table.storm_s)
     situation = situation_of(incident, asked, before)
-    return choose(situation, _words(incident, before, table))
+    advice = choose(situation, _words(incident, before, table))
+    if advice.by == HUMAN or not isinstance(advice.action, Action) or _may_act(incident, advice.action):
+        return advice
+    return replace(advice, by=HUMAN, text=f"{advice.text}; {_FIRST_LOOK}")
+
+
+def _may_act(incident: IncidentDocument, action: Action) -> bool:
+    """Whether something that no user can write supports that a program does it: a node's cause that the kernel, a
+    driver, an agent or the scheduler tells; that a node is gone; how a process ended or stands, as its agent sees it.
+    """
+    cause = incident.cause
+    if cause is not None and cause.trust is not Trust.USER:
+        return True
+    if action in EVICTING:
+        return cause is None and incident.kind is Kind.NODE_LOST
+    if action not in RESTARTING:
+        return True
+    is_seen = incident.kind is not Kind.RANK_RAISED or any(row.signal == _ENDED for row in incident.evidence)
+    return cause is None and is_seen
 
 
 def choose(situation: Situation, words: Mapping[str, Value]) -> IncidentAdvice:

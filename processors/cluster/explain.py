@@ -15,6 +15,7 @@ from ...telemetry.evidence_facts import EvidenceFact
 from ...telemetry.incident_document import EvidenceRow, IncidentCause, IncidentDocument, RuledOutEntry, SuspectEntry
 from ...telemetry.kind_sets import SPEED_KINDS
 from ...telemetry.ring_layout import parse_ranks
+from ...telemetry.trust import Trust
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from ..condition_document import ConditionReport
 from ..entity.rules import load_rules
@@ -50,6 +51,8 @@ class Explanation:
     gpus: Mapping[int, str] = field(default_factory=dict)  # rank -> its GPU
     #: Whether several nodes tell the cause of themselves: what they share has done it, and none of them.
     is_of_many: bool = False
+    #: Whether nothing but what a user could have written says that it is the cause.
+    is_users_word: bool = False
 
     @property
     def action(self) -> str | None:
@@ -108,6 +111,7 @@ def explain(primary: ToldFinding, job: str, conditions: Iterable[ConditionReport
     return Explanation(
         cause=cause,
         is_of_many=cause is not None and not suspects and _is_of_many(cause, candidates),
+        is_users_word=cause is not None and _is_users_word(cause, candidates),
         evidence=[_evidence(condition, onset) for condition in candidates],
         ruled_out=[row for row in ruled_out if (row.who, row.condition) not in shown][:MAX_RULED_OUT],
         gpus=_gpus(candidates, job),
@@ -172,6 +176,12 @@ def _is_of_many(cause: ConditionReport, candidates: Iterable[ConditionReport]) -
     """Whether it stands on more nodes than one, of those that would be taken away for it."""
     alike = {condition.entity for condition in candidates if condition.name == cause.name}
     return len(alike) > 1 and cause.scope in _OF_ONE_NODE and cause.domain != "application"
+
+
+def _is_users_word(cause: ConditionReport, candidates: Iterable[ConditionReport]) -> bool:
+    """Whether no signal that users cannot write asks for the same, at the same place."""
+    alike = (each for each in candidates if (each.entity, each.action) == (cause.entity, cause.action))
+    return all(each.trust is Trust.USER for each in alike)
 
 
 def _ends(primary: ToldFinding) -> list[EvidenceFact]:
@@ -299,6 +309,7 @@ def apply(incident: IncidentDocument, explanation: Explanation, job: str) -> Inc
             device=cause.device,
             since_s=cause.since,
             domain=cause.domain,
+            trust=Trust.USER if explanation.is_users_word else None,
         ),
         suspects=suspects or (() if is_of_many else _suspects_of(cause, job)),
         confidence=confidence,

@@ -38,6 +38,7 @@ class Condition:
     last: float
     text: str
     source: str  # "kernel", "driver", or the metric's name
+    trust: str = ""  # ``trust.Trust``: who could have written it; "": of a release that did not say
     until: float | None = None
     count: int = 1
     value: str = ""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ...diagnosis.kernel_log.xid import XID, policy_of
 from ...telemetry.records import Event
+from ...telemetry.trust import Trust
 from ...telemetry.vocabulary import CausalRole, EventName
 from ..condition_document import AffectedRank
 from .condition_rules import EventRule, Rules
@@ -21,6 +22,14 @@ _SOURCES = {
     EventName.RANK_PROCESS: "process",
     EventName.JOB_LOG: "job_log",
     EventName.SCHEDULER: "scheduler",
+}
+_TRUST = {
+    EventName.KERNEL_EVENT: Trust.KERNEL,
+    EventName.DEVICE_EVENT: Trust.DRIVER,
+    EventName.PROBE_LATE: Trust.AGENT,
+    EventName.RANK_PROCESS: Trust.AGENT,
+    EventName.JOB_LOG: Trust.USER,
+    EventName.SCHEDULER: Trust.SCHEDULER,
 }
 #: Their time is that of the look; since when it lasts is told beside it (less than 0: it lies ahead).
 _AGED = frozenset({EventName.PROBE_LATE, EventName.RANK_PROCESS, EventName.SCHEDULER})
@@ -79,6 +88,10 @@ def _take_plan(state: EntityState, event: Event, rules: Rules) -> list[Condition
     if signal is None or rule is None:
         return []
     condition = _condition(event, signal.facts, rule, signal.word, "", signal.device)
+    if condition.trust == Trust.USER.value:  # a user's variables tell of his own job, and of none that is guessed
+        if not condition.of_job and condition.device_kind == "job":
+            return []
+        condition.device = condition.of_job or condition.device
     if event.attributes.get("over"):
         return call_off(state, condition.key, event.time_ns / 1e9)
     return [follow_plan(state, condition)]
@@ -118,6 +131,7 @@ def _condition(event: Event, facts: SignalFacts, rule: EventRule, word: str, cod
         last=max(event.time_ns / 1e9, time),
         text=(facts.shown or word)[:_MAX_TEXT],
         source=_SOURCES[event.name],
+        trust=_trust_of(event),
         value=code or word,
         event=word,
         pid=facts.pid,
@@ -137,6 +151,12 @@ def _condition(event: Event, facts: SignalFacts, rule: EventRule, word: str, cod
     )
 
 
+def _trust_of(event: Event) -> str:
+    """Who could have written it: a user, where the agent says so of the event; else by the sort of event."""
+    trust = _TRUST[event.name]
+    return Trust.USER.value if event.attributes.get("trust") == Trust.USER.value else trust.value
+
+
 def _join(state: EntityState, condition: Condition) -> Condition:
     """The signal belongs to the condition that stands, or begins one; whatever comes first, the same is said.
 
@@ -152,6 +172,10 @@ def _join(state: EntityState, condition: Condition) -> Condition:
         return condition
     known.count += 1
     known.last = max(known.last, condition.last)
+    if known.trust == Trust.USER.value and condition.trust != known.trust:
+        known.trust, known.told = condition.trust, 0
+    elif condition.trust == Trust.USER.value:
+        condition.trust = known.trust
     # Who says it first is quoted: of a GPU the driver and the kernel both tell.
     if not known.is_state and (condition.since, condition.source) < (known.since, known.source):
         condition.count, condition.last, condition.openings = known.count, known.last, known.openings

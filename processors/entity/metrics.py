@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from ...telemetry.records import Point, Samples
+from ...telemetry.trust import Trust
 from .condition_rules import MetricRule, Test
 from .conditions import MAX_OPENINGS, MAX_SERIES, Condition, EntityState
 from .series import Asked, Series
@@ -172,6 +173,7 @@ def _open(
         last=point.time_ns / 1e9,
         text=rule.shows.format(value=f"{point.value:g}", device=series.device, share=f"{100 * share:.2g} %"),
         source=rule.metric,
+        trust=Trust.AGENT.value,
         opened_by=series.key,
         value=f"{point.value:g}",
         event="",

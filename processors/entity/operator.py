@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 
 from ...telemetry.records import Event, Finding, Identity, Record, Samples
 from ...telemetry.topics import TOPIC_FINDINGS
+from ...telemetry.trust import Trust
 from ...telemetry.vocabulary import EventName
 from ..condition_document import AffectedRank, ConditionReport, write_condition
 from ..older_sentences import event_of_condition
@@ -46,7 +47,7 @@ _TIMER_SLACK_NS = 1_000
 #: A condition that is over is remembered for so long, for how often it came back.
 REMEMBERED_S = 3600.0
 #: Fields of a condition that are reported as they are; what it remembers for itself is not.
-_APART = frozenset({"openings", "told", "ends", "opened_by", "explains", "event"})
+_APART = frozenset({"openings", "told", "ends", "opened_by", "explains", "event", "trust"})
 _REPORTED_AS_IS = tuple(each.name for each in fields(Condition) if each.name not in _APART)
 
 
@@ -125,6 +126,7 @@ class EntityOperator:
                 **{name: getattr(condition, name) for name in _REPORTED_AS_IS},
                 entity=entity,
                 entity_kind=kind,
+                trust=Trust(condition.trust) if condition.trust else None,
                 explains=tuple(condition.explains),
                 event=event_of_condition({"name": condition.name, "event": condition.event}),
                 ranks=tuple(state.ranks_on(condition)),

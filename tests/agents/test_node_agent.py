@@ -204,7 +204,9 @@ def test_two_users_who_claim_one_job_are_two_jobs(node: Node) -> None:
     for path in (node.root / "b", *(node.root / "b").iterdir()):
         os.chown(path, 12001, 12001)
     until(agent, lambda: len(node.events(EventName.RANK_STARTED)) == 2)
-    assert {event.identity.job for event in node.events(EventName.RANK_STARTED)} == {"same", "same@12001"}
+    started = node.events(EventName.RANK_STARTED)
+    assert {(event.identity.job, event.identity.owner) for event in started} == {("same", "0"), ("same", "12001")}
+    assert agent.jobs == ["same@0", "same@12001"]
     assert len(node.said) == 1
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from ....telemetry.records import Point
+from ....telemetry.trust import Trust
 from ..base.collector import Collected, NodeEvent, Timestamps
 from .kernel_log_sources import KMSG, LOG_FILES, JournalSource, KernelLogSource, KmsgSource, LogFileSource
 from .node_event_texts import bounded
@@ -29,10 +30,13 @@ _AGAIN_NS = 60_000_000_000
 def default_sources(path: str = "", look_back_s: float = LOOK_BACK_S) -> dict[str, OpenSource]:
     """Functions that open the kernel log, by name, in the order in which they are tried.
 
-    path: of the configuration, "" for none; then it is the only source. look_back_s: how old the first lines may be.
+    path: of the configuration, "" for none; then it is the only source, and whoever named it answers for it that only
+    the kernel's lines get there. look_back_s: how old the first lines may be.
     """
     if path:
-        return {path: partial(KmsgSource, look_back_s, path) if path == KMSG else partial(LogFileSource, path)}
+        return {
+            path: partial(KmsgSource, look_back_s, path) if path == KMSG else partial(LogFileSource, path, Trust.KERNEL)
+        }
     return {
         KMSG: partial(KmsgSource, look_back_s),
         "journalctl": partial(JournalSource, look_back_s),
@@ -112,7 +116,8 @@ class KernelLogCollector:
 
     def _marked(self, happening: NodeEvent) -> NodeEvent:
         assert self._started is not None
-        marks: dict[str, bool] = {}
+        assert self._source is not None
+        marks: dict[str, bool | str] = {} if self._source.trust is Trust.KERNEL else {"trust": self._source.trust.value}
         if happening.time_ns < self._started.wall_ns:
             marks["before_start"] = True
         if happening.time_ns < self._started.wall_ns - self._started.mono_ns:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ....telemetry.ring_layout import cut_text
+from ....telemetry.trust import Trust
 from ..base.collector import Timestamps
 from .followed_file import MAX_LINE_BYTES, FollowedFile
 from .log_clock import LogClock
@@ -55,10 +56,11 @@ class SourceCounts:
 
 
 class KernelLogSource(Protocol):
-    """Made only if it can be read: making raises OSError or ValueError otherwise."""
+    """Made only if it can be read: making raises OSError or ValueError otherwise. trust: who could have written it."""
 
     name: str
     counts: SourceCounts
+    trust: Trust
 
     def read(self, now: Timestamps, most_lines: int) -> Sequence[KernelLine]:
         """Lines that came since the last call, at most so many; never waits for more. Raises OSError."""
@@ -72,6 +74,7 @@ class KmsgSource:
 
     def __init__(self, look_back_s: float, path: str = KMSG, open_fd: Callable[[str], int] | None = None) -> None:
         self.name = path
+        self.trust = Trust.KERNEL
         self.counts = SourceCounts()
         self._look_back_ns = int(look_back_s * _S)
         self._begin_ns: int | None = None
@@ -125,8 +128,10 @@ class KmsgSource:
 class LogFileSource:
     """A file of syslog or of ``dmesg -w``. Lines keep their prefix, in which their time is."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, trust: Trust = Trust.USER) -> None:
+        """trust: of what a logger writes any user may have said: it takes "kernel" lines over /dev/log, too."""
         self.name = path
+        self.trust = trust
         self.counts = SourceCounts()
         self._file = FollowedFile(path, look_back_bytes=_FILE_LOOK_BACK_BYTES)
 
@@ -149,6 +154,7 @@ class JournalSource:
         if found is None:
             raise FileNotFoundError(2, "not installed", program)
         self.name = "journalctl"
+        self.trust = Trust.KERNEL  # -k: by transport, which is journald's own word
         self.counts = SourceCounts()
         self._program = found
         self._since = f"--since=-{int(look_back_s)}s"

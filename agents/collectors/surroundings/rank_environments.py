@@ -115,6 +115,13 @@ class RankEnvironments:
             for pid in ranks[:_MAX_RANKS]
         ]
 
+    def uid_of(self, pid: int) -> int | None:
+        """Effective uid of a process; None if it is gone."""
+        for line in (read_bytes(f"{self._proc}/{pid}/status", 8192) or b"").splitlines():
+            if line.startswith(b"Uid:"):
+                return int(line.split()[2])
+        return None
+
     def _environ(self, pid: str) -> Mapping[str, str]:
         """{} of a process that is no rank, or whose environment may not be read."""
         raw = read_bytes(f"{self._proc}/{pid}/environ", _MAX_ENVIRONMENT_BYTES)

@@ -12,7 +12,8 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ....diagnosis.scheduler_facts import (
@@ -27,6 +28,7 @@ from ....diagnosis.scheduler_facts import (
     slurm_job_id,
 )
 from ....telemetry.ring_layout import cut_text
+from ....telemetry.trust import Trust
 from ....telemetry.vocabulary import EventName
 from ..base.collector import Collected, NodeEvent, Timestamps
 from ..base.kernel_files import read_text
@@ -60,6 +62,19 @@ def run_program(command: Sequence[str]) -> str:
     return done.stdout[:_MAX_ANSWER_BYTES].decode("utf-8", "replace")
 
 
+#: A fact's key, and the user whose variables tell it; None of what the scheduler says itself.
+FactKey = tuple[tuple[str, ...], int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """A fact, and the process that it is about (0: none is known). is_claimed: only that process's variables say so."""
+
+    fact: SchedulerFact
+    pid: int
+    is_claimed: bool
+
+
 class SchedulerCollector:
     """pod_info: folder of the downward API. node_file: a Kubernetes node as JSON, where somebody keeps one; "" none.
 
@@ -91,42 +106,46 @@ class SchedulerCollector:
         self._asked_ns = -(1 << 62)
         #: What Slurm said last, by question: an answer that does not come takes nothing back.
         self._answers: dict[str, list[SchedulerFact]] = {}
-        self._told: dict[tuple[str, ...], SchedulerFact] = {}
+        self._told: dict[FactKey, SchedulerFact] = {}
 
     def collect(self, now: Timestamps) -> Collected:
         """An event for whatever is new in what environments, Kubernetes and Slurm say of jobs' attempts and limits."""
         problems: list[str] = []
         ranks = self._ranks.look()
-        pids: dict[str, int] = {}
-        facts: dict[tuple[str, ...], SchedulerFact] = {}
+        claimed: dict[FactKey, _Told] = {}
+        pids: dict[str, dict[int | None, int]] = {}
         # Launchers have a job's variables, too; a rank is what it is about.
         for rank in sorted(ranks, key=lambda rank: "RANK" not in rank.environ):
+            uid = self._ranks.uid_of(rank.pid)
             for fact in facts_of_environment(rank.environ):
-                pids.setdefault(fact.job, rank.program)
+                pid = pids.setdefault(fact.job, {}).setdefault(uid, rank.program)
                 # torchelastic's count may differ between launches on one node: the newest is the highest.
-                known = facts.get(fact.key)
-                if known is None or _attempt(fact) > _attempt(known):
-                    facts[fact.key] = fact
+                known = claimed.get((fact.key, uid))
+                if known is None or _attempt(fact) > _attempt(known.fact):
+                    claimed[fact.key, uid] = _Told(fact=fact, pid=pid, is_claimed=True)
+        said = [*self._kubernetes(problems), *self._slurm(ranks, now, problems)]
+        owners = {fact.job: int(fact.values["owner_uid"]) for fact in said if fact.what == "owner"}
+        facts: dict[FactKey, _Told] = {}
+        for fact in said:
+            pid = _pid_of(pids.get(fact.job, {}), owners.get(fact.job))
+            facts[fact.key, None] = _Told(fact=fact, pid=pid, is_claimed=False)
         # What Slurm says itself is newer than a variable from the job's start.
-        for fact in [*self._kubernetes(problems), *self._slurm(ranks, now, problems)]:
-            facts[fact.key] = fact
-        return Collected(happenings=list(self._news(facts, pids, now)), problems=problems)
+        facts |= {key: told for key, told in claimed.items() if (key[0], None) not in facts}
+        return Collected(happenings=list(self._news(facts, now)), problems=problems)
 
     def close(self) -> None:
         """Does nothing: nothing is kept open."""
         return
 
-    def _news(
-        self, facts: dict[tuple[str, ...], SchedulerFact], pids: dict[str, int], now: Timestamps
-    ) -> Iterator[NodeEvent]:
-        for key, fact in facts.items():
-            if self._told.get(key) != fact:
-                self._told[key] = fact
-                yield _happening(fact, pids.get(fact.job, 0), now)
+    def _news(self, facts: dict[FactKey, _Told], now: Timestamps) -> Iterator[NodeEvent]:
+        for key, told in facts.items():
+            if self._told.get(key) != told.fact:
+                self._told[key] = told.fact
+                yield _happening(told, now)
         for key in self._told.keys() - facts.keys():
             fact = self._told.pop(key)
             if fact.what in _OF_NODES and not fact.job:
-                yield _happening(fact, 0, now, is_over=True)
+                yield _happening(_Told(fact=fact, pid=0, is_claimed=False), now, is_over=True)
 
     # --- sources ----------------------------------------------------------------------------------------------------
 
@@ -193,7 +212,15 @@ def _why(error: Exception) -> str:
     return cut_text(str(error), 200)
 
 
-def _happening(fact: SchedulerFact, pid: int, now: Timestamps, *, is_over: bool = False) -> NodeEvent:
+def _pid_of(pids: Mapping[int | None, int], owner: int | None) -> int:
+    """The process of a job by its owner; where the scheduler has not said who that is, of the only user who has one."""
+    if owner in pids:
+        return pids[owner]
+    return next(iter(pids.values())) if len(pids) == 1 and (owner is None or None in pids) else 0
+
+
+def _happening(told: _Told, now: Timestamps, *, is_over: bool = False) -> NodeEvent:
+    fact = told.fact
     return NodeEvent(
         name=EventName.SCHEDULER,
         time_ns=now.wall_ns,
@@ -203,7 +230,8 @@ def _happening(fact: SchedulerFact, pid: int, now: Timestamps, *, is_over: bool 
             "what": fact.what,
             "job": fact.job,
             "over": is_over,
+            **({"trust": Trust.USER.value} if told.is_claimed else {}),
             **fact.values,
         },
-        pid=pid,
+        pid=told.pid,
     )

@@ -32,6 +32,8 @@ class Why(str, Enum):
     NOT_SURE = "its confidence is below respond_confidence"
     OF_PROGRAM = "no node is taken out for a fault of the program"
     NODE_UNCLEAR = "it is not clear which node"
+    CLAIMED = "nobody but the job itself says that it is the scheduler's job of this id"
+    NOT_ITS_JOB = "nothing confirms that a scheduler has a job of this id"
     NAME_UNSAFE = "a name that no scheduler's node or job has"
     RESTARTS_ITSELF = "the job's launcher restarts it already"
     OVER = "the incident is over"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....telemetry.incident_document import IncidentDocument, word_of
+from ....telemetry.trust import IdBy
 from ....telemetry.vocabulary import Action, IncidentState, Kind, Scope
 from .acts import OPERATIONS, Act, ActionPlan, HookOperation, Refusal, Why
 
@@ -16,6 +17,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 _EVERYBODY = frozenset({"all", "default", "localhost"})
 _MAX_REASON_CHARS = 160
 _OF_PROGRAMS = frozenset({Kind.DESYNC, Kind.DEADLOCK})
+_OF_SCHEDULERS_JOBS = frozenset({HookOperation.RESTART_JOB, HookOperation.MARK_JOB})
 _TAKES_NODES = frozenset(action for action, operations in OPERATIONS.items() if HookOperation.DRAIN_NODE in operations)
 
 
@@ -45,6 +47,11 @@ def plan(incident: IncidentDocument, policy: Policy, *, age_s: float) -> ActionP
             return found
         nodes = found
     acts = tuple(_acts(incident, action, nodes, policy))
+    if incident.job.id_by == IdBy.NAMED:  # a name that somebody chose may be the number of another one's job
+        kept = tuple(act for act in acts if act.operation not in _OF_SCHEDULERS_JOBS)
+        if acts and not kept:
+            return Refusal(why=Why.NOT_ITS_JOB, detail=incident.job.id or "")
+        acts = kept
     if not acts:
         return Refusal(why=Why.NO_HOOK, detail=", ".join((action.value, *nodes)))
     return ActionPlan(acts=acts, nodes=nodes)
@@ -58,6 +65,8 @@ def _action_of(incident: IncidentDocument, policy: Policy, age_s: float) -> Acti
         return Refusal(why=Why.OVER)
     if advice is None or advice.by != "automatic":
         return Refusal(why=Why.HUMAN, detail=word_of(action) or "no advice")
+    if incident.job.is_claimed:
+        return Refusal(why=Why.CLAIMED, detail=incident.job.id or "")
     if action is Action.WAIT:
         return Refusal(why=Why.NOTHING_TO_DO)
     if not isinstance(action, Action) or action not in policy.actions:

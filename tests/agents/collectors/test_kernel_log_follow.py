@@ -28,6 +28,7 @@ from whichrank.agents.collectors.logs.kernel_log_sources import (
 )
 from whichrank.agents.collectors.logs.log_clock import LogClock
 from whichrank.telemetry.ring_layout import LONGEST_WORD
+from whichrank.telemetry.trust import Trust
 from whichrank.telemetry.vocabulary import EventName
 
 S = 1_000_000_000
@@ -592,6 +593,7 @@ def test_a_source_that_fails_is_a_problem_and_no_crash() -> None:
     class Failing:
         name = "failing"
         counts = SourceCounts()
+        trust = Trust.KERNEL
 
         def read(self, now: Timestamps, most_lines: int) -> Sequence[KernelLine]:
             raise OSError(5, "Input/output error")

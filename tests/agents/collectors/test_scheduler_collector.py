@@ -125,6 +125,7 @@ def test_times_of_slurm() -> None:
 def test_a_job_of_slurm() -> None:
     facts = {fact.what: fact.values for fact in facts_of_slurm_job(job(restarts="2"))}
     assert facts == {
+        "owner": {"owner_uid": 1001},
         "state": {"state": "RUNNING", "reason": "None"},
         "attempt": {"attempt": 2},
         "requeue": {"requeue": True},
@@ -244,7 +245,7 @@ def test_a_slurm_job_is_told_once_and_then_what_changes(
     process(proc, 50, SLURM)
     first = collector.collect(at(0))
     assert first.problems == []
-    assert set(told(first.happenings)) == {"state", "attempt", "requeue", "time_limit"}
+    assert set(told(first.happenings)) == {"owner", "state", "attempt", "requeue", "time_limit"}
     assert told(first.happenings)["time_limit"]["end_s"] == 1700090000
     assert {happening.pid for happening in first.happenings} == {50}
     assert collector.collect(at(10)).happenings == []

@@ -152,7 +152,7 @@ def test_each_row_of_the_table_can_hold() -> None:
     ("finding", "expected"),
     [
         (make_finding(Kind.RANK_DIED, 2, at=1.0), ("retry", "automatic")),
-        (make_finding(Kind.RANK_RAISED, 2, at=1.0), ("retry", "automatic")),
+        (make_finding(Kind.RANK_RAISED, 2, at=1.0), ("retry", "human")),
         (make_finding(Kind.RANK_NOT_ENTERED, 2, at=1.0), ("restart", "automatic")),
         (make_finding(Kind.COLLECTIVE_STALLED, None, at=1.0, scope="link"), ("restart", "automatic")),
         (make_finding(Kind.RANK_NOT_ENTERED, 0, at=1.0, scope="application"), ("fix_code", "human")),
@@ -161,7 +161,7 @@ def test_each_row_of_the_table_can_hold() -> None:
         (make_finding(Kind.RANK_NEVER_JOINED, 2, at=1.0, severity=Severity.INFO), ("wait", "automatic")),
         (make_finding(Kind.RANK_NEVER_JOINED, 2, at=1.0, severity=Severity.PAGE), ("restart", "automatic")),
         (make_finding(Kind.RANK_SLOW, 2, at=1.0), ("ask_a_human", "human")),
-        (make_finding(Kind.RANK_SLOW, 2, at=1.0, scope="node"), ("drain_after_job", "automatic")),
+        (make_finding(Kind.RANK_SLOW, 2, at=1.0, scope="node"), ("drain_after_job", "human")),
         (make_finding(Kind.RANK_SLOW, None, at=1.0, scope="application"), ("fix_code", "human")),
         (make_finding(Kind.SLOW_TOGETHER, None, at=1.0, scope="job"), ("ask_a_human", "human")),
         (make_finding(Kind.NUMERIC_FIRST_RANK, 2, at=1.0), ("roll_back", "human")),

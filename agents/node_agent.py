@@ -247,6 +247,7 @@ class _Once:
         self._said: set[str] = set()
 
     def __call__(self, line: str) -> None:
+        line = printable(line)
         if line not in self._said and len(self._said) < self._limit:
             self._said.add(line)
             self._report(line)

@@ -71,6 +71,9 @@ _CAP_SYS_PTRACE = 19
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 8, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 
+#: Version 3, this thread.
+_CAPABILITY_HEADER = Struct("=Ii").pack(0x20080522, 0)
+
 _libc = ctypes.CDLL(None, use_errno=True)
 #: f_type is the first word of struct statfs; 256 bytes are more than any release's.
 _STATFS_BYTES = 256
@@ -303,9 +306,8 @@ def give_up_rights(
         _, hard = resource.getrlimit(kind)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
-    for capability in set(range(64)).difference(kept):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # without the right to: what follows suffices
-    if os.geteuid() == 0:
+    drop_from_bounding_set(kept)
+    if uid != os.geteuid() or os.geteuid() == 0:
         try:
             os.setgroups(groups)
             os.setresgid(gid, gid, gid)
@@ -328,20 +330,38 @@ def _is_tracing_restricted() -> bool:
         return False
 
 
+def drop_from_bounding_set(kept: Sequence[int]) -> None:
+    """No program that is started from now on gets another capability than these. Without the right to nothing is done:
+    then the permitted set, which is cut as well, is what binds.
+    """
+    for capability in set(range(64)).difference(kept):
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def effective_capabilities() -> int:
+    """Bit by bit those of this thread. Raises OSError."""
+    low, _, _, high, _, _ = _capability_sets()
+    return low | high << 32
+
+
+def _capability_sets() -> tuple[int, ...]:
+    """Effective, permitted and inheritable, low words and then high ones. Raises OSError."""
+    sets = ctypes.create_string_buffer(24)
+    if _libc.capget(_CAPABILITY_HEADER, sets) != 0:
+        raise OSError(ctypes.get_errno(), "capabilities cannot be read")
+    return Struct("=6I").unpack(sets.raw)
+
+
 def drop_capabilities(kept: Sequence[int], *, inherited: bool = False) -> None:
     """Keeps these capabilities (of those that are there), permitted and effective. Raises OSError.
 
     inherited: through an execve as well, which otherwise ends them for every user but root.
     """
-    header = Struct("=Ii").pack(0x20080522, 0)
-    sets = ctypes.create_string_buffer(24)
-    if _libc.capget(header, sets) != 0:
-        raise OSError(ctypes.get_errno(), "capabilities cannot be read")
-    _, low, _, _, high, _ = Struct("=6I").unpack(sets.raw)
+    _, low, _, _, high, _ = _capability_sets()
     bits = (low | high << 32) & sum(1 << capability for capability in kept)
     low, high = bits & 0xFFFFFFFF, bits >> 32
     heirs = (low, high) if inherited else (0, 0)
-    if _libc.capset(header, Struct("=6I").pack(low, low, heirs[0], high, high, heirs[1])) != 0:
+    if _libc.capset(_CAPABILITY_HEADER, Struct("=6I").pack(low, low, heirs[0], high, high, heirs[1])) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
     for capability in kept if inherited else ():
         _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)

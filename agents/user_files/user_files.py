@@ -13,8 +13,10 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from . import helper
+from .capabilities import can_become_others
 from .helper import BELOW, IN_ROOT, FileState, state_of
 from .helper_process import HelperProcess, Rights, run_bounded
 
@@ -22,8 +24,6 @@ from .helper_process import HelperProcess, Rights, run_bounded
 MOST_HELPERS = 32
 #: One that is asked nothing for so long ends.
 IDLE_S = 5.0
-#: Whoever a file belongs to: where the agent has no other rights than its user's.
-ANYBODY = -1
 
 Ask = Callable[[Sequence[str], int, Rights | None], tuple[list[str], int]]
 
@@ -122,7 +122,7 @@ class UserFiles:
             found = state_of(fd)
             if stat.S_IFMT(found.mode) != kind:
                 raise OSError(errno.EINVAL, "is not a regular file" if kind == stat.S_IFREG else "is not a folder")
-            if self.uid != ANYBODY and found.uid != self.uid and not any_owner:
+            if found.uid != self.uid and not any_owner:
                 raise OSError(errno.EPERM, f"belongs to user {found.uid}, not to user {self.uid}")
             if found.device_inode[0] in _devices_of_users():
                 raise OSError(errno.EINVAL, "lies on a file system that a user has mounted")
@@ -133,7 +133,7 @@ class UserFiles:
 
 
 class UserFilesPool:
-    """All users' files. Where this process is root, each user has a helper process, else it does all by itself."""
+    """All users' files: each user has a helper process. A process that cannot start them opens its own user's alone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -141,8 +141,8 @@ class UserFilesPool:
 
     def of(self, uid: int, pid: int = 0) -> UserFiles:
         """The files of one user; with the groups of his process ``pid``, where that is given."""
-        if os.geteuid() != 0:
-            return UserFiles(uid, lambda words, folder, rights: helper.answer(uid, words, folder))
+        if not can_become_others():
+            return UserFiles(uid, partial(_ask_directly, uid))
         rights = _rights_of(uid, pid) if pid else None
 
         def ask(words: Sequence[str], folder: int, rights: Rights | None) -> tuple[list[str], int]:
@@ -192,11 +192,6 @@ def files_of(uid: int, pid: int = 0) -> UserFiles:
     return POOL.of(uid, pid)
 
 
-def own_files() -> UserFiles:
-    """With the rights of this process and no others, whosever they are: of a job that it has started itself."""
-    return UserFiles(ANYBODY, lambda words, folder, rights: helper.answer(None, words, folder))
-
-
 def open_own(path: str | os.PathLike[str]) -> int:
     """A file that the caller himself has named, and no user of the node; a link at its end is not followed.
 
@@ -218,7 +213,9 @@ def run_as_user(
     Returns its exit status, its standard output and its standard error. Raises OSError, TimeoutError among them, and
     ValueError where it says more than ``most_bytes``; then it is killed.
     """
-    rights = (_rights_of(uid, pid) if pid else Rights(uid)) if os.geteuid() == 0 else Rights(os.geteuid())
+    rights = Rights(os.geteuid())
+    if can_become_others():
+        rights = _rights_of(uid, pid) if pid else Rights(uid)
     fd = os.open(program, os.O_PATH | os.O_CLOEXEC)
     try:
         return run_bounded(fd, [program, *words], rights, timeout_s, most_bytes)
@@ -261,6 +258,13 @@ class RankDescriptor:
         """Does nothing: nothing is held."""
 
 
+def _ask_directly(uid: int, words: Sequence[str], folder: int, rights: Rights | None) -> tuple[list[str], int]:
+    if uid != os.geteuid():
+        text = f"belongs to user {uid}; run the agent as root, with SETUID and SETGID, or as that user"
+        return [str(errno.EPERM), text], -1
+    return helper.answer(uid, words, folder)
+
+
 def _rights_of(uid: int, pid: int) -> Rights:
     """Groups of a process as the kernel tells them; the real gid, since a program may lend another one."""
     gid = 65534
@@ -287,7 +291,6 @@ def _devices_of_users() -> frozenset[int]:
 
 
 __all__ = [
-    "ANYBODY",
     "BELOW",
     "IN_ROOT",
     "POOL",
@@ -300,7 +303,6 @@ __all__ = [
     "files_of",
     "open_own",
     "open_own_folder",
-    "own_files",
     "run_as_user",
     "state_of",
 ]  # fmt: skip

@@ -29,6 +29,7 @@ from .base.settings import AgentSettings
 from .job_agent import Agent
 from .job_watch import FolderLook, JobWatch
 from .privacy.redaction_filter import PublishRanked, RedactionFilter
+from .publish.owner_shares import OwnerShares
 from .rings.job_folders import FolderFinder, FoundJob, JobFolder, identify_job
 from .user_files.user_files import POOL
 from .watch_pool import WatchPool
@@ -73,7 +74,7 @@ class NodeAgent:
         """
         self._rings = rings
         self._own = own
-        self._publish_ranked = publish_ranked  # of the agents, each of which has a gate of its own
+        self._shares = OwnerShares(publish_ranked, more_health)  # of the agents, each of which has a gate of its own
         self._publish_own = RedactionFilter().publish_ranked(publish_ranked)
         self._evidence_directory = evidence_directory
         self._more_health = more_health
@@ -205,7 +206,7 @@ class NodeAgent:
         return Agent(
             ring_directory=folder.path,
             publish=None,
-            publish_ranked=self._publish_ranked,
+            publish_ranked=self._shares.of(folder.owner_uid),
             identity=job.identity,
             job_name=job.name,
             evidence_directory=evidence,

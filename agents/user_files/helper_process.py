@@ -117,7 +117,7 @@ class HelperProcess:
             groups = ",".join(map(str, rights.groups))
             self._child = subprocess.Popen(
                 [sys.executable, "-I", "-S", _PROGRAM, str(rights.uid), str(rights.gid), groups],
-                stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 cwd="/", env=_NO_ENVIRONMENT, start_new_session=True,
             )  # fmt: skip
             ours.settimeout(_START_S)

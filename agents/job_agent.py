@@ -32,22 +32,18 @@ from .publish.shipper import Shipper
 from .rank_looks import RankLooks
 from .ranks.drain import drain_rings
 from .ranks.launches import Launches
-from .ranks.local_verdicts import (
-    to_ns,
-    wants_a_closer_look,
-)
+from .ranks.local_verdicts import to_ns, wants_a_closer_look
 from .ranks.pending_events import PendingEvents
-from .ranks.rank_events import (
-    started_attributes,
-)
+from .ranks.rank_events import started_attributes
 from .ranks.ring_reading import RingReading
 from .ranks.watched_rank import WatchedRank
 from .rings.ring_directory import EndedRings, RingDirectory, find_process, gave_sign_of_life
 from .rings.ring_file import RingFile
 from .rings.ring_history import RingHistory
 from .telemetry_export.rank_spans import attempt_words
+from .user_files.user_files import POOL
 
-_ENDED = select.POLLIN | select.POLLHUP
+_ENDED = select.EPOLLIN | select.EPOLLHUP
 _OWN_PAUSE_NS = 500_000_000
 #: So long a pause, and the machine may have stood still: the ranks with us.
 _SUSPENDED_NS = 2_000_000_000
@@ -71,6 +67,7 @@ class Agent:
         publish_ranked: PublishRanked | None = None,
         more_health: Callable[[], Mapping[str, int | str]] = dict,
         owner_uid: int | None = None,
+        ring_folder: int = -1,
         since_ns: int | None = None,
         missed_since_ns: int | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
@@ -81,8 +78,9 @@ class Agent:
         publish_ranked: the way to Kafka; like ``publish`` it gets everything, in messages of one priority each.
         more_health: counters of that way, told with the agent's own.
         job_name: what people call the job, told with each rank and in spans and metrics; empty: nobody has told us.
-        owner_uid: read only this user's rings (and root's); None: everybody's. The job is his, where ``identity`` does
-            not say whose it is.
+        owner_uid: read only this user's rings; None: everybody's, each with its owner's rights. The job is his, where
+            ``identity`` does not say whose it is.
+        ring_folder: the directory's open descriptor, which is closed at the end; -1: it is opened by its name.
         since_ns: monotonic; what began before and is dead is none of our news. None: now.
         missed_since_ns: monotonic; nobody has watched here since: who gave a sign of life later and is dead is news
             all the same. None: whatever was to be told of the dead has been told.
@@ -94,12 +92,13 @@ class Agent:
         node = identity.node or socket.gethostname()
         self._identity = replace(identity, node=node, attempt="", rank=-1, owner=owner)
         self._launches = Launches(self._identity)
-        self._directory = RingDirectory(ring_directory, self.health, owner_uid)
-        self._ended_rings = EndedRings(self.settings.ended_ring_bytes)
+        self._owner_uid = owner_uid
+        self._directory = RingDirectory(ring_directory, self.health, owner_uid, ring_folder)
+        self._ended_rings = EndedRings(self.settings.ended_ring_bytes, self._directory.remove)
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes, publish_ranked)
         self._more_health = more_health
         self._job_name = job_name
-        self._poller = select.poll()
+        self._poller = select.epoll()
         self._by_pidfd: dict[int, WatchedRank] = {}
         self._ranks: list[WatchedRank] = []
         #: Read by other threads: replaced, never changed.
@@ -133,6 +132,7 @@ class Agent:
             endings=self._endings,
             send=self._shipper.send_evidence,
             wall_ns=self._wall_ns,
+            owner_uid=os.geteuid() if self._owner_uid is None else self._owner_uid,
         )
 
     def _new_flushes(self) -> Flushes:
@@ -152,15 +152,26 @@ class Agent:
     # --- the loop ---------------------------------------------------------------------------------------------------
     def wait(self, timeout_s: float) -> None:
         """Sleep until something is due, at most ``timeout_s``; return at once when a watched process ends."""
-        due_s = (self._next_look_ns - self._monotonic_ns()) / 1e9
         with contextlib.suppress(InterruptedError):
-            self._poller.poll(max(min(timeout_s, due_s), 0.0) * 1000)
+            self._poller.poll(max(min(timeout_s, self.due_s), 0.0))
+
+    @property
+    def due_s(self) -> float:
+        """Seconds until the next look."""
+        return max((self._next_look_ns - self._monotonic_ns()) / 1e9, 0.0)
+
+    @property
+    def ended_fd(self) -> int:
+        """A descriptor that is readable as soon as a watched process has ended; -1 after ``close``."""
+        return -1 if self._poller.closed else self._poller.fileno()
 
     def poll(self) -> None:
         """Do what is due. Never raises for anything a ring, a process, the bus or the disk can do."""
         now_ns = self._monotonic_ns()
+        if self._closed:
+            return
         ended = [fd for fd, flags in self._poller.poll(0) if flags & _ENDED] if self._by_pidfd else []
-        if self._closed or (not ended and now_ns < self._next_look_ns):
+        if not ended and now_ns < self._next_look_ns:
             return
         self._guarded(lambda: self._poll(now_ns, ended))
         took_ns = self._monotonic_ns() - now_ns
@@ -219,6 +230,8 @@ class Agent:
         for rank in self._ranks:
             rank.close()
         self._ranks.clear()
+        self._directory.close()
+        self._poller.close()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -260,6 +273,7 @@ class Agent:
         self._answers.tell_files()
         if now_ns >= self._next_health_ns:
             self._next_health_ns = now_ns + to_ns(settings.health_period_s)
+            POOL.end_idle()
             self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
         at_once = self._looks.take_witness(now_ns) or self._news.urgent
         if at_once or now_ns >= self._flushes.next_flush_ns:
@@ -341,7 +355,7 @@ class Agent:
         self._answers.files.know(rank)
         self._flushes.blocks.add_ring(rank)
         if process.pidfd >= 0 and process.alive:
-            self._poller.register(process.pidfd, select.POLLIN)
+            self._poller.register(process.pidfd, select.EPOLLIN)
             self._by_pidfd[process.pidfd] = rank
         self._flushes.next_flush_ns = self._flushes.next_progress_ns = 0
         self._tell_started(rank)

@@ -1,53 +1,53 @@
-"""All jobs of a node: a folder of rings gets an agent and a thread of its own, for as long as somebody lives in it.
+"""All jobs of a node: a folder of rings gets an agent of its own, for as long as somebody lives in it.
 
-One broken folder, ring or job never touches another. Two users who claim the same job are two jobs. Folders come and
-go; the thread that calls ``turn`` looks for them, the threads of the folders do the rest.
+One broken folder, ring or job never touches another, and no owner's many folders keep others' from being watched. Two
+users who claim the same job are two jobs. Folders come and go; the thread that calls ``turn`` looks for them, the
+threads of ``watch_pool`` do the rest.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
-import queue
+import re
 import shutil
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..telemetry.otlp import encode_batches
+from ..telemetry.printable import printable
 from ..telemetry.records import Event, Identity
 from ..telemetry.topics import TOPIC_BLOCKS
 from ..telemetry.vocabulary import EventName
 from .base.priority import Priority
 from .base.settings import AgentSettings
 from .job_agent import Agent
+from .job_watch import FolderLook, JobWatch
 from .privacy.redaction_filter import PublishRanked, RedactionFilter
-from .rings.job_folders import FoundJob, JobFolder, find_job_folders, identify_job
+from .publish.owner_shares import OwnerShares
+from .rings.job_folders import FolderFinder, FoundJob, JobFolder, identify_job
+from .user_files.user_files import POOL
+from .watch_pool import WatchPool
 
 logger = logging.getLogger("whichrank.agents")
 
-_WAIT_S = 0.25
 #: A folder in which nobody has lived for so long is left until something new appears in it.
 IDLE_S = 15.0
 #: The clock behind mtime ticks in jiffies: a change that is so old has no other beside it that it hides.
 _SETTLED_NS = 2_000_000_000
-#: Evidence of so many jobs is kept; the oldest goes.
+#: Evidence of so many jobs of each owner is kept; the oldest goes.
 KEPT_EVIDENCE = 32
-MAX_REQUESTS = 256
+#: Folders that are watched at once: of an owner, and of all; however many owners there are, each has some.
+MOST_WATCHES_OF_OWNER, MOST_WATCHES, _LEAST_WATCHES = 64, 512, 4
+MOST_RINGS_OF_OWNER = 256
+#: Folders of an owner that one turn looks into for their job.
+_TRIED_PER_TURN = 16
 #: Nothing at all for five seconds is an incident (``input_silent``).
 _BEAT_NS = 2_000_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """When a folder was last looked at (monotonic), and its mtime just before: by these it is known what came later."""
-
-    changed_ns: int
-    at_ns: int
 
 
 class NodeAgent:
@@ -73,7 +73,7 @@ class NodeAgent:
         """
         self._rings = rings
         self._own = own
-        self._publish_ranked = publish_ranked  # of the agents, each of which has a gate of its own
+        self._shares = OwnerShares(publish_ranked, more_health)  # of the agents, each of which has a gate of its own
         self._publish_own = RedactionFilter().publish_ranked(publish_ranked)
         self._evidence_directory = evidence_directory
         self._more_health = more_health
@@ -84,9 +84,12 @@ class NodeAgent:
         self._next_beat_ns = 0
         self._since_ns = time.monotonic_ns()
         self._missed_since_ns = missed_since_ns
-        self._watches: dict[Path, _FolderWatch] = {}
+        self._finder = FolderFinder(rings, self._report)
+        self._pool = WatchPool()
+        #: By what tells a folder from any other that has its name.
+        self._watches: dict[tuple[int, int], JobWatch] = {}
         #: Folders in which nobody lives: by the last look at them.
-        self._left: dict[Path, _Look] = {}
+        self._left: dict[tuple[int, int], FolderLook] = {}
         self.watched_before = 0
 
     def turn(self) -> None:
@@ -94,17 +97,21 @@ class NodeAgent:
 
         Without any job it tells that the agent lives. To be called every few seconds.
         """
-        folders = {folder.path: folder for folder in find_job_folders(self._rings, self._report)}
-        for path, watch in list(self._watches.items()):
-            if not watch.is_alive():
-                del self._watches[path]
-                if path in folders:
-                    self._left[path] = watch.last_look
-        self._left = {path: look for path, look in self._left.items() if path in folders}
-        for path, folder in folders.items():
-            left = self._left.get(path)
-            if path not in self._watches and (left is None or left.changed_ns != folder.changed_ns):
+        folders = {folder.key: folder for folder in self._finder.look()}
+        for key, watch in list(self._watches.items()):
+            if watch.is_over:
+                del self._watches[key]
+                if key in folders:
+                    self._left[key] = watch.last_look
+        self._left = {key: look for key, look in self._left.items() if key in folders}
+        tried: Counter[int] = Counter()
+        for key, folder in folders.items():
+            left = self._left.get(key)
+            is_new = key not in self._watches and (left is None or left.changed_ns != folder.changed_ns)
+            if is_new and tried[folder.owner_uid] < _TRIED_PER_TURN and self._has_room(folder.owner_uid):
+                tried[folder.owner_uid] += 1
                 self._watch(folder, left.at_ns if left is not None else self._since_ns)
+        POOL.end_idle()
         if not self._watches:
             self._tell_alive()
 
@@ -136,27 +143,42 @@ class NodeAgent:
 
         Waits ``patience_s`` for all together; threads that take longer are left.
         """
-        deadline = time.monotonic() + patience_s
-        for watch in self._watches.values():
-            watch.finish.set()
-        for watch in self._watches.values():
-            watch.join(max(0.0, deadline - time.monotonic()))
+        self._pool.close(patience_s)
+        self._finder.close()
+        POOL.close()
+
+    def _has_room(self, uid: int) -> bool:
+        """Whether one more folder of this owner can be watched; others' watches leave him his part of all."""
+        owners = Counter(watch.folder.owner_uid for watch in self._watches.values())
+        owners[uid] += 0
+        share = max(_LEAST_WATCHES, min(MOST_WATCHES_OF_OWNER, MOST_WATCHES // len(owners)))
+        ranks = sum(watch.watched for watch in self._watches.values() if watch.folder.owner_uid == uid)
+        if owners[uid] < share and (ranks < MOST_RINGS_OF_OWNER or not owners[uid]):
+            return True
+        self._report(
+            f"user {uid} has more than {share} folders, or {MOST_RINGS_OF_OWNER} rings, of jobs that run: the others "
+            "are not watched"
+        )
+        return False
 
     def _watch(self, folder: JobFolder, since_ns: int) -> None:
         job = identify_job(folder, self._own, since_ns, self._missed_since(since_ns))
         if job is None:  # not written yet, all damaged, or of the past: looked at again when something new is there
             if time.time_ns() - folder.changed_ns > _SETTLED_NS:
-                self._left[folder.path] = _Look(changed_ns=folder.changed_ns, at_ns=since_ns)
+                self._left[folder.key] = FolderLook(changed_ns=folder.changed_ns, at_ns=since_ns)
             return
         who = job.identity
-        others = [w.job.identity for w in self._watches.values() if w.job.identity.job == who.job]
+        others = [watch.job.identity for watch in self._watches.values() if watch.job.identity.job == who.job]
         if any(other.owner != who.owner for other in others):
-            self._report(f"{folder.path}: job {who.job} is another owner's here, too; this one is {who.owner}'s")
-        self._left.pop(folder.path, None)
-        watch = _FolderWatch(folder, job, since_ns, self._make_agent, self._idle_s)
-        self._watches[folder.path] = watch
+            self._report(
+                f"{printable(str(folder.path))}: job {printable(who.job)} is another owner's here, too; "
+                f"this one is {who.owner}'s"
+            )
+        self._left.pop(folder.key, None)
+        watch = JobWatch(folder, job, since_ns, self._make_agent, self._idle_s)
+        self._watches[folder.key] = watch
         self.watched_before += 1
-        watch.start()
+        self._pool.add(watch)
 
     def _tell_alive(self) -> None:
         """A node without a job says that it is there: silence is to mean trouble. And the brokers' answers tell the
@@ -174,100 +196,48 @@ class NodeAgent:
         """Folders that were left and are taken up again, we have watched ourselves."""
         return self._missed_since_ns if since_ns == self._since_ns else None
 
-    def _make_agent(self, folder: JobFolder, job: FoundJob, since_ns: int) -> Agent:
+    def _make_agent(self, folder: JobFolder, job: FoundJob, since_ns: int, place: int) -> Agent:
         evidence = None
         if self._evidence_directory is not None:
-            evidence = self._evidence_directory / f"{folder.owner_uid}-{folder.path.name}"
+            evidence = self._evidence_directory / evidence_name(folder.owner_uid, folder.path.name)
             with contextlib.suppress(OSError):  # stacks and rings are their users' own
                 self._evidence_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._forget_evidence(self._evidence_directory, keep=evidence.name)
         return Agent(
             ring_directory=folder.path,
             publish=None,
-            publish_ranked=self._publish_ranked,
+            publish_ranked=self._shares.of(folder.owner_uid),
             identity=job.identity,
             job_name=job.name,
             evidence_directory=evidence,
-            settings=self._settings,
+            settings=replace(self._settings, max_rings=min(self._settings.max_rings, MOST_RINGS_OF_OWNER)),
             more_health=self._more_health,
             owner_uid=folder.owner_uid,
+            ring_folder=place,
             missed_since_ns=self._missed_since(since_ns),
             since_ns=since_ns,
             wall_ns=self._wall_ns,
         )
 
     def _forget_evidence(self, directory: Path, keep: str) -> None:
+        """Each owner has so many folders of evidence; beyond that his oldest goes, and nobody else's."""
+        owner = keep.partition("-")[0] + "-"
         try:
-            folders = sorted((e.stat().st_mtime_ns, e.path) for e in os.scandir(directory) if e.is_dir())
+            folders = sorted((e.stat().st_mtime_ns, e.name) for e in os.scandir(directory) if e.is_dir())
         except OSError:
             return
-        for _, path in folders[: max(0, len(folders) - KEPT_EVIDENCE + 1)]:
-            if Path(path).name != keep:
-                shutil.rmtree(path, ignore_errors=True)
+        own = [name for _, name in folders if name.startswith(owner)]
+        for name in own[: max(0, len(own) - KEPT_EVIDENCE + 1)]:
+            if name != keep:
+                shutil.rmtree(directory / name, ignore_errors=True)
 
 
-class _FolderWatch(threading.Thread):
-    """The polling thread of one folder's agent."""
-
-    def __init__(
-        self,
-        folder: JobFolder,
-        job: FoundJob,
-        since_ns: int,
-        make_agent: Callable[[JobFolder, FoundJob, int], Agent],
-        idle_s: float,
-    ) -> None:
-        super().__init__(name=f"whichrank-{folder.path.name}", daemon=True)
-        self.folder, self.job = folder, job
-        self.finish = threading.Event()
-        self.last_look = _Look(changed_ns=folder.changed_ns, at_ns=since_ns)
-        self._since_ns = since_ns
-        self._make_agent = make_agent
-        self._idle_s = idle_s
-        self._requests: queue.Queue[Event] = queue.Queue(MAX_REQUESTS)
-        self._agent: Agent | None = None
-
-    @property
-    def rank_processes(self) -> Mapping[int, Identity]:
-        return {} if self._agent is None else self._agent.rank_processes
-
-    def take(self, event: Event) -> None:
-        try:
-            self._requests.put_nowait(event)
-        except queue.Full:
-            logger.warning("more than %d requests for evidence wait; the rest is dropped", MAX_REQUESTS)
-
-    def run(self) -> None:
-        try:
-            agent = self._make_agent(self.folder, self.job, self._since_ns)
-        except OSError as error:
-            logger.warning("%s: cannot be watched: %s", self.folder.path, error)
-            return
-        self._agent = agent
-        try:
-            self._poll(agent)
-        finally:
-            agent.close()
-
-    def _poll(self, agent: Agent) -> None:
-        idle_since = time.monotonic()
-        while not self.finish.is_set():
-            look = _Look(changed_ns=self._changed_ns(), at_ns=time.monotonic_ns())
-            agent.wait(_WAIT_S)
-            while not self._requests.empty():
-                agent.request(self._requests.get_nowait())
-            agent.poll()
-            if agent.watched:
-                idle_since = time.monotonic()
-            elif time.monotonic() - idle_since > self._idle_s:
-                self.last_look = look
-                return
-
-    def _changed_ns(self) -> int:
-        try:
-            return os.stat(self.folder.path).st_mtime_ns
-        except OSError:
-            return 0
+def evidence_name(uid: int, folder: str) -> str:
+    """Of the folder for a job's evidence: its owner, and the name of its rings' folder where that is a plain one."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", folder)[:100]
+    if plain == folder:
+        return f"{uid}-{folder}"
+    return f"{uid}-{plain}-{hashlib.blake2b(os.fsencode(folder), digest_size=4).hexdigest()}"
 
 
 class _Once:
@@ -278,6 +248,7 @@ class _Once:
         self._said: set[str] = set()
 
     def __call__(self, line: str) -> None:
+        line = printable(line)
         if line not in self._said and len(self._said) < self._limit:
             self._said.add(line)
             self._report(line)

@@ -107,6 +107,7 @@ class RankLooks:
         elif rank.alive and rank.pid and now_ns - rank.moved_ns >= motion.LOOK_NS and rank.motion.is_due(now_ns):
             rank.motion.look(
                 rank.pid,
+                rank.ring.uid,
                 rank.moved_ns,
                 rank.heartbeat_age_ns(now_ns),
                 read_stack(rank.ring),

@@ -154,7 +154,7 @@ def _start(*, level: str | None, directory: Path | None) -> bool:
             _say_once(f"unknown level {level!r}, using events")
             chosen = Level.EVENTS
         try:
-            make_ring_directory(folder)
+            folder = make_ring_directory(folder)
             import torch  # here, so that programs that are no ranks never import it for us
 
             from .ring_writer import open_ring_writer

@@ -17,6 +17,7 @@ from pathlib import Path
 from ..telemetry.ring_layout import cut_text
 from .levels import checks_inputs
 from .ring_creation import IdentityValue, read_process_start_ticks
+from .ring_root import make_ring_root, ring_root
 
 #: pid:rank of the process that owns a rank's ring; inherited by helpers, which thereby know that they are helpers.
 OWNER_VARIABLE = "WHICHRANK_OWNER"
@@ -83,15 +84,17 @@ def ring_directory_of_environment(environ: Mapping[str, str]) -> Path:
     given = environ.get("WHICHRANK_DIR", "")
     if given:
         return Path(given)
-    return Path(f"/dev/shm/whichrank-{os.getuid()}") / job_of_environment(environ)
+    return ring_root() / job_of_environment(environ)
 
 
-def make_ring_directory(directory: Path) -> None:
-    """Creates the folder (0700) if it is missing. Raises OSError.
+def make_ring_directory(directory: Path) -> Path:
+    """Creates the folder (0700) if it is missing, and returns it. Raises OSError.
 
     A folder that others can write or that another user owns could be swapped under us: no ring there, but
-    PermissionError.
+    PermissionError. Where it is the usual one, whose parent another user has made first, it is made elsewhere.
     """
+    if directory.parent == ring_root():
+        directory = make_ring_root() / directory.name
     parent = directory.parent
     if not parent.is_dir():
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,12 +102,13 @@ def make_ring_directory(directory: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
     user = os.getuid()
     for folder in (parent, directory):
-        state = os.stat(folder)
+        state = os.lstat(folder) if folder is directory else os.stat(folder)
         shared_by_root = folder is parent and state.st_uid == 0  # /dev/shm, /tmp, a mount point
-        if state.st_uid != user and user != 0 and not shared_by_root:
+        if state.st_uid != user and not shared_by_root:
             raise PermissionError(f"{folder} belongs to user {state.st_uid}")
     if state.st_uid == user and state.st_mode & 0o022:
         raise PermissionError(f"{directory} is writable for others")
+    return directory
 
 
 def describe_process(environ: Mapping[str, str], *, backend: str, torch_version: str) -> dict[str, IdentityValue]:

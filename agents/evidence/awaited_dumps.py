@@ -1,6 +1,6 @@
 """Flight-recorder dumps that were asked for and have not been written yet: looked for until they are, or cannot come.
 
-Everything here runs in the thread of the evidence desk. A look costs one ``lstat`` per place.
+Everything here runs in the thread of the evidence desk. A look asks its user's helper once per place.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .flight_dumps import DUMP_BYTES, DumpPlaces, is_settled, read_dump
+from .flight_dumps import DUMP_BYTES, DumpPlaces, is_settled, look_at_dump, read_dump
 
 #: torch's watchdog gives up after ten minutes, many jobs after thirty or sixty, and then writes.
 AWAITED_NS = 3_900_000_000_000
@@ -54,6 +54,10 @@ class AwaitedDumps:
             if dump.pid == pid:
                 dump.until_ns = min(dump.until_ns, now_ns + AFTER_END_NS)
 
+    def give_up(self, places: DumpPlaces) -> None:
+        """Waits no more for dumps there: they are about to be closed."""
+        self._awaited = [dump for dump in self._awaited if dump.places is not places]
+
     def look(self, now_ns: int, wall_ns: int, *, last: bool = False) -> None:
         """Tells each awaited dump that is written by now, and gives up those whose time (monotonic) is over.
 
@@ -68,7 +72,7 @@ class AwaitedDumps:
     def _take(self, dump: AwaitedDump, wall_ns: int) -> bool:
         for path in dump.places.paths:
             if not is_settled(dump.places, path, wall_ns):
-                self._tell_too_large(path)
+                self._tell_too_large(dump, path)
                 continue
             try:
                 content = read_dump(dump.places, path)
@@ -80,10 +84,10 @@ class AwaitedDumps:
                 return True
         return False
 
-    def _tell_too_large(self, path: str) -> None:
+    def _tell_too_large(self, dump: AwaitedDump, path: str) -> None:
         try:
-            size = os.lstat(path).st_size
-        except (OSError, ValueError):
+            size = look_at_dump(dump.places, path).size_bytes
+        except OSError:
             return
         if size > DUMP_BYTES:
             self._say(f"{path}: {size} bytes, a dump is taken up to {DUMP_BYTES}; copy it by hand")

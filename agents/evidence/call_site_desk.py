@@ -63,7 +63,7 @@ def calls_of(ring: RingFile) -> list[Calls]:
     raw = ring.read(_WORDS.size, header.crash_offset + L.C_CALLS) if header.crash_bytes >= _LEAST_BYTES else b""
     if len(raw) < _WORDS.size:
         return []
-    definitions, _, _ = ring.read_definitions(0, ring.read_hot().definitions_used)
+    definitions = ring.all_definitions()
     frames = {each.index: frame for each in definitions if (frame := _frame_of(each.kind, each.payload)) is not None}
     uids = dict(_uids(definitions))
     found: dict[tuple[str, bool], dict[int, UserFrame]] = {}

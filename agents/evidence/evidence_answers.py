@@ -35,9 +35,10 @@ class EvidenceAnswers:
         endings: ExitReporter,
         send: Callable[[bytes], None],
         wall_ns: Callable[[], int],
+        owner_uid: int,
     ) -> None:
         self.stacks = StackDesk(settings, health, node)
-        self.files = EvidenceDesk(settings, health, wall_ns)
+        self.files = EvidenceDesk(settings, health, wall_ns, owner_uid)
         self._calls = CallDesk(health, is_refused=STACKS in settings.withheld)
         self._settings = settings
         self._pending, self._store, self._endings = pending, store, endings

@@ -13,12 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ...telemetry.evidence_pieces import EvidencePiece
 from ...telemetry.records import Event, Identity
 from ...telemetry.redaction import redact
 from ...telemetry.ring_layout import RING_SUFFIX
 from ..base.health import AgentHealth
+from ..base.owner_workers import FILES
 from ..base.settings import AgentSettings
 from ..privacy.privacy_options import is_refused
 from ..privacy.redaction_filter import pack
@@ -27,7 +29,7 @@ from ..rings.ring_history import RingHistory
 from .awaited_dumps import LOOK_S, AwaitedDump, AwaitedDumps
 from .flight_dumps import DumpPlaces, find_dump_places
 from .kernel_log_slice import read_kernel_log
-from .log_tail import LogFile, find_logs, read_tail
+from .log_tail import LogFile, close_logs, find_logs, read_tail
 
 ACTIONS = ("ring", "history", "log_tail", "flight_recorder", "kernel_log")
 _MINUTE_NS = 60_000_000_000
@@ -64,18 +66,25 @@ class _Answer:
 
 
 class EvidenceDesk:
-    """Polling thread, but for ``_work`` and what it is given to do."""
+    """Polling thread, but for what ``_ask`` is given to do.
 
-    def __init__(self, settings: AgentSettings, health: AgentHealth, wall_ns: Callable[[], int]) -> None:
+    owner_uid: whose job's files these are: his are read one after the other.
+    """
+
+    def __init__(
+        self, settings: AgentSettings, health: AgentHealth, wall_ns: Callable[[], int], owner_uid: int
+    ) -> None:
+        self._owner_uid = owner_uid
         self._settings = settings
         self._health = health
         self._wall_ns = wall_ns
         self._known: list[_Known] = []
         self._ids: deque[str] = deque(maxlen=_REMEMBERED_IDS)
         self._times_ns: deque[int] = deque()
-        self._asked: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._given = 0
+        self._done = 0  # counted by the workers, one of which is at this owner's work at a time
         self._finished: queue.Queue[EvidencePiece] = queue.Queue()
-        self._thread: threading.Thread | None = None
+        self._is_used = self._is_looking = False
         # Of the worker:
         self._dumps = AwaitedDumps(health.report)
         self._next_look_ns = 0
@@ -99,7 +108,7 @@ class EvidenceDesk:
             uid, since_ns = rank.ring.uid, rank.ring.header.created_wall_ns
 
             def look() -> None:
-                known.logs = find_logs(known.pid)
+                known.logs = find_logs(known.pid, uid)
                 known.dumps = find_dump_places(known.pid, known.rank, uid, since_ns)
 
             self._ask(look)
@@ -120,6 +129,7 @@ class EvidenceDesk:
             is_old = known.ended_ns < now_ns - _ENDED_NS
             if is_old or kept > _MOST_ENDED or (kept > 1 and kept_bytes > self._settings.history_bytes):
                 self._known.remove(known)
+                self._ask(partial(self._release, known))
 
     def request(self, event: Event, now_ns: int) -> None:
         """Queues a request for files; an id that was seen before is passed over. now_ns: monotonic.
@@ -135,7 +145,7 @@ class EvidenceDesk:
         times = self._times_ns
         while times and times[0] < now_ns - _MINUTE_NS:
             times.popleft()
-        if len(times) >= self._settings.requests_per_minute or self._asked.qsize() >= _MAX_WAITING:
+        if len(times) >= self._settings.requests_per_minute or self._given - self._done >= _MAX_WAITING:
             self._health.drop("requests_refused")
             return
         if is_refused(str(event.attributes.get("action")), self._settings.withheld):
@@ -151,17 +161,29 @@ class EvidenceDesk:
 
     def finished(self) -> list[EvidencePiece]:
         """Takes away the files that are ready, each in one piece."""
+        if len(self._dumps) and not self._is_looking and time.monotonic_ns() >= self._next_look_ns:
+            self._is_looking = True
+            self._ask(self._look)
         found: list[EvidencePiece] = []
         while not self._finished.empty():
             found.append(self._finished.get_nowait())
         return found
 
     def close(self, patience_s: float = 1.0) -> None:
-        """Ends the thread, waiting ``patience_s`` at most; what it is at may be lost."""
-        if self._thread is not None:
-            self._asked.put(None)
-            self._thread.join(patience_s)
-            self._thread = None
+        """Looks for dumps a last time, waiting ``patience_s`` at most; what is under way may be lost."""
+        if not self._is_used:
+            return
+        done = threading.Event()
+
+        def last_words() -> None:
+            self._look(last=True)
+            for known in self._known:
+                self._release(known)
+
+        self._ask(last_words)
+        FILES.submit(self._owner_uid, done.set)
+        done.wait(patience_s)
+        self._is_used = False
 
     def _find(self, event: Event) -> _Known | None:
         """The rank of that launch; of any launch if the request names one of another node, the last to come first.
@@ -206,34 +228,37 @@ class EvidenceDesk:
             self._ask(lambda: self._report(answer, name, form, raw))
 
     def _ask(self, work: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="whichrank-evidence", daemon=True)
-            self._thread.start()
-        self._asked.put(work)
+        """In a thread for files: one at a time works for an owner, so what is asked first comes first."""
+        self._given += 1
+
+        def act() -> None:
+            self._guarded(work)
+            self._done += 1
+
+        FILES.submit(self._owner_uid, act)
+        self._is_used = True
 
     # --- the worker ---------------------------------------------------------------------------------------------------
-    def _work(self) -> None:
-        while True:
-            try:
-                work = self._asked.get(timeout=LOOK_S if len(self._dumps) else None)
-            except queue.Empty:
-                work = self._look
-            self._guarded(work if work is not None else lambda: self._look(last=True))
-            if work is None:
-                return
-            if len(self._dumps) and time.monotonic_ns() >= self._next_look_ns:
-                self._guarded(self._look)
-
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except Exception as error:  # edge: a file system, a file of somebody else
             self._health.report(f"evidence: {type(error).__name__}: {error}")
 
+    def _release(self, known: _Known) -> None:
+        """Lets go of what is held of a rank that nobody can ask for any more."""
+        logs, known.logs = known.logs, ()
+        close_logs(logs)
+        places, known.dumps = known.dumps, None
+        if places is not None:
+            self._dumps.give_up(places)
+            places.close()
+
     def _look(self, *, last: bool = False) -> None:
         """For dumps that are awaited."""
         now_ns = time.monotonic_ns()
         self._next_look_ns = now_ns + int(LOOK_S * 1e9)
+        self._is_looking = False
         self._dumps.look(now_ns, time.time_ns(), last=last)
 
     def _await_dumps(self, ranks: Sequence[_Known], answer: _Answer, now_ns: int) -> None:

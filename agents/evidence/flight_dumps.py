@@ -2,7 +2,8 @@
 
 A dump is written when a collective times out, minutes after the hang began, by a process that may end right after it.
 So places are looked up while the rank lives, and files are read later, in a thread that may block on a file system.
-Only a regular file of the rank's own user that was written since the rank began is taken, never through a link.
+Only a regular file of the rank's own user that was written since its process began is taken, by that user's rights, and
+no link leads out of the process's own root folder.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from ..processes.processes import process_uid, started_wall_ns
+from ..user_files.helper import IN_ROOT, state_of
+from ..user_files.user_files import SeenFile, files_of
 
 #: A dump of the largest usual buffer (20,000 entries with stacks) has 10 MB; a cut pickle is worth nothing.
 DUMP_BYTES = 16 << 20
@@ -31,30 +36,41 @@ _MAX_ENVIRONMENT_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpPlaces:
-    """Where a rank's dumps may come to lie, the likeliest first."""
+    """Where a rank's dumps may come to lie, the likeliest first: as its process calls them, from its root folder on.
+
+    root: that folder's descriptor, open until ``close``: a container's lies elsewhere than the node's.
+    """
 
     paths: tuple[str, ...]
     owner_uid: int
+    pid: int
+    root: int
     #: Wall clock: what was written before is of an earlier job.
     since_ns: int
+
+    def close(self) -> None:
+        """Lets go of the root folder."""
+        os.close(self.root)
 
 
 def find_dump_places(pid: int, rank: int, owner_uid: int, since_ns: int) -> DumpPlaces | None:
     """Where a rank's flight recorder would write, by the environment that its process began with.
 
-    None: that may not be read, or is another user's process. since_ns: Unix; older files are not the rank's.
+    None: that may not be read, or is another user's process. since_ns: Unix, what the ring claims; what is older than
+    the process, by the kernel's word, is not the rank's either.
     """
     try:
-        # The folder of a process that is not dumpable belongs to root; its environment cannot be read then either.
-        if os.stat(f"/proc/{pid}").st_uid != owner_uid:
+        if process_uid(pid) != owner_uid:
             return None
         environment = _read_environment(pid)
-        folder = os.readlink(f"/proc/{pid}/cwd")
-        root = _root_of(pid)
+        files = files_of(owner_uid, pid)
+        folder = files.working_folder(pid)
+        root = files.root_of(pid)
     except OSError:
         return None
-    paths = tuple(root + path for path in dump_paths(environment, rank, folder))
-    return DumpPlaces(paths=paths, owner_uid=owner_uid, since_ns=since_ns)
+    paths = dump_paths(environment, rank, folder)
+    began_ns = max(since_ns, started_wall_ns(pid))
+    return DumpPlaces(paths=paths, owner_uid=owner_uid, pid=pid, root=root, since_ns=began_ns)
 
 
 def dump_paths(environment: Mapping[str, str], rank: int, folder: str) -> tuple[str, ...]:
@@ -80,10 +96,15 @@ def dump_paths(environment: Mapping[str, str], rank: int, folder: str) -> tuple[
 def is_settled(places: DumpPlaces, path: str, now_ns: int) -> bool:
     """Whether a dump of the rank lies at ``path`` and has not been written at for ``SETTLED_NS``. now_ns: Unix."""
     try:
-        state = os.lstat(path)
-    except (OSError, ValueError):
+        state = look_at_dump(places, path)
+    except OSError:
         return False
-    return _is_of_rank(places, state) and now_ns - state.st_mtime_ns >= SETTLED_NS
+    return _is_of_rank(places, state) and now_ns - state.changed_ns >= SETTLED_NS
+
+
+def look_at_dump(places: DumpPlaces, path: str) -> SeenFile:
+    """What lies at ``path``, with the rank's user's rights. Raises OSError where nothing does."""
+    return files_of(places.owner_uid).look_at(places.root, path, IN_ROOT)
 
 
 def read_dump(places: DumpPlaces, path: str) -> bytes:
@@ -91,10 +112,11 @@ def read_dump(places: DumpPlaces, path: str) -> bytes:
 
     Raises OSError where it is gone, a link, or may not be read.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fd = files_of(places.owner_uid).open_file(places.root, path, IN_ROOT)
     try:
-        state = os.fstat(fd)
-        if not _is_of_rank(places, state):
+        state = state_of(fd)
+        seen = SeenFile(mode=state.mode, uid=state.uid, size_bytes=state.size, changed_ns=state.changed_ns)
+        if not _is_of_rank(places, seen):
             return b""
         with open(fd, "rb", closefd=False) as file:
             return file.read(DUMP_BYTES)
@@ -102,12 +124,12 @@ def read_dump(places: DumpPlaces, path: str) -> bytes:
         os.close(fd)
 
 
-def _is_of_rank(places: DumpPlaces, state: os.stat_result) -> bool:
+def _is_of_rank(places: DumpPlaces, state: SeenFile) -> bool:
     return (
-        stat.S_ISREG(state.st_mode)
-        and state.st_uid == places.owner_uid
-        and 0 < state.st_size <= DUMP_BYTES
-        and state.st_mtime_ns >= places.since_ns
+        stat.S_ISREG(state.mode)
+        and state.uid == places.owner_uid
+        and 0 < state.size_bytes <= DUMP_BYTES
+        and state.changed_ns >= places.since_ns
     )
 
 
@@ -122,9 +144,3 @@ def _read_environment(pid: int) -> dict[str, str]:
             if name.decode() in _WANTED:
                 found[name.decode()] = os.fsdecode(value)
     return found
-
-
-def _root_of(pid: int) -> str:
-    """What stands before a path of that process here: nothing, unless it sees other mounts. Raises OSError."""
-    own, theirs = (os.readlink(f"/proc/{who}/ns/mnt") for who in ("self", str(pid)))
-    return "" if own == theirs else f"/proc/{pid}/root"

@@ -1,7 +1,7 @@
 """Whose stack is taken, when and how often: the agent's own wish in a hang, and evidence requests from above.
 
 Polling thread. A process is touched only while its own ring shows no progress; per node and minute there is a limit;
-a request is answered once, by its id, within its lifetime. The dump itself runs in ``StackTaker``'s thread.
+a request is answered once, by its id, within its lifetime. The dump itself runs in one of ``StackTaker``'s threads.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class StackDesk:
         if not rank.pid:
             return self._take_own(want, request_id)
         stopped = rank.stopped or (rank.process is not None and rank.process.state is ProcessState.STOPPED)
-        request = StackRequest(slot=rank.slot, pid=rank.pid, stopped=stopped, why=want.why, request_id=request_id)
+        request = _request(want, request_id, pid=rank.pid, stopped=stopped)
         if not self._taker.ask(request):
             return False
         times.append(now_ns)
@@ -145,7 +145,7 @@ class StackDesk:
 
     def _take_own(self, want: StackWanted, request_id: str) -> bool:
         """Of a process that cannot be reached (another PID namespace): the stack that it keeps in its ring itself."""
-        request = StackRequest(slot=want.rank.slot, pid=0, stopped=False, why=want.why, request_id=request_id)
+        request = _request(want, request_id, pid=0, stopped=False)
         report = self._report(want.rank, StackAnswer(request=request, frames=(), text="", error=_OUT_OF_REACH))
         if report is None:
             return False  # it may yet write one: asked again with the next look
@@ -178,3 +178,16 @@ class StackDesk:
         return StackReport(
             rank=rank, why=answer.request.why, attributes=attributes, text=answer.text or format_stack(frames)
         )
+
+
+def _request(want: StackWanted, request_id: str, *, pid: int, stopped: bool) -> StackRequest:
+    rank = want.rank
+    return StackRequest(
+        slot=rank.slot,
+        pid=pid,
+        uid=rank.ring.uid,
+        start_ticks=rank.start_ticks,
+        stopped=stopped,
+        why=want.why,
+        request_id=request_id,
+    )

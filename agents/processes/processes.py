@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import struct
+import time
 from dataclasses import dataclass
 
 from ...telemetry.vocabulary import ProcessState
@@ -94,16 +95,25 @@ def read_stat(pid: int, *, thread: int = 0) -> ProcessStat | None:
         os.close(fd)
 
 
-def process_uid(pid: int) -> int | None:
+def process_uid(pid: int, proc: str | os.PathLike[str] = "/proc") -> int | None:
     """Effective uid of a process; None if it is gone.
 
     From the status file, because /proc/PID itself belongs to root where a process is not dumpable.
     """
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status", "rb") as file:
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"{os.fspath(proc)}/{pid}/status", "rb") as file:
         for line in file:
             if line.startswith(b"Uid:"):
                 return int(line.split()[2])
     return None
+
+
+def started_wall_ns(pid: int) -> int:
+    """Unix time (ns) at which a process began, by the kernel's word, to a tick; 0 where there is none."""
+    stat = read_stat(pid)
+    if stat is None:
+        return 0
+    age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - stat.start_ticks * _TICK_NS
+    return time.time_ns() - age_ns - _TICK_NS
 
 
 def decode_wait_status(status: int) -> ExitStatus:

@@ -7,10 +7,11 @@ the answer is empty. Polling thread; never blocks for longer than ``_TIMEOUT_S``
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping
+
+from ..user_files.user_files import files_of
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -68,23 +69,12 @@ def socket_bytes() -> Mapping[int, int]:
     return found
 
 
-def inodes_of(pid: int, most: int) -> list[int]:
-    """Inodes of the sockets that a process has open, among its first ``most`` descriptors."""
-    inodes: list[int] = []
+def inodes_of(pid: int, uid: int, most: int) -> list[int]:
+    """Inodes of the sockets that a process of that user has open, among its first ``most`` descriptors."""
     try:
-        with os.scandir(f"/proc/{pid}/fd") as entries:
-            for place, entry in enumerate(entries):
-                if place >= most:
-                    break
-                try:
-                    target = os.readlink(entry.path)
-                except OSError:
-                    continue
-                if target.startswith("socket:["):
-                    inodes.append(int(target[8:-1]))
-    except (OSError, ValueError):
-        pass
-    return inodes
+        return files_of(uid).socket_inodes(pid, most)
+    except OSError:
+        return []
 
 
 def _answers(diag: socket.socket) -> Iterator[bytes]:

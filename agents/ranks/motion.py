@@ -101,6 +101,7 @@ class RankMotion:
     def look(
         self,
         pid: int,
+        uid: int,
         ring_moved_ns: int,
         heartbeat_age_ns: int,
         stack: RingStack | None,
@@ -109,7 +110,8 @@ class RankMotion:
     ) -> None:
         """Looks at the rank's process, and sets ``still_since_ns`` and ``is_in_io``. now_ns: monotonic.
 
-        pid: in our PID namespace; stack: the newest that the rank has left in its ring; carried: bytes by socket.
+        pid: in our PID namespace; uid: its user's. stack: the newest that the rank has left in its ring. carried: bytes
+        by socket.
         heartbeat_age_ns: with a heartbeat that is late nobody runs Python there, so its code stays where it is.
         """
         self._looked_ns = now_ns
@@ -129,7 +131,7 @@ class RankMotion:
             self._functions, self._varied_ns = functions, now_ns if self._functions else self._varied_ns
         if self._moves_in_code(stack) or has_read:
             self._moved_ns, self._carried = now_ns, None
-        elif self._has_sent(look, carried):
+        elif self._has_sent(look, uid, carried):
             self._moved_ns = now_ns
         if _used_cpu(before, look):
             self._busy_ns = now_ns
@@ -147,8 +149,8 @@ class RankMotion:
         computes = main_awake_ns - self._loop_awake_ns >= _LOOP_SHARE * (now_ns - since_ns)
         return since_ns if is_place_known and computes and now_ns - since_ns >= _LOOP_NS else 0
 
-    def _has_sent(self, look: _Look, carried: Callable[[], Mapping[int, int]]) -> bool:
-        inodes = [inode for pid in look.processes for inode in inodes_of(pid, _MOST_DESCRIPTORS)]
+    def _has_sent(self, look: _Look, uid: int, carried: Callable[[], Mapping[int, int]]) -> bool:
+        inodes = [inode for pid in look.processes for inode in inodes_of(pid, uid, _MOST_DESCRIPTORS)]
         by_inode = carried() if inodes else {}
         before, self._carried = self._carried, sum(by_inode.get(inode, 0) for inode in inodes)
         return before is not None and abs(self._carried - before) >= _IDLE_BYTES

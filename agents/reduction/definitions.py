@@ -18,10 +18,13 @@ from ..ranks.launches import token_of
 from ..ranks.pending_events import PendingEvents
 from ..ranks.rank_events import bad_input_attributes, joining_attributes
 from ..ranks.watched_rank import WatchedRank
+from ..rings.ring_file import Definition
 from .block_builder import BlockBuilder
 from .group_identity import group_from_definition
 
 _MAX_NOTES = 32
+#: Pieces of a ring's definitions that one flush reads; the others come with the next.
+_PIECES = 8
 _TOLD_OF_GROUP = ("uid", "name", "desc", "ranks", "size", "backend", "timeout_s", "is_default")
 
 
@@ -41,12 +44,20 @@ class Definitions:
         used = rank.hot.definitions_used
         if used == rank.reading.definitions_read:
             return
-        found, position, problem = rank.ring.read_definitions(rank.reading.definitions_read, used)
-        if position != used and not problem:
-            problem = f"definitions end inside an entry at byte {position} of {used}"
-        rank.reading.definitions_read = used
-        if problem:
-            self._health.report(f"ring {rank.ring.path}: {problem}")
+        for _ in range(_PIECES):
+            begin = rank.reading.definitions_read
+            found, position, problem = rank.ring.read_definitions(begin, used)
+            is_whole = position >= min(used, rank.ring.header.definitions_bytes) or position <= begin
+            if is_whole and position != used and not problem:
+                problem = f"definitions end inside an entry at byte {position} of {used}"
+            rank.reading.definitions_read = used if is_whole else position
+            if problem:
+                self._health.report(f"ring {rank.ring.path}: {problem}")
+            self._take(rank, ranks, found, now_ns)
+            if is_whole:
+                return
+
+    def _take(self, rank: WatchedRank, ranks: Sequence[WatchedRank], found: Sequence[Definition], now_ns: int) -> None:
         for definition in found:
             if definition.kind == L.DEFINITION_GROUP:
                 self._define_group(rank, definition.index, definition.payload, now_ns)

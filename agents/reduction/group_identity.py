@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from ...telemetry.records import Group
-from ...telemetry.ring_layout import format_ranks, parse_ranks
 from ...telemetry.tables import NO_GROUP
 
 _MAX_TEXT = 256
-_MAX_MEMBERS = 1 << 20
+_MAX_MEMBERS = 1 << 22
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
@@ -35,17 +34,39 @@ def _text(value: Any) -> str:
     return value[:_MAX_TEXT] if isinstance(value, str) else ""
 
 
+def _merged(text: str) -> list[tuple[int, int]]:
+    """The ranges of a list of ranks, in order and none beside another: as ``format_ranks`` would write all of them.
+
+    Nothing grows with what a range claims. Raises ValueError for a list of something else, or of more than any job has.
+    """
+    ranges: list[tuple[int, int]] = []
+    for part in filter(None, text.split(",")):
+        match = _RANGE.fullmatch(part)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match is not None else (1, 0)
+        if high - low >= _MAX_MEMBERS or high >= 1 << 31:
+            raise ValueError(f"group members {text[:60]!r} are not ranges of ranks")
+        if low <= high:
+            ranges.append((low, high))
+        elif match is None:
+            raise ValueError(f"group members {text[:60]!r} are not ranges of ranks")
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    if sum(high - low + 1 for low, high in merged) > _MAX_MEMBERS:
+        raise ValueError(f"group members {text[:60]!r} are more than any job has")
+    return merged
+
+
 def group_from_definition(payload: Mapping[str, Any]) -> Group:
     """A Group from the JSON of a ring's definition. Raises ValueError for members that cannot be read."""
     ranks_text = payload.get("ranks")
     if not isinstance(ranks_text, str) or len(ranks_text) > 1 << 16:
         raise ValueError("group definition without a member list")
-    for part in filter(None, ranks_text.split(",")):
-        match = _RANGE.fullmatch(part)
-        if match is None or int(match[2] or match[1]) - int(match[1]) > _MAX_MEMBERS:
-            raise ValueError(f"group members {ranks_text[:60]!r} are not ranges of ranks")
-    members = parse_ranks(ranks_text)
-    ranks = format_ranks(members)
+    ranges = _merged(ranks_text)
+    ranks = ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ranges)
     name = _text(payload.get("name"))
     ordinal = payload.get("ordinal")
     ordinal = ordinal if isinstance(ordinal, int) and not isinstance(ordinal, bool) else 0
@@ -56,7 +77,7 @@ def group_from_definition(payload: Mapping[str, Any]) -> Group:
         name=name,
         desc=_text(payload.get("desc")),
         ranks=ranks,
-        size=len(members),
+        size=sum(high - low + 1 for low, high in ranges),
         backend=_text(payload.get("backend")),
         timeout_s=max(timeout_s, 0.0),
         is_default=payload.get("default") is True,

@@ -1,30 +1,41 @@
 """Which folders of a node hold rings, whose they are, and of which job: for an agent that nobody told about the jobs.
 
-The owner of a folder is who the kernel says; what a ring claims about its job is believed only beside that. Reads
-directories and the headers of rings, nothing else. A look at unchanged folders costs a stat and a listing each.
+The owner of a folder is who the kernel says; what a ring claims about its job is believed only beside that. A folder is
+held by its descriptor from the moment it is found: its name may lead elsewhere by then. Reads directories and the
+headers of rings, nothing else; a look at unchanged folders asks the kernel once for each. Of each owner so many folders
+are held, the newest; so nobody's folders keep others' from being seen.
 """
 
 from __future__ import annotations
 
-import glob
-import os
+import contextlib
 import stat
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ...telemetry.identity import resolve_identity, resolve_job_name
+from ...telemetry.printable import printable
 from ...telemetry.records import Identity
 from ...telemetry.ring_layout import RING_SUFFIX
 from ..processes import processes
 from ..processes.job_id_proof import owner_of
+from ..user_files.helper import MOST_NAMES, FileState, state_of
+from ..user_files.user_files import files_of
+from ..user_files.walk import MOST_FOLDERS, Budget, Place, find_matches, newest_entries, open_below
 from .ring_directory import gave_sign_of_life
 from .ring_file import RingDamaged, RingFile
 
 #: Root, user, job: rings may lie in each.
 _DEPTH = 2
-#: More folders than this below a root are somebody's mistake.
-MAX_FOLDERS = 4096
+#: The clock behind mtime ticks in jiffies: a listing is good once the folder has not changed for so long before it.
+_SETTLED_NS = 2_000_000_000
+#: Looks use no more than this part of a core: after one that took long, the next is later.
+_SHARE = 0.05
+#: Of the rings in a folder so many are looked into, the newest, for the job that they are of.
+_MOST_TRIED = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,46 +48,131 @@ class FoundJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFolder:
-    """A folder with rings. ``changed_ns``: its mtime; new rings change it."""
+    """A folder with rings. ``changed_ns``: its mtime; new rings change it. ``fd``: the finder's, open until it is gone.
+
+    key: what tells it from any other folder that has or had its name.
+    """
 
     path: Path
     owner_uid: int
     changed_ns: int
+    fd: int
+    key: tuple[int, int]
 
 
-def find_job_folders(pattern: Path, report: Callable[[str], None]) -> list[JobFolder]:
-    """Folders with rings at the pattern's matches and up to two levels below, in order of their names.
-
-    Links are not followed. What may not be read is reported, in one line per folder.
-    """
-    found: list[JobFolder] = []
-    for root in sorted(glob.glob(str(pattern))):
-        for folder in _folders(Path(root), _DEPTH, report):
-            if len(found) >= MAX_FOLDERS:
-                report(f"{root}: more than {MAX_FOLDERS} folders with rings; the others are not watched")
-                return found
-            found.append(folder)
-    return found
+@dataclass(slots=True)
+class _Held:
+    place: Place
+    depth: int
+    listed_ns: int = -1  # its mtime when it was listed and had settled; -1: it has to be listed
+    has_rings: bool = False
+    folders: tuple[tuple[str, FileState], ...] = ()
+    seen: int = 0  # number of the look
 
 
-def _folders(path: Path, depth: int, report: Callable[[str], None]) -> Iterator[JobFolder]:
-    try:
-        state = os.lstat(path)
-        if not stat.S_ISDIR(state.st_mode):
+class FolderFinder:
+    """Owned by one thread."""
+
+    def __init__(self, pattern: Path, report: Callable[[str], None]) -> None:
+        """report: hears of what may not be read, in one line per folder, and of who has too much."""
+        self._pattern = str(pattern)
+        self._report = report
+        self._held: dict[tuple[int, int], _Held] = {}
+        self._number = 0
+        self._found: list[JobFolder] = []
+        self._next_look_s = 0.0
+
+    def look(self) -> list[JobFolder]:
+        """Folders with rings at the pattern's matches and up to two levels below, by their owners, the newest first.
+
+        Links are not followed. Their descriptors are good until the next look.
+        """
+        began_s = time.monotonic()
+        if began_s < self._next_look_s:
+            return self._found
+        self._number += 1
+        budget = Budget()
+        found = [folder for root in self._roots(budget) for folder in self._below(root, budget)]
+        for uid in sorted(budget.over):
+            self._report(
+                f"{self._pattern}: more than {MOST_FOLDERS} folders of user {uid}; of his only the newest count"
+            )
+        for key, held in list(self._held.items()):
+            if held.seen != self._number:
+                held.place.close()
+                del self._held[key]
+        self._found = found
+        self._next_look_s = time.monotonic() + (time.monotonic() - began_s) / _SHARE
+        return found
+
+    def close(self) -> None:
+        """Lets go of all folders."""
+        for held in self._held.values():
+            held.place.close()
+        self._held.clear()
+        self._found = []
+
+    def _roots(self, budget: Budget) -> Iterator[_Held]:
+        for match in find_matches(self._pattern, self._report):
+            if stat.S_ISDIR(match.state.mode):
+                held = self._hold(match.state, match.open_folder, _DEPTH, match.path, budget)
+                if held is not None:
+                    yield held
+
+    def _hold(
+        self, state: FileState, open_folder: Callable[[], Place], depth: int, path: str, budget: Budget
+    ) -> _Held | None:
+        if not budget.allows(state.uid):
+            return None
+        held = self._held.get(state.device_inode)
+        if held is None:
+            try:
+                held = _Held(open_folder(), depth)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                self._report(
+                    f"{printable(path)}: {error.strerror}; "
+                    "rings in it are not watched (run the agent as root or as their user)"
+                )
+                return None
+            self._held[state.device_inode] = held
+        held.seen = self._number
+        held.place.path = path
+        return held
+
+    def _below(self, held: _Held, budget: Budget) -> Iterator[JobFolder]:
+        place = held.place
+        try:
+            state = state_of(place.fd)
+            if held.listed_ns != state.changed_ns:
+                self._list(held, state)
+        except OSError as error:
+            self._report(f"{printable(place.path)}: {error.strerror}; rings in it are not watched")
             return
-        with os.scandir(path) as listing:
-            entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        report(f"{path}: {error.strerror}; rings in it are not watched (run the agent as root or as their user)")
-        return
-    if any(name.endswith(RING_SUFFIX) and not name.startswith(".") for name, _ in entries):
-        yield JobFolder(path=path, owner_uid=state.st_uid, changed_ns=state.st_mtime_ns)
-    if depth:
-        for name, is_folder in entries:
-            if is_folder:
-                yield from _folders(path / name, depth - 1, report)
+        place.state = state
+        if held.has_rings:
+            yield JobFolder(
+                path=Path(place.path), owner_uid=state.uid, changed_ns=state.changed_ns, fd=place.fd,
+                key=state.device_inode,
+            )  # fmt: skip
+        if held.depth:
+            for name, known in held.folders:
+                child = self._hold(
+                    known, partial(open_below, place, name, known), held.depth - 1, f"{place.path}/{name}", budget
+                )
+                if child is not None:
+                    yield from self._below(child, budget)
+
+    def _list(self, held: _Held, state: FileState) -> None:
+        entries = newest_entries(held.place, lambda name: not name.startswith("."))
+        if len(entries) >= MOST_NAMES:
+            self._report(f"{printable(held.place.path)}: more than {MOST_NAMES} names; the others are not looked at")
+        held.has_rings = any(name.endswith(RING_SUFFIX) for name, _ in entries)
+        folders = [each for each in entries if stat.S_ISDIR(each[1].mode)]
+        held.folders = tuple(folders[: 4 * MOST_FOLDERS])
+        settled = time.time_ns() - state.changed_ns > _SETTLED_NS
+        held.listed_ns = state.changed_ns if settled else -1
 
 
 def identify_job(
@@ -88,30 +184,29 @@ def identify_job(
     since_ns, missed_since_ns: as the ``Agent`` takes them.
     None: no ring can be read yet, or all are of ranks that were dead before these times.
     """
+    place = Place(str(folder.path), folder.fd, state_of(folder.fd))
     try:
-        names = sorted(
-            (entry.stat(follow_symlinks=False).st_mtime_ns, entry.name)
-            for entry in os.scandir(folder.path)
-            if entry.name.endswith(RING_SUFFIX) and not entry.name.startswith(".")
-        )
+        names = newest_entries(place, lambda name: name.endswith(RING_SUFFIX) and not name.startswith("."))
     except OSError:
         return None
+    files = files_of(folder.owner_uid)
     job: FoundJob | None = None
-    for _, name in reversed(names):
-        try:
-            ring = RingFile(folder.path / name)
-        except (RingDamaged, OSError):
+    for name, state in names[:_MOST_TRIED]:
+        if state.uid != folder.owner_uid:
             continue
-        if ring.uid in (folder.owner_uid, 0):
+        with contextlib.suppress(RingDamaged, OSError):
+            ring = RingFile(folder.path / name, fd=files.open_file(folder.fd, name))
             job = job or _claimed_job(ring, folder, own)
-        holder = processes.lock_holder(ring.fd)
-        matters = (
-            ring.header.created_mono_ns >= since_ns or holder is not None or gave_sign_of_life(ring, missed_since_ns)
-        )
-        ring.close()
-        if matters and job is not None:
-            owner = owner_of(holder or 0, folder.owner_uid)
-            return replace(job, identity=replace(job.identity, owner=owner))
+            holder = processes.lock_holder(ring.fd)
+            matters = (
+                ring.header.created_mono_ns >= since_ns
+                or holder is not None
+                or gave_sign_of_life(ring, missed_since_ns)
+            )
+            ring.close()
+            if matters:
+                owner = owner_of(holder or 0, folder.owner_uid)
+                return replace(job, identity=replace(job.identity, owner=owner))
     return None
 
 

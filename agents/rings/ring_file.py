@@ -16,11 +16,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...telemetry import ring_layout as L
+from ..user_files.user_files import open_own
 
-#: Far more than any real ring needs; a larger claim is damage, not a ring.
-MAX_FILE_BYTES = 256 << 20
+#: More than any real ring needs (of a world of 100,000 ranks it has 6 MB); a larger claim is damage, not a ring.
+MAX_FILE_BYTES = 32 << 20
 MAX_GROUP_ROWS = 1022
-MAX_EVENT_SLOTS = 1 << 20
+MAX_EVENT_SLOTS = 1 << 18
+#: Definitions are read in pieces of so many bytes at most.
+_PIECE_BYTES = 256 << 10
+_MAX_ENTRY_BYTES = 128 << 10
+_MOST_DEFINITIONS = 16_384
+#: Of files up to this size nobody asks whether their memory is reserved: file systems that compress have less.
+_SMALL_BYTES = 2 << 20
 MAX_RANK = 1 << 24
 _HEADER_WORDS = struct.Struct("<20Q")
 _WORD = struct.Struct("<Q")
@@ -161,11 +168,13 @@ class RingFile:
 
     __slots__ = ("_fd", "_groups_read", "_page_bytes", "device_inode", "header", "path", "uid")
 
-    def __init__(self, path: Path) -> None:
-        """Open and check. Raises RingDamaged (not a ring) or OSError (cannot be opened)."""
+    def __init__(self, path: Path, fd: int = -1) -> None:
+        """Check. fd: the open file, which is closed with the ring; -1: a file of the caller's own, opened by its name.
+
+        Raises RingDamaged (not a ring) or OSError (cannot be opened).
+        """
         self.path = path
-        # A symbolic link or a FIFO in the directory must neither lead us elsewhere nor block us.
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        self._fd = fd if fd >= 0 else open_own(path)
         try:
             status = os.fstat(self._fd)
             if not stat.S_ISREG(status.st_mode):
@@ -181,6 +190,14 @@ class RingFile:
             raise
         self._page_bytes = (L.FIRST_GROUP_ROW + self.header.group_rows) * L.ROW_BYTES
         self._groups_read = L.FIRST_GROUP_ROW * L.ROW_BYTES
+
+    @property
+    def used_bytes(self) -> int:
+        """What the file takes of the memory now; what it claims may be a hole."""
+        try:
+            return min(os.fstat(self._fd).st_blocks * 512, self.header.file_bytes)
+        except OSError:
+            return 0
 
     @property
     def fd(self) -> int:
@@ -232,21 +249,25 @@ class RingFile:
         return raw + self.read((count - until_wrap) * L.EVENT_BYTES, header.events_offset)
 
     def read_definitions(self, start: int, used: int) -> tuple[list[Definition], int, str]:
-        """Entries from byte ``start`` of the area up to ``used``.
+        """Entries from byte ``start`` of the area up to ``used``, of one piece at most.
 
         Returns (definitions, byte after the last one read, problem or ""). After a problem the rest of the area
         cannot be found (entries are chained by their lengths), so the position is the end of the area.
         """
         end = min(used, self.header.definitions_bytes)
         problem = "" if used == end else f"definitions claim {used} of {end} bytes"
-        raw = self.read(end - start, self.header.definitions_offset + start) if end > start else b""
+        size = min(end - start, _PIECE_BYTES)
+        raw = self.read(size, self.header.definitions_offset + start) if end > start else b""
+        is_last = start + size >= end
         found: list[Definition] = []
         position = 0
         while position + L.DEFINITION_HEAD.size <= len(raw):
             size, kind, index = L.DEFINITION_HEAD.unpack_from(raw, position)
             body = position + L.DEFINITION_HEAD.size
-            if kind == 0 or body + size > len(raw):
+            if kind == 0 or size > _MAX_ENTRY_BYTES or (body + size > len(raw) and is_last):
                 return found, end, f"definition at byte {start + position} of kind {kind} claims {size} bytes"
+            if body + size > len(raw):
+                break  # the rest of it is in the next piece
             try:
                 payload = json.loads(raw[body : body + size])
                 if not isinstance(payload, dict):
@@ -257,9 +278,27 @@ class RingFile:
             position = body + (size + 7 & ~7)
         return found, start + position, problem
 
-    def read_copy(self) -> bytes:
-        """The whole file as it is now, for evidence."""
-        return self.read(self.header.file_bytes, 0)
+    def all_definitions(self) -> list[Definition]:
+        """Every entry that can be read now."""
+        used = min(self.read_hot().definitions_used, self.header.definitions_bytes)
+        found: list[Definition] = []
+        position = 0
+        while position < used:
+            more, reached, _ = self.read_definitions(position, used)
+            found += more
+            if reached <= position or len(found) >= _MOST_DEFINITIONS:
+                break
+            position = reached
+        return found
+
+    def read_copy(self, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """The whole file as it is now, for evidence; empty where it claims much more than it takes, or too much.
+
+        A writer reserves its file's memory, so one with holes is no writer's.
+        """
+        size = self.header.file_bytes
+        is_reserved = size <= _SMALL_BYTES or self.used_bytes >= size // 2
+        return self.read(size, 0) if size <= limit_bytes and is_reserved else b""
 
 
 def exception_version(ring: RingFile) -> int:

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...instrumentation.ring_root import SHARED_MEMORY, make_ring_root
 from .run_description import RunDescription, read_description, write_description
 
 RUN_FILE = "run.json"
@@ -115,15 +116,15 @@ def make_run_directory(wanted: Path | None, job: str, node: str = "") -> tuple[R
 
 def make_ring_directory(root: Path | None, job: str) -> Path:
     """Create the folder for the ranks' rings: tmpfs, only for this user. Raises Unusable."""
-    root = root or Path("/dev/shm") / f"whichrank-{os.getuid()}"
     try:
+        root = root or make_ring_root()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if root.stat().st_uid != os.getuid():
             raise Unusable(f"{root}: belongs to another user")
         path = _make_new(root / _safe(job))
         os.statvfs(path)
     except OSError as error:
-        raise Unusable(f"{root}: no folder for rings: {error.strerror}") from error
+        raise Unusable(f"{root or SHARED_MEMORY}: no folder for rings: {error.strerror or error}") from error
     return path
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -25,6 +26,7 @@ from ...agents.node_agent import NodeAgent
 from ...agents.node_reports import NodeReports
 from ...agents.publish.broker_clock import BrokerClock
 from ...agents.publish.kafka_publisher import describe_stats
+from ...agents.user_files.capabilities import can_become_others, keep_needed
 from ...telemetry.identity import read_pod_labels, resolve_identity
 from ...transport.kafka_client import KafkaTrouble
 from ..settings.settings import AgentOptions
@@ -101,8 +103,17 @@ def _look_until(ended: threading.Event, node: NodeAgent, reports: NodeReports, a
             say(f"jobs here: {', '.join(said) or 'none'}")
 
 
+def _allow_many_files() -> None:
+    """Each ring and process that is watched has descriptors; the usual soft limit is for programs that use select."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def agent(options: AgentOptions) -> int:
     """Runs ``whichrank agent`` until SIGTERM or SIGINT; the exit status: 0; 2 where it cannot start."""
+    capabilities = keep_needed()
+    _allow_many_files()
     ended = _asked_to_end()
     own = resolve_identity(os.environ, pod_labels=read_pod_labels(os.environ), hostname=socket.gethostname())
     own = replace(own, run="", job="", attempt="", world="")
@@ -148,8 +159,9 @@ def agent(options: AgentOptions) -> int:
     if options.requests:
         requests.start()
     say(f"agent of node {own.node}: watches {options.rings}, publishes to Kafka at {options.kafka}")
-    if os.geteuid() != 0:
-        say(f"not root: only the jobs of user {os.geteuid()} can be watched")
+    say(f"its capabilities: {', '.join(capabilities) or 'none'}")
+    if not can_become_others():
+        say(f"no SETUID and SETGID: only the jobs of user {os.geteuid()} can be watched")
     _look_until(ended, node, reports, options.data / ALIVE_FILE)
     requests.close(0.0)
     reports.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.agents.conftest import RankProcess, Watched
-from whichrank.agents.evidence.log_tail import TAIL_BYTES, LogFile, find_logs, read_tail
+from whichrank.agents.evidence.log_tail import TAIL_BYTES, LogFile, close_logs, find_logs, read_tail
 from whichrank.agents.rings.ring_events import decode_slots
 from whichrank.agents.rings.ring_history import RingHistory
 from whichrank.telemetry import ring_layout as L
@@ -178,24 +179,22 @@ def test_a_log_that_was_swapped_for_another_file_is_not_read(tmp_path: Path) -> 
     secret, path = tmp_path / "secret", tmp_path / "out.log"
     secret.write_text("of another user")
     path.write_text("mine")
-    state = path.stat()
-    log = LogFile(path=str(path), device_inode=(state.st_dev, state.st_ino))
+    log = LogFile(path=str(path), fd=os.open(path, os.O_RDONLY))
     assert read_tail(log) == b"mine"
     path.rename(tmp_path / "kept")
     path.symlink_to(secret)
-    assert read_tail(log) == b""
+    assert read_tail(log) == b"mine"
     path.unlink()
     path.write_text("another")
-    assert read_tail(log) == b""
-    path.unlink()
+    assert read_tail(log) == b"mine"
+    close_logs([log])
     assert read_tail(log) == b""
 
 
 def test_a_tail_begins_with_a_line(tmp_path: Path) -> None:
     path = tmp_path / "out.log"
     path.write_text("".join(f"line {number}\n" for number in range(1000)))
-    state = path.stat()
-    tail = read_tail(LogFile(path=str(path), device_inode=(state.st_dev, state.st_ino)), 100)
+    tail = read_tail(LogFile(path=str(path), fd=os.open(path, os.O_RDONLY)), 100)
     assert tail.endswith(b"line 998\nline 999\n")
     assert tail.startswith(b"line 9")
     assert len(tail) <= 100
@@ -206,14 +205,14 @@ def test_only_files_are_logs(tmp_path: Path) -> None:
     with path.open("wb") as log:
         for streams, expected in (((log, log), [str(path)]), ((subprocess.PIPE, log), [str(path)])):
             process = subprocess.Popen(["sleep", "60"], stdout=streams[0], stderr=streams[1])
-            found = [log.path for log in find_logs(process.pid)]
+            found = [log.path for log in find_logs(process.pid, os.getuid())]
             process.kill()
             process.communicate()
             assert found == expected
     with subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert find_logs(process.pid) == ()
+        assert find_logs(process.pid, os.getuid()) == ()
         process.kill()
-    assert find_logs(1 << 30) == ()
+    assert find_logs(1 << 30, os.getuid()) == ()
 
 
 @pytest.mark.parametrize(

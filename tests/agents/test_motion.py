@@ -51,7 +51,7 @@ def look(pid: int, *, seconds: float = 3.0, stack: RingStack | None = None) -> R
     motion, carried, since_ns = RankMotion(), SocketBytes(), time.monotonic_ns()
     until_ns = since_ns + int(seconds * 1e9)
     while (now_ns := time.monotonic_ns()) < until_ns:
-        motion.look(pid, since_ns, 0, stack, partial(carried.at, now_ns), now_ns)
+        motion.look(pid, os.getuid(), since_ns, 0, stack, partial(carried.at, now_ns), now_ns)
         time.sleep(LOOK_NS / 1e9)
     return motion
 
@@ -130,7 +130,7 @@ def test_a_loop_at_one_place_of_the_code_is_no_work_for_ever(
         now_ns = began_ns + second * SECOND_NS
         times_ns = int(0.3 * share * second * SECOND_NS), int(0.7 * share * second * SECOND_NS)
         monkeypatch.setattr(motion_module, "_read_main_ns", lambda pid: times_ns)
-        motion.look(own, began_ns, 0, stack, dict, now_ns)
+        motion.look(own, os.getuid(), began_ns, 0, stack, dict, now_ns)
 
     for second in range(40):
         look(second, RingStack(time_ns=0, frames=(UserFrame("train.py", 90, "main"), frame)))
@@ -151,7 +151,7 @@ def test_a_loop_that_calls_now_this_now_that_is_at_work(monkeypatch: pytest.Monk
             "/usr/lib/python3.11/site-packages/torch/nn/functional.py", 5, ("linear", "tanh")[second // 9 % 2]
         )
         stack = RingStack(time_ns=0, frames=(UserFrame("train.py", 10, "sample"), inner))
-        motion.look(os.getpid(), began_ns, 0, stack, dict, began_ns + second * SECOND_NS)
+        motion.look(os.getpid(), os.getuid(), began_ns, 0, stack, dict, began_ns + second * SECOND_NS)
     assert motion.still_since_ns == 0
 
 
@@ -165,7 +165,7 @@ def test_bytes_of_a_connection_are_counted_by_its_inode() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         peer, _ = server.accept()
         inode = os.fstat(client.fileno()).st_ino
-        assert inode in inodes_of(os.getpid(), 512)
+        assert inode in inodes_of(os.getpid(), os.getuid(), 512)
         before = socket_bytes().get(inode, 0)
         client.sendall(b"x" * 5000)
         assert len(peer.recv(5000, socket.MSG_WAITALL)) == 5000

@@ -14,7 +14,7 @@ from tests.agents.conftest import RankProcess
 from whichrank.agents.base.priority import Priority
 from whichrank.agents.base.settings import AgentSettings
 from whichrank.agents.node_agent import NodeAgent
-from whichrank.agents.rings.job_folders import JobFolder, find_job_folders, identify_job
+from whichrank.agents.rings.job_folders import FolderFinder, JobFolder, identify_job
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.topics import TOPIC_BLOCKS
@@ -239,9 +239,9 @@ def test_links_and_deep_folders_are_not_followed(tmp_path: Path) -> None:
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
         (tmp_path / place / "rank-00000.1.a.ring").write_bytes(b"")
     (tmp_path / "link").symlink_to(tmp_path / "one")
-    found = [str(folder.path.relative_to(tmp_path)) for folder in find_job_folders(tmp_path, print)]
-    assert found == ["one", "two/three"]
-    assert [folder.path.name for folder in find_job_folders(tmp_path / "o*", print)] == ["one"]
+    found = [str(folder.path.relative_to(tmp_path)) for folder in FolderFinder(tmp_path, print).look()]
+    assert sorted(found) == ["one", "two/three"]
+    assert [folder.path.name for folder in FolderFinder(tmp_path / "o*", print).look()] == ["one"]
 
 
 def test_damaged_rings_are_no_job(node: Node) -> None:

@@ -11,8 +11,11 @@ import errno
 import os
 import stat
 from dataclasses import dataclass
+from typing import Protocol
 
 from ....telemetry.ring_layout import cut_text
+from ...user_files.helper import FileState
+from ...user_files.user_files import OwnPath
 
 #: The rest of a longer line is left out.
 MAX_LINE_BYTES = 64 << 10
@@ -21,6 +24,19 @@ MAX_BEHIND_BYTES = 64 << 20
 _READ_BYTES = 256 << 10
 #: What stood just before the place where we go on: other bytes there mean that the file was truncated and refilled.
 _MARK_BYTES = 64
+
+
+class FileSource(Protocol):
+    """Where a followed file comes from. Every method may raise OSError."""
+
+    def state(self) -> FileState | None:
+        """Of what has the file's name now; None: it is not looked for by any name."""
+
+    def open(self) -> int:
+        """A descriptor of what has the name now; never waits for a FIFO's writer."""
+
+    def close(self) -> None:
+        """Lets go of what is held to find it."""
 
 
 @dataclass(slots=True)
@@ -36,15 +52,15 @@ class FollowCounts:
 class FollowedFile:
     """look_back_bytes: how much of what is there already is read at first; -1: all of it.
 
-    Raises OSError (absent, no right) and ValueError (not a regular file) when made. path may be a link of
-    ``/proc/PID/fd``: then ``opened_as`` is what is opened, and the file is never looked for again by its name.
+    Raises OSError (absent, no right) and ValueError (not a regular file) when made. source: how the file is opened, and
+    closed with it; None: by its path, which is the caller's own.
     """
 
-    def __init__(self, path: str, *, look_back_bytes: int, opened_as: str = "") -> None:
+    def __init__(self, path: str, *, look_back_bytes: int, source: FileSource | None = None) -> None:
         self.path = path
         self.counts = FollowCounts()
-        self._by_name = not opened_as
-        self._fd, state = _open_regular(opened_as or path, follow_link=bool(opened_as))
+        self._source: FileSource = source or OwnPath(path)
+        self._fd, state = self._open()
         self.device_inode = (state.st_dev, state.st_ino)
         self._offset = 0 if look_back_bytes < 0 else max(0, state.st_size - look_back_bytes)
         self._mark = b""
@@ -83,18 +99,36 @@ class FollowedFile:
         """Bytes up to which the present file was read."""
         return self._offset
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the present file, as it is now; where it was read to if that is not told."""
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError:
+            return self._offset
+
     def close(self) -> None:
         """Lets go of the file; may be called again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            self._source.close()
+
+    def _open(self) -> tuple[int, os.stat_result]:
+        """An open file and its state. Raises OSError, and ValueError if it is no regular file."""
+        fd = self._source.open()
+        state = os.fstat(fd)
+        if not stat.S_ISREG(state.st_mode):
+            os.close(fd)
+            raise ValueError(f"{self.path} is not a regular file")
+        return fd, state
 
     def _read_chunk(self, size: int) -> bytes:
         if self._was_rewritten():
             self.counts.truncated += 1
             self._begin_anew()
         chunk = self._read_here(size)
-        if not chunk and self._by_name and self._reopen():
+        if not chunk and self._reopen():
             chunk = self._read_here(size)
         return chunk
 
@@ -136,15 +170,15 @@ class FollowedFile:
     def _reopen(self) -> bool:
         """Whether another file stands at the path now; it is read from its beginning."""
         try:
-            state = os.stat(self.path, follow_symlinks=False)
-            if (state.st_dev, state.st_ino) == self.device_inode:
+            named = self._source.state()
+            if named is None or named.device_inode == self.device_inode:
                 self._successor_seen = False
                 return False
             if not self._successor_seen:
                 # Its writer may still write to the old one for a moment.
                 self._successor_seen = True
                 return False
-            fd, state = _open_regular(self.path, follow_link=False)
+            fd, state = self._open()
         except (OSError, ValueError):
             return False  # renamed, and the new one is not there yet, or is no log
         self._successor_seen = False
@@ -192,15 +226,3 @@ class FollowedFile:
         if len(line) <= MAX_LINE_BYTES:
             return line
         return cut_text(line[: MAX_LINE_BYTES + 1].decode("latin-1"), MAX_LINE_BYTES).encode("latin-1")
-
-
-def _open_regular(path: str, *, follow_link: bool) -> tuple[int, os.stat_result]:
-    """An open file and its state. Raises OSError, and ValueError if it is no regular file."""
-    no_follow = 0 if follow_link else os.O_NOFOLLOW
-    # O_NONBLOCK: opening a FIFO would wait for its writer.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | no_follow)
-    state = os.fstat(fd)
-    if not stat.S_ISREG(state.st_mode):
-        os.close(fd)
-        raise ValueError(f"{path} is not a regular file")
-    return fd, state

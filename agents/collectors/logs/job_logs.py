@@ -1,24 +1,30 @@
 """Collector of what jobs write: standard output and error of ranks where these are files, and logs named by patterns.
 
 Lines go to a classifier that is passed in; only what it makes of them leaves the node, without secrets. Whose they are:
-a rank's own descriptors are opened through /proc, so no name can lead elsewhere; files of patterns are never reached
-through a link. Isolation.THREAD: it waits with a file system that hangs, and is told as late.
+a rank's own descriptors are opened through /proc with its user's rights, so no name can lead elsewhere; files of
+patterns with their owners', never through a link. Isolation.THREAD: it waits with a file system that
+hangs, and is told as late.
 """
 
 from __future__ import annotations
 
-import glob
+import contextlib
+import itertools
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ....telemetry.records import Point
+from ...processes.processes import process_uid
+from ...user_files.helper import state_of
+from ...user_files.user_files import RankDescriptor, files_of
+from ...user_files.walk import NamedFile, find_matches
 from ..base.collector import Collected, NodeEvent, Timestamps
-from ..base.small_files import keyed_numbers, read_text
 from ..processes.job_process import JobProcess
-from .followed_file import FollowedFile
+from .followed_file import FileSource, FollowedFile
 from .node_event_texts import bounded
 
 #: Read of a file that was there before the agent, and at most of one that is found later.
@@ -30,6 +36,8 @@ _QUIET_NS = 3_600_000_000_000
 #: The file of a rank that has ended is read for so long: its last words are what counts.
 _LAST_WORDS_NS = 30_000_000_000
 _MOST_FILES = 256
+#: Of them named by patterns, of one user.
+_MOST_OF_OWNER = 64
 #: A rank that fails as soon as it has begun takes the way to its log with it: while ranks are awaited, and until they
 #: have been the same for so long (they begin one by one), they are looked for this often.
 _AWAITS_RANKS_S = 0.25
@@ -64,12 +72,15 @@ Flush = Callable[[Timestamps], Sequence[NodeEvent]]
 
 @dataclass(slots=True)
 class _Found:
-    """A file that may be followed. link: of /proc, where it is a rank's."""
+    """A file that may be followed, not opened yet. uid: whose it is. source None: it is followed, or known as quiet."""
 
     path: str
-    link: str
-    state: os.stat_result
-    descriptor: int
+    device_inode: tuple[int, int]
+    size_bytes: int
+    uid: int
+    source: FileSource | None
+    of_rank: bool = False
+    descriptor: int = 0
     owners: set[JobProcess] = field(default_factory=set)
 
 
@@ -78,6 +89,7 @@ class _Log:
     file: FollowedFile
     process: JobProcess | None
     of_rank: bool
+    uid: int
     descriptor: int
     grown_ns: int
     old_bytes: int  # so much of the file was there before the agent
@@ -169,8 +181,7 @@ class JobLogsCollector:
         found: dict[tuple[int, int], _Found] = {}
         for process in ranks:
             for each in self._descriptors(process, problems):
-                key = (each.state.st_dev, each.state.st_ino)
-                found.setdefault(key, each).owners.add(process)
+                found.setdefault(each.device_inode, each).owners.add(process)
         for key, log in list(self._logs.items()):
             log.ended_ns = 0 if not log.of_rank or key in found else log.ended_ns or now.mono_ns
             if key in found:  # other ranks than before: a restart, or they were found one by one
@@ -179,47 +190,73 @@ class JobLogsCollector:
             if ended or now.mono_ns - log.grown_ns > _QUIET_NS:
                 self._drop(key)
         for pattern in self._patterns:
-            for path in _matches(pattern, _MOST_NAMES):
-                try:
-                    state = os.lstat(path)
-                except OSError:
-                    continue
-                if stat.S_ISREG(state.st_mode):
-                    found.setdefault((state.st_dev, state.st_ino), _Found(path, "", state, 0))
+            self._find_named(pattern, found, problems)
         followed = {log.file.device_inode for log in self._logs.values()} | self._logs.keys()
         for key, each in found.items():
-            if key not in followed and self._quiet.get(key) != each.state.st_size:
-                self._follow(key, each, now, problems)
+            if each.source is None:
+                continue
+            if key not in followed and self._quiet.get(key) != each.size_bytes:
+                self._follow(key, each, each.source, now, problems)
+            else:
+                each.source.close()
 
     def _descriptors(self, process: JobProcess, problems: list[str]) -> Iterator[_Found]:
         """Of standard output and error, where these are regular files of the rank's own user."""
-        folder = f"{self._proc}/{process.pid}"
-        owner = keyed_numbers(read_text(f"{folder}/status", 8192) or "").get("Uid")
+        owner = process_uid(process.pid, self._proc)
+        if owner is None:
+            return
+        files = files_of(owner, process.pid)
         for descriptor in (1, 2):
-            link = f"{folder}/fd/{descriptor}"
             try:
-                state, path = os.stat(link), os.readlink(link)
-            except OSError:
-                continue  # gone, or not ours to see: the collector of processes says so
-            if not stat.S_ISREG(state.st_mode):
+                path, fd = files.open_descriptor(process.pid, descriptor)
+            except PermissionError as error:
+                problems.append(f"standard output of process {process.pid}: {error.strerror}: it is not followed")
                 continue
-            if state.st_uid == owner:
-                yield _Found(path, link, state, descriptor)
-            else:
-                problems.append(f"{path}: belongs to another user than its rank does: it is not followed")
+            except OSError:
+                continue  # gone, no file, or not ours to see: the collector of processes says so
+            try:
+                state = state_of(fd)
+            finally:
+                os.close(fd)
+            source = RankDescriptor(files, process.pid, descriptor)  # many ranks share one file: opened when followed
+            yield _Found(path, state.device_inode, state.size, owner, source, of_rank=True, descriptor=descriptor)
 
-    def _follow(self, key: tuple[int, int], found: _Found, now: Timestamps, problems: list[str]) -> None:
-        if len(self._logs) >= _MOST_FILES:
+    def _find_named(self, pattern: str, found: dict[tuple[int, int], _Found], problems: list[str]) -> None:
+        """Regular files that a pattern names, reached through no link; each is opened with its owner's rights."""
+        shares: Counter[int] = Counter(log.uid for log in self._logs.values() if not log.of_rank)
+        pattern = os.path.abspath(os.path.expanduser(pattern))
+        for match in itertools.islice(find_matches(pattern, problems.append), _MOST_NAMES):
+            state, path = match.state, match.path
+            if not stat.S_ISREG(state.mode) or path.endswith(_PACKED) or state.device_inode in found:
+                continue
+            each = found[state.device_inode] = _Found(path, state.device_inode, state.size, state.uid, None)
+            if state.device_inode in self._logs or self._quiet.get(state.device_inode) == state.size:
+                continue
+            shares[state.uid] += state.uid != 0
+            if shares[state.uid] > _MOST_OF_OWNER:
+                problems.append(
+                    f"more than {_MOST_OF_OWNER} log files of user {state.uid}: his others are not followed"
+                )
+                continue
+            with contextlib.suppress(OSError):
+                each.source = NamedFile(match)
+
+    def _follow(
+        self, key: tuple[int, int], found: _Found, source: FileSource, now: Timestamps, problems: list[str]
+    ) -> None:
+        if len(self._logs) >= _MOST_FILES and not self._make_room(found.uid):
             problems.append(f"more than {_MOST_FILES} log files: the others are not followed; name fewer by patterns")
+            source.close()
             return
         # A file that comes while we look is read from its beginning, one that was there before from near its end.
         look_back_bytes = LOOK_BACK_BYTES if self._first_find else NEW_FILE_BYTES
         if key in self._quiet:
-            look_back_bytes = max(found.state.st_size - self._quiet.pop(key), 0)
+            look_back_bytes = max(found.size_bytes - self._quiet.pop(key), 0)
         try:
-            file = FollowedFile(found.path, look_back_bytes=look_back_bytes, opened_as=found.link)
+            file = FollowedFile(found.path, look_back_bytes=look_back_bytes, source=source)
         except (OSError, ValueError) as error:
             problems.append(f"{found.path}: {getattr(error, 'strerror', None) or error}: it is not followed")
+            source.close()
             return
         if file.device_inode != key:  # swapped since it was looked at
             file.close()
@@ -227,22 +264,30 @@ class JobLogsCollector:
         self._logs[key] = _Log(
             file=file,
             process=_only(found.owners),
-            of_rank=bool(found.link),
+            of_rank=found.of_rank,
+            uid=found.uid,
             descriptor=found.descriptor,
             grown_ns=now.mono_ns,
             # What a rank's file holds when it is found may be of another attempt.
-            old_bytes=found.state.st_size if self._first_find or found.link else 0,
+            old_bytes=found.size_bytes if self._first_find or found.of_rank else 0,
         )
+
+    def _make_room(self, uid: int) -> bool:
+        """Lets the quietest file of whoever has the most go, where this user has fewer."""
+        shares = Counter(log.uid for log in self._logs.values())
+        most, count = shares.most_common(1)[0]
+        if shares[uid] + 1 >= count:
+            return False
+        self._drop(min((log.grown_ns, key) for key, log in self._logs.items() if log.uid == most)[1])
+        return True
 
     def _drop(self, key: tuple[int, int]) -> None:
         log = self._logs.pop(key)
         self._lost_bytes += log.file.counts.lost_bytes
+        if not log.of_rank:
+            self._quiet[key] = log.file.size_bytes
         log.file.close()
         if not log.of_rank:
-            try:
-                self._quiet[key] = os.lstat(log.file.path).st_size
-            except OSError:
-                self._quiet.pop(key, None)
             while len(self._quiet) > _MOST_NAMES:
                 del self._quiet[next(iter(self._quiet))]
 
@@ -307,13 +352,3 @@ class JobLogsCollector:
 
 def _only(owners: set[JobProcess]) -> JobProcess | None:
     return next(iter(owners)) if len(owners) == 1 else None
-
-
-def _matches(pattern: str, most: int) -> list[str]:
-    found: list[str] = []
-    for path in glob.iglob(os.path.expanduser(pattern), recursive=True):
-        if not path.endswith(_PACKED):
-            found.append(path)
-        if len(found) >= most:
-            break
-    return sorted(found)

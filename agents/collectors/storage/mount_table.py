@@ -5,6 +5,7 @@ Bind mounts show one file system many times (a container has dozens); the shorte
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -85,6 +86,8 @@ def parse_mount(line: str) -> Mount | None:
         fstype, source, super_options = fields[dash + 1], _decode(fields[dash + 2]), fields[dash + 3]
     except (ValueError, IndexError):
         return None
+    if fstype.startswith("fuse") and _mounted_by(super_options) not in (0, os.geteuid()):
+        return None  # a user's daemon would answer root's questions, when and with what he likes
     is_network = fstype in _NETWORK or (fstype.startswith("fuse.") and fstype not in _NOT_STORAGE)
     if not (is_network or fstype in _DISK or (fstype == "overlay" and path == "/")):
         return None
@@ -97,6 +100,12 @@ def parse_mount(line: str) -> Mount | None:
         read_only=not _STOPPED.isdisjoint(options.split(",")) or not _STOPPED.isdisjoint(super_options.split(",")),
         is_network=is_network,
     )
+
+
+def _mounted_by(super_options: str) -> int:
+    """The user of a FUSE mount; 0: the kernel does not say, so it is root's."""
+    words = (option.removeprefix("user_id=") for option in super_options.split(",") if option.startswith("user_id="))
+    return int(next((word for word in words if word.isdecimal()), "0"))
 
 
 def server_of(source: str) -> str:

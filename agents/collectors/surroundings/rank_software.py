@@ -1,7 +1,8 @@
 """Software of one rank: its libraries' versions, its code's commit, its container's image. Reads files of the rank.
 
-Everything is read as the rank sees it (/proc/PID/root), so that a container's own torch is found and not the node's.
-A file may lie on a dead mount: whoever calls this runs in a process that can be left behind.
+Everything is read as the rank sees it, from its own root folder on, so that a container's own torch is found and not
+the node's; and with the rights of its user, who says where it lies. A file may lie on a dead mount: whoever calls this
+runs in a process that can be left behind.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from ....diagnosis.installed_software import (
     version_in_name,
 )
 from ....telemetry.ring_layout import cut_text
-from ..base.kernel_files import list_names, read_text
+from ...processes.processes import process_uid
+from ...user_files.user_files import files_of
+from ..base.kernel_files import read_text
 from .rank_environments import RankEnvironment
 
 _MAX_MAPS_BYTES = 16 << 20
+_PAGE_BYTES = 4096
 _MAX_PACKED_REFS_BYTES = 4 << 20
 #: Folders between a script's and its repository's root.
 _MAX_LEVELS = 16
@@ -39,6 +43,46 @@ _IMAGE_VARIABLES = (
 )
 
 
+class RankFolders:
+    """Files as one process sees them, read with the rights of its user."""
+
+    def __init__(self, proc: Path, pid: int) -> None:
+        """Raises OSError where nothing of the process may be read."""
+        uid = process_uid(pid, proc)
+        if uid is None:
+            raise ProcessLookupError(pid)
+        self._files = files_of(uid, pid)
+        self._proc, self._pid = str(proc), pid
+        self._root = self._files.root_of(pid, self._proc)
+
+    def close(self) -> None:
+        """Lets go of the root folder."""
+        os.close(self._root)
+
+    @property
+    def working_folder(self) -> str:
+        """Where the process stands; "" where that is not told."""
+        try:
+            return self._files.working_folder(self._pid, self._proc)
+        except OSError:
+            return ""
+
+    def text(self, path: str, limit_bytes: int = _PAGE_BYTES) -> str:
+        """A file's first bytes, stripped; "" where there is no regular file, or it may not be read."""
+        try:
+            raw = self._files.read(self._root, path, limit_bytes)
+        except OSError:
+            return ""
+        return raw.decode("utf-8", "replace").replace("\0", "\ufffd").strip()
+
+    def names(self, path: str) -> list[str]:
+        """Sorted names in a folder; [] where there is none or it may not be listed."""
+        try:
+            return sorted(self._files.list_names(self._root, path))
+        except OSError:
+            return []
+
+
 def rank_software(proc: Path, rank: RankEnvironment) -> dict[str, str]:
     """Versions by what they are of: libraries of the rank's Python, its code's commit, its container's image.
 
@@ -46,11 +90,10 @@ def rank_software(proc: Path, rank: RankEnvironment) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for pid in (rank.pid, *rank.helpers):
-        found = _libraries(proc / str(pid))
+        found = _libraries(proc, pid)
         if found:  # else a shell that started the program
             break
-    folder = proc / str(rank.pid)
-    commit = _code_commit(folder, folder / "root")
+    commit = _code_commit(proc, rank.pid)
     if commit:
         found["code"] = commit
     image = next((rank.environ[key] for key in _IMAGE_VARIABLES if rank.environ.get(key)), "")
@@ -59,59 +102,65 @@ def rank_software(proc: Path, rank: RankEnvironment) -> dict[str, str]:
     return found
 
 
-def _libraries(folder: Path) -> dict[str, str]:
-    versions = {
-        library.what: _library_version(folder / "root", library)[:100]
-        for library in mapped_libraries(read_text(folder / "maps", _MAX_MAPS_BYTES) or "")
-    }
+def _libraries(proc: Path, pid: int) -> dict[str, str]:
+    mapped = mapped_libraries(read_text(proc / str(pid) / "maps", _MAX_MAPS_BYTES) or "")
+    try:
+        folders = RankFolders(proc, pid)
+    except OSError:
+        return {}
+    try:
+        versions = {library.what: _library_version(folders, library)[:100] for library in mapped}
+    finally:
+        folders.close()
     return {what: version for what, version in versions.items() if version}
 
 
-def _library_version(root: Path, library: Library) -> str:
+def _library_version(folders: RankFolders, library: Library) -> str:
     packages = library.site_packages
     if packages:
-        inside = root / packages.lstrip("/")
         if library.what == "torch":
-            version = torch_version(read_text(inside / "torch/version.py") or "")
+            version = torch_version(folders.text(f"{packages}/torch/version.py"))
             if version:
                 return version
         if library.distribution:
-            version = version_in_distributions(list_names(inside), library.distribution)
+            version = version_in_distributions(folders.names(packages), library.distribution)
             if version:
                 return version
     return version_in_name(library.path)
 
 
-def _code_commit(folder: Path, root: Path) -> str:
+def _code_commit(proc: Path, pid: int) -> str:
     """Commit that is checked out where the rank was started; "" outside of a repository."""
     try:
-        place = os.readlink(folder / "cwd")
+        folders = RankFolders(proc, pid)
     except OSError:
         return ""
-    for _ in range(_MAX_LEVELS):
-        git = root / place.lstrip("/") / ".git"
-        pointer = read_text(git)  # a file in a work tree or a submodule; a folder cannot be read
-        if pointer and pointer.startswith("gitdir:"):
-            target = os.path.normpath(os.path.join(place, pointer[7:].strip()))
-            return _commit_in(root, target)
-        if (git / "HEAD").is_file():
-            return _commit_in(root, os.path.join(place, ".git"))
-        if place in ("/", ""):
-            break
-        place = os.path.dirname(place)
-    return ""
+    try:
+        place = folders.working_folder
+        for _ in range(_MAX_LEVELS):
+            git = os.path.join(place, ".git")
+            pointer = folders.text(git)  # a file in a work tree or a submodule; a folder cannot be read
+            if pointer.startswith("gitdir:"):
+                return _commit_in(folders, os.path.normpath(os.path.join(place, pointer[7:].strip())))
+            if folders.text(f"{git}/HEAD"):
+                return _commit_in(folders, git)
+            if place in ("/", ""):
+                break
+            place = os.path.dirname(place)
+        return ""
+    finally:
+        folders.close()
 
 
-def _commit_in(root: Path, git: str) -> str:
-    folder = root / git.lstrip("/")
-    commit, reference = git_head(read_text(folder / "HEAD") or "")
+def _commit_in(folders: RankFolders, git: str) -> str:
+    commit, reference = git_head(folders.text(f"{git}/HEAD"))
     if commit or not reference:
         return commit
     # References of a work tree lie in the repository that it belongs to.
-    common = read_text(folder / "commondir")
-    shared = root / os.path.normpath(os.path.join(git, common)).lstrip("/") if common else folder
-    for place in (folder, shared):
-        commit = git_commit(read_text(place / reference) or "")
+    common = folders.text(f"{git}/commondir")
+    shared = os.path.normpath(os.path.join(git, common)) if common else git
+    for place in (git, shared):
+        commit = git_commit(folders.text(f"{place}/{reference}"))
         if commit:
             return commit
-    return packed_commit(read_text(shared / "packed-refs", _MAX_PACKED_REFS_BYTES) or "", reference)
+    return packed_commit(folders.text(f"{shared}/packed-refs", _MAX_PACKED_REFS_BYTES), reference)

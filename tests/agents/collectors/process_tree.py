@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def process(
             "stat": f"{pid} (pt main (x)) S {parent} " + AFTER_PARENT.format(start=start),
             "environ": b"\0".join(f"{key}={value}".encode() for key, value in environ.items()) + b"\0",
             "maps": "\n".join(lines),
+            "status": f"Name:\tpt main\nUid:\t{os.getuid()}\t{os.getuid()}\t{os.getuid()}\t{os.getuid()}\n",
         },
     )
     for name, target in (("cwd", Path(cwd)), ("root", root or proc)):

@@ -1,0 +1,191 @@
+"""The helper process of one user, seen from the agent: started on demand, asked one thing at a time, given up in time.
+
+It has its user's uid, so he may stop or kill it: every request has a time-out, and one whose helper does not answer is
+left alone for a while, longer each time. That costs nobody but him. May be used by several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import helper
+
+_PROGRAM = str(Path(helper.__file__).resolve())
+#: The interpreter begins with root's rights: until it is ready, nobody can hold it up but the machine.
+_START_S = 10.0
+_ANSWER_S = 3.0
+_NO_ENVIRONMENT: dict[str, str] = {}
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """gid and groups: of a process of the user, as the kernel tells; nobody's where no process is known."""
+
+    uid: int
+    gid: int = 65534
+    groups: tuple[int, ...] = ()
+
+
+class HelperUnavailable(OSError):
+    """The user's helper cannot be started, has been ended, or does not answer."""
+
+
+class HelperProcess:
+    def __init__(self, uid: int) -> None:
+        self._rights = Rights(uid)
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._used_s = time.monotonic()
+        self._pause_s, self._not_before_s = _FIRST_PAUSE_S, 0.0
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now; 0: none does."""
+        child = self._child
+        return child.pid if child is not None and child.poll() is None else 0
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since it was last asked for something."""
+        return time.monotonic() - self._used_s
+
+    def ask(self, words: Sequence[str], folder: int, rights: Rights | None) -> tuple[list[str], int]:
+        """The helper's answer: words and a descriptor (or -1), neither of which may be believed.
+
+        rights: of the process that it is about; None: whatever the helper has. Raises HelperUnavailable.
+        """
+        with self._lock:
+            self._used_s = time.monotonic()
+            if self._used_s < self._not_before_s:
+                raise HelperUnavailable(errno.EAGAIN, f"the helper of user {self._rights.uid} does not answer")
+            if rights is not None and rights != self._rights:
+                self._end()
+                self._rights = rights
+            try:
+                return self._ask(words, folder)
+            except OSError as error:
+                self._end()
+                self._not_before_s, self._pause_s = (
+                    time.monotonic() + self._pause_s,
+                    min(2 * self._pause_s, _LONGEST_PAUSE_S),
+                )
+                text = f"the helper of user {self._rights.uid} does not answer: {type(error).__name__}"
+                raise HelperUnavailable(errno.EAGAIN, text) from error
+
+    def end(self) -> None:
+        """Ends the process; the next request starts another one."""
+        with self._lock:
+            self._end()
+
+    def _ask(self, words: Sequence[str], folder: int) -> tuple[list[str], int]:
+        for is_last in (False, True):  # it may have been about to end by itself
+            is_new = self._connection is None
+            connection = self._connection or self._start()
+            try:
+                helper.send(connection, words, folder)
+                raw, fd = helper.receive(connection)
+            except (BrokenPipeError, ConnectionResetError):
+                raw, fd = b"", -1
+            if raw:
+                if not is_new:
+                    self._pause_s = _FIRST_PAUSE_S
+                return os.fsdecode(raw).split("\0"), fd
+            if fd >= 0:
+                os.close(fd)
+            self._end()
+            if is_new or is_last:
+                break
+        raise ConnectionResetError(errno.ECONNRESET, "it ended")
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            rights = self._rights
+            groups = ",".join(map(str, rights.groups))
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", "-S", _PROGRAM, str(rights.uid), str(rights.gid), groups],
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                cwd="/", env=_NO_ENVIRONMENT, start_new_session=True,
+            )  # fmt: skip
+            ours.settimeout(_START_S)
+            if ours.recv(len(helper.READY)) != helper.READY:
+                raise ConnectionResetError(errno.ECONNRESET, "it ended before it was ready")
+            ours.settimeout(_ANSWER_S)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._connection = ours
+        return ours
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._child is not None:
+            with contextlib.suppress(OSError):
+                self._child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(1.0)  # what hangs in a dead file system is reaped when another child is started
+            self._child = None
+
+
+def run_bounded(
+    program: int, words: Sequence[str], rights: Rights, timeout_s: float, most_bytes: int
+) -> tuple[int, bytes, bytes]:
+    """Runs the program that is open as ``program`` with these rights: exit status, standard output and error.
+
+    Raises OSError, TimeoutError among them, and ValueError for more output than ``most_bytes``; then it is killed.
+    """
+    groups = ",".join(map(str, rights.groups))
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", _PROGRAM, str(rights.uid), str(rights.gid), groups, str(program), *words],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd="/", env=_NO_ENVIRONMENT, pass_fds=(program,), start_new_session=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert child.stderr is not None
+    said: dict[int, bytearray] = {child.stdout.fileno(): bytearray(), child.stderr.fileno(): bytearray()}
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        waits = select.poll()
+        for fd in said:
+            waits.register(fd, select.POLLIN)
+        left = len(said)
+        while left:
+            ready = waits.poll(max(deadline_s - time.monotonic(), 0.0) * 1000)
+            if not ready:
+                raise TimeoutError(errno.ETIMEDOUT, f"did not end within {timeout_s:g} s")
+            for fd, _ in ready:
+                piece = os.read(fd, 64 << 10)
+                said[fd] += piece
+                if not piece:
+                    waits.unregister(fd)
+                    left -= 1
+                if len(said[fd]) > most_bytes:
+                    raise ValueError(f"says more than {most_bytes} bytes")
+        status = child.wait(max(deadline_s - time.monotonic(), 0.1))
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(errno.ETIMEDOUT, f"did not end within {timeout_s:g} s") from error
+    finally:
+        child.kill()
+        child.stdout.close()
+        child.stderr.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)
+    out, errors = said.values()
+    return status, bytes(out), bytes(errors)

@@ -1,0 +1,56 @@
+"""The folder of one user below which his jobs have their rings, in memory that all users of the node share.
+
+Its usual name can be taken by anybody first. Then it is another folder, with a random name that only its owner can
+have made: all of his ranks find it by its owner, and so does the agent. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def ring_root(shared: Path = SHARED_MEMORY) -> Path:
+    """This user's folder as far as it is known now; it is not made."""
+    usual = shared / f"whichrank-{os.getuid()}"
+    if _is_free_or_own(usual):
+        return usual
+    return next(iter(_others(shared)), usual)
+
+
+def make_ring_root(shared: Path = SHARED_MEMORY) -> Path:
+    """This user's folder (0700), made where it is missing. Raises OSError."""
+    usual = ring_root(shared)
+    if not _is_free_or_own(usual):
+        made = Path(tempfile.mkdtemp(prefix=f"whichrank-{os.getuid()}-", dir=shared))
+        # Ranks that begin at once make one each: the oldest is everybody's.
+        usual = _others(shared)[0]
+        if usual != made:
+            made.rmdir()
+    usual.mkdir(mode=0o700, exist_ok=True)
+    if not _is_free_or_own(usual):
+        raise PermissionError(f"{usual} belongs to another user")
+    return usual
+
+
+def _is_free_or_own(path: Path) -> bool:
+    """Not following a link: whoever made that would say where the rings go."""
+    try:
+        state = os.lstat(path)
+    except FileNotFoundError:
+        return True
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid()
+
+
+def _others(shared: Path) -> list[Path]:
+    """This user's folders with random names, the oldest first: a tmpfs numbers its inodes as they are made."""
+    found = []
+    for path in shared.glob(f"whichrank-{os.getuid()}-*"):
+        state = os.lstat(path)
+        if stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077:
+            found.append((state.st_ino, path))
+    return [path for _, path in sorted(found)]

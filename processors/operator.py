@@ -96,6 +96,14 @@ class Operator(Protocol):
     def contains_itself(self) -> bool:
         """True: a key is too much to be set aside, and whatever can fail is done by ``ctx.attempt``."""
 
+    @property
+    def most_keys(self) -> int:
+        """So many keys are kept. Beyond that the one that was idle longest is forgotten; where the operator
+        ``contains_itself``, new ones are dropped and counted."""
+
+    def forget(self, ctx: Context) -> None:
+        """Ends what is open of the key, and deletes all its rows: there are too many keys, and it is idle."""
+
     def process(self, records: Sequence[Record], ctx: Context) -> None:
         """Processes records of one key, in the order of the bus. Never blocks.
 

@@ -140,6 +140,11 @@ class EmbeddedRunner:
         return self._dispatcher.containment.dropped
 
     @property
+    def forgotten(self) -> int:
+        """How many jobs and entities this process has forgotten before their time, as there were too many."""
+        return self._dispatcher.forgotten
+
+    @property
     def mode(self) -> Mode:
         """What becomes of what is concluded: replay, live, standby or shadow."""
         return self._mode

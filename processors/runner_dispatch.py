@@ -41,6 +41,9 @@ class Dispatcher:
         self._key_of = tuple(operator.key_of for operator in self._operators)
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
         self._contexts: dict[tuple[int, str], RunnerContext] = {}
+        self._keys = [dict.fromkeys(state.keys_of(operator.name)) for operator in self._operators]  # idlest first
+        #: Keys that were forgotten as there were too many, in this process.
+        self.forgotten = 0
         self._lettered = 0  # position of the last message that became a dead letter here
         self._is_telling = False
         #: What is known of keys that have failed.
@@ -91,6 +94,9 @@ class Dispatcher:
         if self.containment.is_muted(operator.name, key, "", context.now_ns):
             self.containment.dropped += len(batch)
             return []
+        if not self._make_room(index, key):
+            self.containment.dropped += len(batch)
+            return []
         try:
             operator.process(batch, context)
         except Exception as error:  # whatever a record makes it do, MemoryError included, concerns this key alone
@@ -135,6 +141,32 @@ class Dispatcher:
         for emission in emitted:
             self._delivery.add(emission.shown, emission.value)
         return [emission.record for emission in emitted]
+
+    def _make_room(self, index: int, key: str) -> bool:
+        """Whether the key is kept: what does not fit makes room for it, or it is one too many."""
+        keys, operator = self._keys[index], self._operators[index]
+        if key in keys:
+            del keys[key]
+        elif len(keys) >= operator.most_keys:
+            if operator.contains_itself:
+                return False
+            self._forget(index, next(iter(keys)))
+        keys[key] = None
+        return True
+
+    def _forget(self, index: int, key: str) -> None:
+        operator, context = self._operators[index], self._context(index, key)
+        self.forgotten += 1
+        if self.forgotten == 1:
+            self._report(f"more than {operator.most_keys} keys of operator {operator.name}: the idlest are forgotten")
+        try:
+            operator.forget(context)
+        except Exception as error:  # as in _process
+            self._contain(index, key, failure_of(operator.name, key, "", error))
+        emitted = self._take_emitted(index, context)
+        del self._keys[index][key], self._contexts[(index, key)]
+        self._state.drop_tables(operator.name, key, context.state.names)
+        self.dispatch(index + 1, [(index, record) for record in emitted])
 
     # --- trouble ---
     def _contain(self, index: int, key: str, failure: Failure) -> None:

@@ -65,6 +65,8 @@ class ServiceHealth:
     #: How often an operator failed on a record, and how many records were dropped after it had failed again.
     contained: int = 0
     muted: int = 0
+    #: Jobs and entities that were forgotten before their time, as there were too many.
+    forgotten: int = 0
 
 
 class Service:
@@ -149,6 +151,7 @@ class Service:
             failed_commits=self._runner.failed_commits,
             contained=self._runner.contained,
             muted=self._runner.muted,
+            forgotten=self._runner.forgotten,
             rows=self._runner.state_rows,
             timers=timers,
             timers_late_s=max(0, self._log.now_ns() - due_ns) / 1e9 if due_ns is not None else 0.0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,7 +117,7 @@ class RunnerState:
         """
         before = self._changes.before or {}
         for name in before if keep else ():
-            made(self._rows[name[:3]], name[3])
+            made(self._rows.get(name[:3], {}), name[3])
         self._changes.before = None
         self.timers.end_trial(keep=keep)
         for name, value in () if keep else before.items():
@@ -144,10 +144,20 @@ class RunnerState:
             self._aside.append(SetAside(operator=operator, key=key, at_ns=at_ns, why=why, rows=rows))
             del self._aside[:-KEPT_ASIDE]
 
+    def keys_of(self, operator: str) -> list[str]:
+        """Keys of which the operator has rows, in the order in which they came or were read."""
+        return list(dict.fromkeys(key for (owner, key, _), rows in self._rows.items() if owner == operator and rows))
+
+    def drop_tables(self, operator: str, key: str, tables: Iterable[str]) -> None:
+        """Frees tables of a key whose rows are all deleted; whoever holds one of them must let it go."""
+        for table in tables:
+            if not self._rows.get((operator, key, table), True):
+                del self._rows[(operator, key, table)]
+
     def _make_rows(self) -> None:
         for name in list(self._changes.dirty):
             try:
-                made(self._rows[name[:3]], name[3])
+                made(self._rows.get(name[:3], {}), name[3])
             except Exception as error:  # an operator's, not the disk's
                 if self.contain is None:
                     raise
@@ -223,7 +233,7 @@ class RunnerState:
         deletes: list[tuple[str, str, str, str]] = []
         write_aside(database, self._aside)
         for name in self._changes.dirty:
-            value = made(self._rows[name[:3]], name[3])
+            value = made(self._rows.get(name[:3], {}), name[3])
             if value is None:
                 deletes.append(name)
             else:

@@ -77,6 +77,11 @@ class KeyTables:
         self._key = key
         self._tables: dict[str, RowTable] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tables that were asked for."""
+        return tuple(self._tables)
+
     def table(self, name: str) -> RowTable:
         """The table of this name, empty if it is new; the same object each time."""
         found = self._tables.get(name)

@@ -10,6 +10,7 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
+from .kafka_batches import messages_passed_over
 from .kafka_client import Fetched, KafkaTrouble, Offsets, OnDone, Partition, Sent
 from .kafka_errors import explain, no_leader
 from .kafka_python_admin import KafkaPythonAdmin
@@ -173,6 +174,7 @@ class KafkaPythonConsumer:
         self._assigned: set[Partition] = set()
         self._expected: dict[Partition, int] = {}
         self._gone = 0
+        self._passed_over_before = messages_passed_over()
         options = common_options(settings) | {
             "metrics_enabled": False,
             "group_id": None,
@@ -192,8 +194,8 @@ class KafkaPythonConsumer:
 
     @property
     def gone(self) -> int:
-        """How many messages retention had deleted before they were read."""
-        return self._gone
+        """How many messages retention had deleted before they were read, or lay in batches that were passed over."""
+        return self._gone + messages_passed_over() - self._passed_over_before
 
     def partitions(self, topic: str) -> Sequence[int]:
         """Numbers of the topic's partitions, sorted. Raises KafkaTrouble for a topic that is not there."""

@@ -72,6 +72,7 @@ class ServiceFigures(Collector):
             "too_large": ("conclusions that no broker takes because of their size", health.too_large),
             "failed_commits": ("commits that the disk refused", health.failed_commits),
             "contained": ("times that an operator failed on a record, which was set aside", health.contained),
+            "forgotten": ("jobs and entities forgotten before their time, as there were too many", health.forgotten),
             "muted": ("records that were dropped, as an operator had failed twice on what they are of", health.muted),
         }
         for name, (text, count) in counters.items():

@@ -5,11 +5,11 @@ set -eu
 folder=${1:?usage: passwords.sh FOLDER}
 umask 077
 mkdir -p "$folder"
-for user in admin agent processor collector; do
+for user in admin agent operator processor collector; do
   file=$folder/kafka_${user}_password
   [ -s "$file" ] || openssl rand -hex 24 | tr -d '\n' > "$file"
   # The folder keeps others out; the containers that get the file run as other users.
   chmod 644 "$file"
 done
 chmod 700 "$folder"
-echo "passwords: $folder has one for each of admin, agent, processor, collector"
+echo "passwords: $folder has one for each of admin, agent, operator, processor, collector"

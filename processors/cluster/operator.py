@@ -32,6 +32,7 @@ class ClusterOperator:
 
     name = "cluster"
     contains_itself = True
+    most_keys = 1_024
 
     def __init__(self, disabled: Collection[Kind] = (), *, asks_for_files: bool = False) -> None:
         """disabled: kinds of which no incident is opened; the attribute may be set at any time. Open ones go on to
@@ -45,6 +46,9 @@ class ClusterOperator:
         #: By incident: its row, and the case that it holds.
         self._held: dict[str, tuple[bytes, Case]] = {}
         self._held_conditions: HeldConditions = {}
+
+    def forget(self, ctx: Context) -> None:
+        """Nothing: a cluster is not forgotten, however quiet it is."""
 
     def let_go(self, key: str) -> None:
         """Forgets the working copies of a cluster: what all jobs share, cases and conditions."""

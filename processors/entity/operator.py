@@ -56,11 +56,23 @@ class EntityOperator:
 
     name = "entity"
     contains_itself = False
+    #: An entity takes 4 kB.
+    most_keys = 65_536
 
     def __init__(self, rules: Rules | None = None) -> None:
         self._rules = rules or load_rules()
         self._asked_of = AskedOf(self._rules)
         self._states: dict[str, tuple[bytes, EntityState]] = {}
+
+    def forget(self, ctx: Context) -> None:
+        """Deletes what is known of the entity; its conditions end when they are no longer told."""
+        for name in ("entity", "who"):
+            table = ctx.state.table(name)
+            for row, _ in list(table.rows()):
+                table.delete(row)
+        ctx.clear_timer(_EXPIRE)
+        ctx.clear_timer(_UNWATCHED)
+        self.let_go(ctx.key)
 
     def let_go(self, key: str) -> None:
         """Forgets the working copy of an entity."""

@@ -88,6 +88,8 @@ class JobOperator:
 
     name = "job"
     contains_itself = False
+    #: A job takes 20 kB at least.
+    most_keys = 16_384
 
     def __init__(self, *, listens: bool = False) -> None:
         """listens: tell silent nodes and the job's end from the records alone, as over Kafka, where nobody tells of
@@ -95,6 +97,10 @@ class JobOperator:
         """
         self._listens = listens
         self._jobs: dict[str, Worlds] = {}
+
+    def forget(self, ctx: Context) -> None:
+        """Ends the job's findings, and deletes what is known of it."""
+        self._end(self._load(ctx), ctx, "there are too many jobs, and nothing has been heard of this one for longest")
 
     def let_go(self, key: str) -> None:
         """Forgets the working copy of a job."""
@@ -169,11 +175,15 @@ class JobOperator:
             worlds.heard_ns = worlds.heard_ns or ctx.now
             ctx.set_timer(_FORGET, until_ns)
             return
+        self._end(worlds, ctx, "nothing has been heard of the job for a day")
+
+    def _end(self, worlds: Worlds, ctx: Context, because: str) -> None:
         for job in worlds.states:
             for finding in job.findings.all():
-                clear_finding(job, ctx, ctx.now, finding, "nothing has been heard of the job for a day")
+                clear_finding(job, ctx, ctx.now, finding, because)
         worlds.delete(ctx)
         ctx.clear_timer(_LOOK)
+        ctx.clear_timer(_FORGET)
         del self._jobs[ctx.key]
 
     def _look(self, job: JobState, ctx: Context) -> None:

@@ -47,6 +47,7 @@ class Watcher:
 
     name = "watcher"
     contains_itself = False
+    most_keys = 100
     ABSENCE_NS = 3 * SECOND
 
     def __init__(self) -> None:
@@ -55,6 +56,10 @@ class Watcher:
 
     def let_go(self, key: str) -> None:
         """It holds no working copy."""
+
+    def forget(self, ctx: Context) -> None:
+        for row, _ in list(ctx.state.table("counts").rows()):
+            ctx.state.table("counts").delete(row)
 
     def key_of(self, record: Record) -> str | None:
         payload = record.payload
@@ -95,12 +100,17 @@ class Docket:
 
     name = "docket"
     contains_itself = False
+    most_keys = 100
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, int, object]] = []
 
     def let_go(self, key: str) -> None:
         """It holds no working copy."""
+
+    def forget(self, ctx: Context) -> None:
+        for row, _ in list(ctx.state.table("counts").rows()):
+            ctx.state.table("counts").delete(row)
 
     def key_of(self, record: Record) -> str | None:
         payload = record.payload

@@ -147,12 +147,17 @@ class Rearming:
 
     name = "rearming"
     contains_itself = False
+    most_keys = 100
 
     def __init__(self) -> None:
         self.fired = 0
 
     def let_go(self, key: str) -> None:
         """It holds no working copy."""
+
+    def forget(self, ctx: Context) -> None:
+        for row, _ in list(ctx.state.table("counts").rows()):
+            ctx.state.table("counts").delete(row)
 
     def key_of(self, record: Record) -> str | None:
         return "k"

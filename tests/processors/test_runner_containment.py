@@ -112,6 +112,21 @@ def test_many_failures_are_told_as_one_and_remembered_within_a_bound(tmp_path: P
     assert sum("contained" in line for line in bench.said) == 32
 
 
+def test_the_key_that_was_idle_longest_makes_room(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, "busy")
+    for number in range(120):
+        bench.put(1, f"job-{number}")
+        bench.put(1, "busy")
+    assert bench.runner.forgotten == 21
+    assert bench.counted("busy") == {"1": 121}
+    assert bench.counted("job-20") == {}
+    assert bench.counted("job-21") == {"1": 1}
+    bench.runner.close()
+    with closing(sqlite3.connect(tmp_path / "state")) as database:
+        assert database.execute("SELECT COUNT(*) FROM rows WHERE operator = 'watcher'").fetchone() == (100,)
+
+
 def test_a_row_that_cannot_be_made_is_its_key_s_trouble(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 

@@ -9,7 +9,14 @@ import pytest
 
 from tests.stack.parts.kafka import Kafka, Security
 from tests.stack.parts.service import eventually
-from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_REQUESTS
+from whichrank.telemetry.topics import (
+    TOPIC_BLOCKS,
+    TOPIC_CLOCK,
+    TOPIC_INCIDENTS,
+    TOPIC_LOGS,
+    TOPIC_REQUESTS,
+    TOPIC_WORDS,
+)
 from whichrank.transport.kafka import CLIENTS, make_client
 from whichrank.transport.kafka_client import KafkaTrouble, Sent, TopicFacts
 
@@ -95,7 +102,7 @@ def test_the_stamp_is_the_brokers_and_no_topic_makes_itself(kafka: Kafka, topic_
     assert [(message.value, message.appended_by_broker) for message in messages] == [(b"here", True)]
 
 
-TOPICS = (TOPIC_LOGS, TOPIC_BLOCKS, TOPIC_REQUESTS, TOPIC_INCIDENTS, TOPIC_CLOCK)
+TOPICS = (TOPIC_LOGS, TOPIC_BLOCKS, TOPIC_REQUESTS, TOPIC_INCIDENTS, TOPIC_CLOCK, TOPIC_WORDS)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +126,7 @@ def locked_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         ("agent", {TOPIC_LOGS, TOPIC_BLOCKS}, {TOPIC_REQUESTS}),
         ("processor", {TOPIC_LOGS, TOPIC_CLOCK, TOPIC_INCIDENTS, TOPIC_REQUESTS}, set(TOPICS)),
         ("collector", set(), {TOPIC_LOGS}),
+        ("operator", {TOPIC_WORDS}, {TOPIC_LOGS, TOPIC_INCIDENTS, TOPIC_WORDS}),
     ],
 )
 def test_each_user_may_do_the_least_it_must(locked_kafka: Kafka, user: str, writes: set[str], reads: set[str]) -> None:

@@ -23,7 +23,7 @@ from tests.stack.parts.service import Service
 from whichrank.transport.kafka_settings import KafkaSettings
 
 POM = Path(__file__).parent / "kafka_libraries" / "pom.xml"
-USERS = ("admin", "agent", "processor", "collector")
+USERS = ("admin", "agent", "operator", "processor", "collector")
 #: Where compose mounts the configuration.
 CONFIG_FOLDER = "/etc/kafka-whichrank"
 FETCH_TIMEOUT_S = 1800

@@ -92,20 +92,7 @@ def explain(primary: ToldFinding, job: str, conditions: Iterable[ConditionReport
                     condition=condition.name,
                 )
             )
-    # That the kernel ended this very process comes first, what only reports what the program did last.
-    candidates.sort(
-        key=lambda c: (
-            not (c.of_process and c.source == "kernel"),
-            c.domain == "application",
-            c.symptom,
-            _SEVERITY.get(c.severity, 9),
-            kind in SPEED_KINDS
-            and c.domain == "storage",  # a device held back slows its rank, a mount only who reads it
-            c.source == "job_log",  # the node's own signals know better what a process met
-            c.event != XID,  # it says more than that the device is gone
-            c.since,
-        )
-    )
+    candidates.sort(key=lambda condition: _says_less(condition, kind))
     shown = {(_device_words(condition), condition.name) for condition in candidates}
     cause = candidates[0] if candidates else None
     return Explanation(
@@ -176,6 +163,21 @@ def _is_of_many(cause: ConditionReport, candidates: Iterable[ConditionReport]) -
     """Whether it stands on more nodes than one, of those that would be taken away for it."""
     alike = {condition.entity for condition in candidates if condition.name == cause.name}
     return len(alike) > 1 and cause.scope in _OF_ONE_NODE and cause.domain != "application"
+
+
+def _says_less(c: ConditionReport, kind: Kind) -> tuple[bool | int | float, ...]:
+    """The least is the cause: first that the kernel ended this very process, last what only reports what the program
+    did."""
+    return (
+        not (c.of_process and c.source == "kernel"),
+        c.domain == "application",
+        c.symptom,
+        _SEVERITY.get(c.severity, 9),
+        kind in SPEED_KINDS and c.domain == "storage",  # a device held back slows its rank, a mount only who reads it
+        c.source == "job_log",  # the node's own signals know better what a process met
+        c.event != XID,  # it says more than that the device is gone
+        c.since,
+    )
 
 
 def _is_users_word(cause: ConditionReport, candidates: Iterable[ConditionReport]) -> bool:

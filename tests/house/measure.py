@@ -32,6 +32,7 @@ CODECS = frozenset(
         "processors.entity.signal_facts",
         "processors.entity.surroundings",
         "processors.finding_document",
+        "processors.job_owners",
         "processors.older_sentences",
         "processors.job.columns.packing",
         "processors.job.state.finding_rows",

@@ -16,6 +16,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ..telemetry.otlp import encode_batches

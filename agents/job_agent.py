@@ -88,8 +88,7 @@ class Agent:
         self.health = AgentHealth()
         self._monotonic_ns, self._wall_ns = monotonic_ns, wall_ns
         self._identity = replace(identity, node=identity.node or socket.gethostname(), attempt="", rank=-1)
-        self._launches = Launches(self._identity)
-        self._owner_uid = owner_uid
+        self._launches, self._owner_uid = Launches(self._identity), owner_uid
         self._directory = RingDirectory(ring_directory, self.health, owner_uid, ring_folder)
         self._ended_rings = EndedRings(self.settings.ended_ring_bytes, self._directory.remove)
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes, publish_ranked)
@@ -112,12 +111,10 @@ class Agent:
         self._answers = self._new_answers()
         self._looks = RankLooks(self.settings, self._news, self._endings, now_ns)
         self._flushes = self._new_flushes()
-        self._next_look_ns = 0
+        self._next_look_ns, self._next_launchers_ns = 0, now_ns
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
-        self._next_launchers_ns = now_ns
-        self._may_touch = True
+        self._may_touch, self._closed = True, False
         self._missed_since_ns = missed_since_ns
-        self._closed = False
 
     def _new_answers(self) -> EvidenceAnswers:
         return EvidenceAnswers(

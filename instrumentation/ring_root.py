@@ -23,7 +23,10 @@ def ring_root(shared: Path = SHARED_MEMORY) -> Path:
 
 
 def make_ring_root(shared: Path = SHARED_MEMORY) -> Path:
-    """This user's folder (0700), made where it is missing. Raises OSError."""
+    """This user's folder (0700), made where it is missing.
+
+    Raises OSError, and PermissionError where another user is faster at each name.
+    """
     usual = ring_root(shared)
     if not _is_free_or_own(usual):
         made = Path(tempfile.mkdtemp(prefix=f"whichrank-{os.getuid()}-", dir=shared))

@@ -21,9 +21,10 @@ from ...telemetry.printable import printable
 from ...telemetry.records import Identity
 from ...telemetry.ring_layout import RING_SUFFIX
 from ..processes import processes
-from ..user_files.helper import MOST_NAMES, FileState, state_of
+from ..user_files.helper import MOST_NAMES
+from ..user_files.system_calls import FileState, state_of
 from ..user_files.user_files import files_of
-from ..user_files.walk import MOST_FOLDERS, Budget, Place, find_matches, newest_entries, open_below
+from ..user_files.walk import MOST_FOLDERS, Budget, OpenFolder, find_matches, newest_entries, open_below
 from .ring_directory import gave_sign_of_life
 from .ring_file import RingDamaged, RingFile
 
@@ -31,8 +32,8 @@ from .ring_file import RingDamaged, RingFile
 _DEPTH = 2
 #: The clock behind mtime ticks in jiffies: a listing is good once the folder has not changed for so long before it.
 _SETTLED_NS = 2_000_000_000
-#: Looks use no more than this part of a core: after one that took long, the next is later.
-_SHARE = 0.05
+#: Looks use no more than this part of a core: after one that took long, the next is later, though not for ever.
+_SHARE, _LONGEST_S = 0.05, 5.0
 #: Of the rings in a folder so many are looked into, the newest, for the job that they are of.
 _MOST_TRIED = 64
 
@@ -61,7 +62,7 @@ class JobFolder:
 
 @dataclass(slots=True)
 class _Held:
-    place: Place
+    place: OpenFolder
     depth: int
     listed_ns: int = -1  # its mtime when it was listed and had settled; -1: it has to be listed
     has_rings: bool = False
@@ -86,9 +87,9 @@ class FolderFinder:
 
         Links are not followed. Their descriptors are good until the next look.
         """
-        began_s = time.monotonic()
-        if began_s < self._next_look_s:
+        if time.monotonic() < self._next_look_s:
             return self._found
+        began_s = time.thread_time()
         self._number += 1
         budget = Budget()
         found = [folder for root in self._roots(budget) for folder in self._below(root, budget)]
@@ -101,7 +102,7 @@ class FolderFinder:
                 held.place.close()
                 del self._held[key]
         self._found = found
-        self._next_look_s = time.monotonic() + (time.monotonic() - began_s) / _SHARE
+        self._next_look_s = time.monotonic() + min((time.thread_time() - began_s) / _SHARE, _LONGEST_S)
         return found
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ class FolderFinder:
                     yield held
 
     def _hold(
-        self, state: FileState, open_folder: Callable[[], Place], depth: int, path: str, budget: Budget
+        self, state: FileState, open_folder: Callable[[], OpenFolder], depth: int, path: str, budget: Budget
     ) -> _Held | None:
         if not budget.allows(state.uid):
             return None
@@ -183,7 +184,7 @@ def identify_job(
     since_ns, missed_since_ns: as the ``Agent`` takes them.
     None: no ring can be read yet, or all are of ranks that were dead before these times.
     """
-    place = Place(str(folder.path), folder.fd, state_of(folder.fd))
+    place = OpenFolder(str(folder.path), folder.fd, state_of(folder.fd))
     try:
         names = newest_entries(place, lambda name: name.endswith(RING_SUFFIX) and not name.startswith("."))
     except OSError:

@@ -19,7 +19,8 @@ from ...telemetry import ring_layout as L
 from ...telemetry.vocabulary import ProcessState
 from ..base.health import AgentHealth
 from ..processes import processes
-from ..user_files.helper import MOST_NAMES, FileState, state_of
+from ..user_files.helper import MOST_NAMES
+from ..user_files.system_calls import FileState, state_of
 from ..user_files.user_files import files_of, open_own_folder
 from .progress_page import heartbeat_time_ns
 from .ring_file import RingDamaged, RingFile

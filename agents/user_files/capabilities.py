@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
-from . import helper
+from . import rights
 
 #: What the agent does with each. Files of others it opens in their helpers, never by DAC_OVERRIDE.
 NEEDED = {
@@ -38,15 +38,15 @@ def keep_needed() -> list[str]:
     if not has(_BECOMES_OTHERS):
         kept = [name for name in kept if name not in _OF_FILES]
     with contextlib.suppress(OSError):
-        helper.drop_from_bounding_set([_NUMBERS[name] for name in kept])
-        helper.drop_capabilities([_NUMBERS[name] for name in kept])
+        rights.drop_from_bounding_set([_NUMBERS[name] for name in kept])
+        rights.drop_capabilities([_NUMBERS[name] for name in kept])
     return sorted(effective())
 
 
 def effective() -> frozenset[str]:
     """Names of those of ``NEEDED`` that this thread has now."""
     with contextlib.suppress(OSError):
-        bits = helper.effective_capabilities()
+        bits = rights.effective_capabilities()
         return frozenset(name for name, number in _NUMBERS.items() if bits >> number & 1)
     return frozenset()
 

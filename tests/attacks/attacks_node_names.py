@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.attacks.node import CANARY, ring, secret_of_root, shared_node
+from tests.attacks.node import CANARY, forge, ring, secret_of_root, shared_node
 from tests.attacks.register import Outcome, attack
 from tests.attacks.users import EVE, QUINN, living_as, run_as
 from whichrank.agents.collectors.base.collector import Timestamps
@@ -79,9 +79,7 @@ def rings_of_another_removed(folder: Path) -> Outcome:
 
         def large_ring(rank: int) -> None:
             writer = ring(mine / "job", rank, 2)
-            # By its own descriptor: closing another one would let go of its lock.
-            os.ftruncate(writer._fd, 20 << 20)
-            os.pwrite(writer._fd, (20 << 20).to_bytes(8, "little"), layout.H_FILE_BYTES)
+            forge(writer.path, 20 << 20)
             _KEPT.append(writer)
 
         with contextlib.ExitStack() as ended:

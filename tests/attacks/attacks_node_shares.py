@@ -388,8 +388,8 @@ def stopped_helper(folder: Path) -> Outcome:
                        measured=f"the other's job seen after {took_s:.1f} s, {len(left)} helpers")  # fmt: skip
 
 
-@attack("N1", "a", "a noisy owner: 4,096 folders, sparse rings, a flood; beside him a quiet job hangs",
-        asked="his hang and death are told in the usual time, none of his records is lost; the agent keeps to its limits",
+@attack("N1", "a", "a noisy owner: 4,096 folders, sparse rings, a flood; beside him a quiet job hangs and ends",
+        asked="his end is told in the usual time, none of his records is lost; the agent keeps to its limits",
         limit_s=150)  # fmt: skip
 def noisy_beside_quiet(folder: Path) -> Outcome:
     with shared_node(folder) as node:
@@ -456,6 +456,20 @@ def _pss_mb(pid: int) -> float:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) / 1024
     return 0.0
+
+
+def _train(place: Path) -> None:
+    """A rank that makes a step every 0.2 s, in a thread."""
+    writer = ring(place)
+    _KEPT.append(writer)
+
+    def steps() -> None:
+        while True:
+            writer.end_step(None, None, 0)
+            writer.beat()
+            time.sleep(0.2)
+
+    threading.Thread(target=steps, daemon=True).start()
 
 
 @attack(

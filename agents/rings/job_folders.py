@@ -9,6 +9,7 @@ are held, the newest; so nobody's folders keep others' from being seen.
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -81,6 +82,10 @@ class FolderFinder:
         self._number = 0
         self._found: list[JobFolder] = []
         self._next_look_s = 0.0
+        #: Where the last walk has found roots, and which: while nothing has changed there, they are all there are.
+        self._parents: list[OpenFolder] = []
+        self._roots_before: list[tuple[int, int]] = []
+        self._walk_again_s = 0.0
 
     def look(self) -> list[JobFolder]:
         """Folders with rings at the pattern's matches and up to two levels below, by their owners, the newest first.
@@ -109,15 +114,36 @@ class FolderFinder:
         """Lets go of all folders."""
         for held in self._held.values():
             held.place.close()
+        self._forget_parents()
         self._held.clear()
         self._found = []
 
     def _roots(self, budget: Budget) -> Iterator[_Held]:
+        if time.monotonic() < self._walk_again_s and not any(map(_has_changed, self._parents)):
+            for key in self._roots_before:
+                held = self._held.get(key)
+                if held is not None and budget.allows(held.place.state.uid):
+                    held.seen = self._number
+                    yield held
+            return
+        self._forget_parents()
         for match in find_matches(self._pattern, self._report):
+            parent = match.parent
+            if not self._parents or self._parents[-1].state.device_inode != parent.state.device_inode:
+                with contextlib.suppress(OSError):
+                    self._parents.append(OpenFolder(parent.path, os.dup(parent.fd), state_of(parent.fd)))
             if stat.S_ISDIR(match.state.mode):
                 held = self._hold(match.state, match.open_folder, _DEPTH, match.path, budget)
                 if held is not None:
+                    self._roots_before.append(match.state.device_inode)
                     yield held
+        if len(self._parents) == 1:
+            self._walk_again_s = time.monotonic() + _LONGEST_S
+
+    def _forget_parents(self) -> None:
+        for place in self._parents:
+            place.close()
+        self._parents, self._roots_before, self._walk_again_s = [], [], 0.0
 
     def _hold(
         self, state: FileState, open_folder: Callable[[], OpenFolder], depth: int, path: str, budget: Budget
@@ -173,6 +199,15 @@ class FolderFinder:
         held.folders = tuple(folders[: 4 * MOST_FOLDERS])
         settled = time.time_ns() - state.changed_ns > _SETTLED_NS
         held.listed_ns = state.changed_ns if settled else -1
+
+
+def _has_changed(place: OpenFolder) -> bool:
+    """Or may have, within the tick of the clock behind its time of change."""
+    try:
+        changed_ns = state_of(place.fd).changed_ns
+    except OSError:
+        return True
+    return changed_ns != place.state.changed_ns or time.time_ns() - changed_ns < _SETTLED_NS
 
 
 def identify_job(

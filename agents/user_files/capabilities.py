@@ -15,6 +15,7 @@ NEEDED = {
     "DAC_READ_SEARCH": "environments and counters of ranks in /proc, the system's log file",
     "KILL": "ends helpers of users, which have their uid",
     "SETGID": "starts helpers of users",
+    "SETPCAP": "takes from helpers what they could get by starting a program",
     "SETUID": "starts helpers of users",
     "SYS_ADMIN": "kernel stacks of blocked ranks; can be left out",
     "SYS_PTRACE": "ranks' environments and descriptors, stacks by py-spy",
@@ -22,7 +23,8 @@ NEEDED = {
 }
 #: Numbers of linux/capability.h.
 _NUMBERS = {
-    "DAC_READ_SEARCH": 2, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "SYSLOG": 34,
+    "DAC_READ_SEARCH": 2, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8, "SYS_PTRACE": 19, "SYS_ADMIN": 21,
+    "SYSLOG": 34,
 }  # fmt: skip
 _OF_FILES = ("DAC_READ_SEARCH",)
 _BECOMES_OTHERS = ("SETGID", "SETUID")

@@ -91,8 +91,7 @@ class Agent:
         owner = identity.owner or ("" if owner_uid is None else str(owner_uid))
         node = identity.node or socket.gethostname()
         self._identity = replace(identity, node=node, attempt="", rank=-1, owner=owner)
-        self._launches = Launches(self._identity)
-        self._owner_uid = owner_uid
+        self._launches, self._owner_uid = Launches(self._identity), owner_uid
         self._directory = RingDirectory(ring_directory, self.health, owner_uid, ring_folder)
         self._ended_rings = EndedRings(self.settings.ended_ring_bytes, self._directory.remove)
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes, publish_ranked)
@@ -115,12 +114,10 @@ class Agent:
         self._answers = self._new_answers()
         self._looks = RankLooks(self.settings, self._news, self._endings, now_ns)
         self._flushes = self._new_flushes()
-        self._next_look_ns = 0
+        self._next_look_ns, self._next_launchers_ns = 0, now_ns
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
-        self._next_launchers_ns = now_ns
-        self._may_touch = True
+        self._may_touch, self._closed = True, False
         self._missed_since_ns = missed_since_ns
-        self._closed = False
 
     def _new_answers(self) -> EvidenceAnswers:
         return EvidenceAnswers(

@@ -13,7 +13,7 @@ from ..telemetry.printable import printable
 from ..telemetry.records import Event, Identity
 from .job_agent import Agent
 from .rings.job_folders import FoundJob, JobFolder
-from .user_files.helper import state_of
+from .user_files.system_calls import state_of
 from .user_files.user_files import files_of
 
 logger = logging.getLogger("whichrank.agents")
@@ -60,6 +60,11 @@ class JobWatch:
     def watched(self) -> int:
         """How many ranks there are whose end has not been told."""
         return 0 if self._agent is None else self._agent.watched
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether its first look has been made."""
+        return self._agent is not None
 
     @property
     def wakes(self) -> int:

@@ -41,7 +41,7 @@ IDLE_S = 15.0
 #: The clock behind mtime ticks in jiffies: a change that is so old has no other beside it that it hides.
 _SETTLED_NS = 2_000_000_000
 #: Evidence of so many jobs of each owner is kept; the oldest goes.
-KEPT_EVIDENCE = 32
+KEPT_EVIDENCE = 16
 #: Folders that are watched at once: of an owner, and of all; however many owners there are, each has some.
 MOST_WATCHES_OF_OWNER, MOST_WATCHES, _LEAST_WATCHES = 64, 512, 4
 MOST_RINGS_OF_OWNER = 256
@@ -211,13 +211,27 @@ class NodeAgent:
             identity=job.identity,
             job_name=job.name,
             evidence_directory=evidence,
-            settings=replace(self._settings, max_rings=min(self._settings.max_rings, MOST_RINGS_OF_OWNER)),
+            settings=self._settings_of(folder.owner_uid),
             more_health=self._more_health,
             owner_uid=folder.owner_uid,
             ring_folder=place,
             missed_since_ns=self._missed_since(since_ns),
             since_ns=since_ns,
             wall_ns=self._wall_ns,
+        )
+
+    def _settings_of(self, uid: int) -> AgentSettings:
+        """For one more job of an owner: what each may keep in memory and on disk is less, the more he has."""
+        count = 1 + sum(watch.folder.owner_uid == uid for watch in self._watches.values() if watch.has_agent)
+        whole = self._settings
+        return replace(
+            whole,
+            max_rings=min(whole.max_rings, MOST_RINGS_OF_OWNER),
+            history_bytes=max(whole.history_bytes // count**2, 256 << 10),
+            evidence_bytes=max(whole.evidence_bytes // count, 1 << 20),
+            ended_ring_bytes=whole.ended_ring_bytes // count,
+            max_histograms=max(whole.max_histograms // count, 64),
+            open_rows=max(whole.open_rows // count, 1024),
         )
 
     def _forget_evidence(self, directory: Path, keep: str) -> None:

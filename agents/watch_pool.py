@@ -21,7 +21,7 @@ logger = logging.getLogger("whichrank.agents")
 
 THREADS = 4
 #: Of one core, and how much of it may be used in advance: a job that starts or ends has much to tell at once.
-OWNER_SHARE, OWNER_BURST_S = 0.15, 2.0
+OWNER_SHARE, OWNER_BURST_S = 0.1, 2.0
 #: All owners together, beyond their bursts.
 NODE_SHARE = 0.5
 _LONGEST_S = 0.5

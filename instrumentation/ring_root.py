@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -23,10 +22,14 @@ def ring_root(shared: Path = SHARED_MEMORY) -> Path:
 
 
 def make_ring_root(shared: Path = SHARED_MEMORY) -> Path:
-    """This user's folder (0700), made where it is missing. Raises OSError."""
+    """This user's folder (0700), made where it is missing.
+
+    Raises OSError, and PermissionError where another user is faster at each name.
+    """
     usual = ring_root(shared)
     if not _is_free_or_own(usual):
-        made = Path(tempfile.mkdtemp(prefix=f"whichrank-{os.getuid()}-", dir=shared))
+        made = shared / f"whichrank-{os.getuid()}-{os.urandom(8).hex()}"
+        made.mkdir(mode=0o700)
         # Ranks that begin at once make one each: the oldest is everybody's.
         usual = _others(shared)[0]
         if usual != made:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..processes.processes import process_uid, started_wall_ns
-from ..user_files.helper import IN_ROOT, state_of
+from ..user_files.system_calls import IN_ROOT, state_of
 from ..user_files.user_files import SeenFile, files_of
 
 #: A dump of the largest usual buffer (20,000 entries with stacks) has 10 MB; a cut pickle is worth nothing.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...telemetry.user_code import is_user_file
 from ..base.user_frames import UserFrame
@@ -47,6 +47,8 @@ _IN_IO = re.compile(
     r"rpc_|nfs|fuse|request_wait_answer|ceph|cl_|ll_|ldlm|ptlrpc|gpfs|cifs|beegfs|p9_|n_tty_read|aio_|io_cqring"
 )
 _MOST_DESCRIPTORS = 512
+#: A connection that is opened while it stands still is seen after so long at most.
+_SOCKETS_NS = 1_900_000_000
 _MOST_CHILDREN = 64
 
 
@@ -84,6 +86,10 @@ class RankMotion:
     #: Since when it is found at one place, and how long its main thread had been running or ready to run then.
     _loop_since_ns: int = 0
     _loop_awake_ns: int = 0
+    #: Its sockets' inodes, of which processes, and when they were looked for: that asks another process.
+    _sockets: list[int] = field(default_factory=list)
+    _socket_owners: tuple[int, ...] = ()
+    _sockets_ns: int = 0
     _carried: int | None = None  # by its connections; asked only while nothing else of it moves
 
     def is_due(self, now_ns: int) -> bool:
@@ -150,7 +156,10 @@ class RankMotion:
         return since_ns if is_place_known and computes and now_ns - since_ns >= _LOOP_NS else 0
 
     def _has_sent(self, look: _Look, uid: int, carried: Callable[[], Mapping[int, int]]) -> bool:
-        inodes = [inode for pid in look.processes for inode in inodes_of(pid, uid, _MOST_DESCRIPTORS)]
+        if look.processes != self._socket_owners or look.time_ns - self._sockets_ns >= _SOCKETS_NS:
+            self._socket_owners, self._sockets_ns = look.processes, look.time_ns
+            self._sockets = [inode for pid in look.processes for inode in inodes_of(pid, uid, _MOST_DESCRIPTORS)]
+        inodes = self._sockets
         by_inode = carried() if inodes else {}
         before, self._carried = self._carried, sum(by_inode.get(inode, 0) for inode in inodes)
         return before is not None and abs(self._carried - before) >= _IDLE_BYTES

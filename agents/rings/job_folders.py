@@ -9,6 +9,7 @@ are held, the newest; so nobody's folders keep others' from being seen.
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -22,9 +23,10 @@ from ...telemetry.records import Identity
 from ...telemetry.ring_layout import RING_SUFFIX
 from ..processes import processes
 from ..processes.job_id_proof import owner_of
-from ..user_files.helper import MOST_NAMES, FileState, state_of
+from ..user_files.helper import MOST_NAMES
+from ..user_files.system_calls import FileState, state_of
 from ..user_files.user_files import files_of
-from ..user_files.walk import MOST_FOLDERS, Budget, Place, find_matches, newest_entries, open_below
+from ..user_files.walk import MOST_FOLDERS, Budget, OpenFolder, find_matches, newest_entries, open_below
 from .ring_directory import gave_sign_of_life
 from .ring_file import RingDamaged, RingFile
 
@@ -32,8 +34,8 @@ from .ring_file import RingDamaged, RingFile
 _DEPTH = 2
 #: The clock behind mtime ticks in jiffies: a listing is good once the folder has not changed for so long before it.
 _SETTLED_NS = 2_000_000_000
-#: Looks use no more than this part of a core: after one that took long, the next is later.
-_SHARE = 0.05
+#: Looks use no more than this part of a core: after one that took long, the next is later, though not for ever.
+_SHARE, _LONGEST_S = 0.05, 5.0
 #: Of the rings in a folder so many are looked into, the newest, for the job that they are of.
 _MOST_TRIED = 64
 
@@ -62,7 +64,7 @@ class JobFolder:
 
 @dataclass(slots=True)
 class _Held:
-    place: Place
+    place: OpenFolder
     depth: int
     listed_ns: int = -1  # its mtime when it was listed and had settled; -1: it has to be listed
     has_rings: bool = False
@@ -81,15 +83,19 @@ class FolderFinder:
         self._number = 0
         self._found: list[JobFolder] = []
         self._next_look_s = 0.0
+        #: Where the last walk has found roots, and which: while nothing has changed there, they are all there are.
+        self._parents: list[OpenFolder] = []
+        self._roots_before: list[tuple[int, int]] = []
+        self._walk_again_s = 0.0
 
     def look(self) -> list[JobFolder]:
         """Folders with rings at the pattern's matches and up to two levels below, by their owners, the newest first.
 
         Links are not followed. Their descriptors are good until the next look.
         """
-        began_s = time.monotonic()
-        if began_s < self._next_look_s:
+        if time.monotonic() < self._next_look_s:
             return self._found
+        began_s = time.thread_time()
         self._number += 1
         budget = Budget()
         found = [folder for root in self._roots(budget) for folder in self._below(root, budget)]
@@ -102,25 +108,46 @@ class FolderFinder:
                 held.place.close()
                 del self._held[key]
         self._found = found
-        self._next_look_s = time.monotonic() + (time.monotonic() - began_s) / _SHARE
+        self._next_look_s = time.monotonic() + min((time.thread_time() - began_s) / _SHARE, _LONGEST_S)
         return found
 
     def close(self) -> None:
         """Lets go of all folders."""
         for held in self._held.values():
             held.place.close()
+        self._forget_parents()
         self._held.clear()
         self._found = []
 
     def _roots(self, budget: Budget) -> Iterator[_Held]:
+        if time.monotonic() < self._walk_again_s and not any(map(_has_changed, self._parents)):
+            for key in self._roots_before:
+                held = self._held.get(key)
+                if held is not None and budget.allows(held.place.state.uid):
+                    held.seen = self._number
+                    yield held
+            return
+        self._forget_parents()
         for match in find_matches(self._pattern, self._report):
+            parent = match.parent
+            if not self._parents or self._parents[-1].state.device_inode != parent.state.device_inode:
+                with contextlib.suppress(OSError):
+                    self._parents.append(OpenFolder(parent.path, os.dup(parent.fd), state_of(parent.fd)))
             if stat.S_ISDIR(match.state.mode):
                 held = self._hold(match.state, match.open_folder, _DEPTH, match.path, budget)
                 if held is not None:
+                    self._roots_before.append(match.state.device_inode)
                     yield held
+        if len(self._parents) == 1:
+            self._walk_again_s = time.monotonic() + _LONGEST_S
+
+    def _forget_parents(self) -> None:
+        for place in self._parents:
+            place.close()
+        self._parents, self._roots_before, self._walk_again_s = [], [], 0.0
 
     def _hold(
-        self, state: FileState, open_folder: Callable[[], Place], depth: int, path: str, budget: Budget
+        self, state: FileState, open_folder: Callable[[], OpenFolder], depth: int, path: str, budget: Budget
     ) -> _Held | None:
         if not budget.allows(state.uid):
             return None
@@ -175,6 +202,15 @@ class FolderFinder:
         held.listed_ns = state.changed_ns if settled else -1
 
 
+def _has_changed(place: OpenFolder) -> bool:
+    """Or may have, within the tick of the clock behind its time of change."""
+    try:
+        changed_ns = state_of(place.fd).changed_ns
+    except OSError:
+        return True
+    return changed_ns != place.state.changed_ns or time.time_ns() - changed_ns < _SETTLED_NS
+
+
 def identify_job(
     folder: JobFolder, own: Identity, since_ns: int, missed_since_ns: int | None = None
 ) -> FoundJob | None:
@@ -184,7 +220,7 @@ def identify_job(
     since_ns, missed_since_ns: as the ``Agent`` takes them.
     None: no ring can be read yet, or all are of ranks that were dead before these times.
     """
-    place = Place(str(folder.path), folder.fd, state_of(folder.fd))
+    place = OpenFolder(str(folder.path), folder.fd, state_of(folder.fd))
     try:
         names = newest_entries(place, lambda name: name.endswith(RING_SUFFIX) and not name.startswith("."))
     except OSError:

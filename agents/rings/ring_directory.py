@@ -19,7 +19,8 @@ from ...telemetry import ring_layout as L
 from ...telemetry.vocabulary import ProcessState
 from ..base.health import AgentHealth
 from ..processes import processes
-from ..user_files.helper import MOST_NAMES, FileState, state_of
+from ..user_files.helper import MOST_NAMES
+from ..user_files.system_calls import FileState, state_of
 from ..user_files.user_files import files_of, open_own_folder
 from .progress_page import heartbeat_time_ns
 from .ring_file import RingDamaged, RingFile
@@ -200,10 +201,11 @@ def find_process(ring: RingFile) -> RingProcess:
         return dead  # the pid was reused
     if not header.start_ticks and not holder:
         return dead
-    if ring.uid == 0 and not holder:  # all of root's processes are root's: only the lock tells which one
-        return RingProcess(0, 0, -1, False, f"claims process {pid} of root, which does not hold its lock")
     if processes.process_uid(pid) != ring.uid:
         return RingProcess(0, 0, -1, bool(holder), f"claims process {pid}, which belongs to another user")
+    # All of root's processes are root's: only the lock tells which one. (A process does not see its own.)
+    if ring.uid == 0 and not holder and pid != os.getpid():
+        return RingProcess(0, 0, -1, False, f"claims process {pid} of root, which does not hold its lock")
     pidfd = processes.open_pidfd(pid)
     again = processes.read_stat(pid)
     if again is None or again.start_ticks != stat.start_ticks:

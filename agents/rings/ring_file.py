@@ -26,6 +26,8 @@ MAX_EVENT_SLOTS = 1 << 18
 _PIECE_BYTES = 256 << 10
 _MAX_ENTRY_BYTES = 128 << 10
 _MOST_DEFINITIONS = 16_384
+#: A copy is kept in memory several times while it is packed.
+_COPY_BYTES = 12 << 20
 #: Of files up to this size nobody asks whether their memory is reserved: file systems that compress have less.
 _SMALL_BYTES = 2 << 20
 MAX_RANK = 1 << 24
@@ -291,7 +293,7 @@ class RingFile:
             position = reached
         return found
 
-    def read_copy(self, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
+    def read_copy(self, limit_bytes: int = _COPY_BYTES) -> bytes:
         """The whole file as it is now, for evidence; empty where it claims much more than it takes, or too much.
 
         A writer reserves its file's memory, so one with holes is no writer's.

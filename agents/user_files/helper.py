@@ -1,7 +1,7 @@
 """What is done with one user's rights: open, list and remove what he can name. Also the program of his helper process.
 
-    python -I -S helper.py UID GID GROUPS                  (a SOCK_SEQPACKET socket is its standard input)
-    python -I -S helper.py UID GID GROUPS FD WORD ...      (becomes the program that is open as FD, with these words)
+    main(UID, GID, GROUPS)                     a SOCK_SEQPACKET socket is its standard input
+    main(UID, GID, GROUPS, FD, WORD ...)       becomes the program that is open as FD, with these words
 
 It imports a little of the standard library only: it is started by root, once per user, from wherever the interpreter
 lies. Before it reads a request it gives up all rights but the user's. It holds nothing that the user may not have: no
@@ -10,16 +10,21 @@ descriptor of the agent, an empty environment. Whoever asks believes no answer, 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import resource
 import select
 import stat
-import sys
 from _collections_abc import Callable, Sequence
 from _socket import socket as Socket
 from struct import Struct
+
+from .rights import HELPER_LIMITS, PROGRAM_LIMITS, give_up_rights
+from .system_calls import file_system_of, open_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # ``typing`` costs 3 MB
+    from typing import NoReturn
+
 
 #: A message of either side: a request's words or an answer's are joined by NULs, which no name holds.
 MESSAGE_BYTES = 96 << 10
@@ -29,31 +34,6 @@ MOST_NAMES = 4096
 #: A helper that nobody asks anything for so long ends by itself.
 IDLE_S = 20.0
 READY = b"ready"
-_LIMITS = (
-    (resource.RLIMIT_AS, 192 << 20),
-    (resource.RLIMIT_CPU, 120),
-    (resource.RLIMIT_FSIZE, 0),
-    (resource.RLIMIT_NOFILE, 32),
-    (resource.RLIMIT_CORE, 0),
-    (resource.RLIMIT_NPROC, 0),
-)
-#: Of a program that looks into a process: it maps that one's libraries, so what counts is what it writes to.
-_PROGRAM_LIMITS = (
-    (resource.RLIMIT_DATA, 256 << 20),
-    (resource.RLIMIT_CPU, 20),
-    (resource.RLIMIT_FSIZE, 0),
-    (resource.RLIMIT_NOFILE, 1024),
-    (resource.RLIMIT_CORE, 0),
-)
-
-_OPENAT2 = 437
-_RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH, _RESOLVE_IN_ROOT = 0x02, 0x04, 0x08, 0x10
-#: How a name is resolved: below a folder that we hold, no link on its way; or as a process sees it, from its root.
-BELOW, IN_ROOT = "below", "in root"
-_RESOLVE = {
-    BELOW: _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS,
-    IN_ROOT: _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS,
-}
 #: Files of the kernel's own (proc, sysfs, cgroup 1 and 2, debugfs, tracefs, securityfs, bpf, configfs, efivarfs,
 #: pstore, devpts): regular by their mode, answered by code that may ask who reads.
 _OF_THE_KERNEL = frozenset(
@@ -62,74 +42,6 @@ _OF_THE_KERNEL = frozenset(
 )  # fmt: skip
 FUSE_MAGIC = 0x65735546
 _O_PATH = os.O_PATH | os.O_CLOEXEC
-_OPEN_HOW = Struct("=QQQ")
-#: struct statx: links, uid, mode, inode, size, blocks, mtime, device.
-_STATX = Struct("=16xII4xH2xQQQ56xqI4x8xII112x")
-#: AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC.
-_STATX_FLAGS, _STATX_BASIC = 0x1000 | 0x100 | 0x800 | 0x4000, 0x7FF
-_CAP_SYS_PTRACE = 19
-_PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 8, 24, 38
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
-
-#: Version 3, this thread.
-_CAPABILITY_HEADER = Struct("=Ii").pack(0x20080522, 0)
-
-_libc = ctypes.CDLL(None, use_errno=True)
-#: f_type is the first word of struct statfs; 256 bytes are more than any release's.
-_STATFS_BYTES = 256
-
-
-def open_at(folder: int, path: str, flags: int, how: str) -> int:
-    """A descriptor of ``path``, resolved as ``how`` (``BELOW``, ``IN_ROOT``) says, never through /proc's magic links.
-
-    Raises OSError; ENOSYS from kernels before 5.6.
-    """
-    request = ctypes.create_string_buffer(_OPEN_HOW.pack(flags | os.O_CLOEXEC, 0, _RESOLVE[how]), _OPEN_HOW.size)
-    name = os.fsencode(path)
-    if b"\0" in name:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    for _ in range(8):
-        fd = int(_libc.syscall(_OPENAT2, folder, name, request, ctypes.c_size_t(_OPEN_HOW.size)))
-        if fd >= 0:
-            return fd
-        if ctypes.get_errno() != errno.EAGAIN:  # somebody renames beside us
-            break
-    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
-def file_system_of(fd: int) -> int:
-    """The magic number of the file system that a descriptor's file lies on. Raises OSError."""
-    found = ctypes.create_string_buffer(_STATFS_BYTES)
-    if _libc.fstatfs(fd, found) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return int(ctypes.c_long.from_buffer(found).value) & 0xFFFFFFFF
-
-
-class FileState:
-    """What the kernel knows of a file without asking whoever serves its file system. (Plain: ``typing`` costs 3 MB.)"""
-
-    __slots__ = ("changed_ns", "device_inode", "links", "mode", "size", "uid", "used_bytes")
-
-    def __init__(
-        self, mode: int, uid: int, size: int, changed_ns: int, device_inode: tuple[int, int], links: int, used: int
-    ) -> None:
-        self.mode, self.uid, self.size, self.changed_ns = mode, uid, size, changed_ns
-        self.device_inode, self.links, self.used_bytes = device_inode, links, used
-
-
-def state_of(folder: int, name: str = "") -> FileState:
-    """Of what is called ``name`` in a folder (a link is not followed), or of the descriptor itself. Raises OSError.
-
-    Never waits: a file system in user space (FUSE) is not asked, its last answer counts.
-    """
-    buffer = ctypes.create_string_buffer(_STATX.size)
-    if _libc.statx(folder, os.fsencode(name), _STATX_FLAGS, _STATX_BASIC, buffer) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name or None)
-    links, uid, mode, inode, size, blocks, seconds, ns, major, minor = _STATX.unpack(buffer.raw)
-    return FileState(
-        mode, uid, size, seconds * 1_000_000_000 + ns, (os.makedev(major, minor), inode), links, blocks * 512
-    )
-
 
 # --- what can be asked for: each gives the answer's words and a descriptor (-1: none), and raises OSError -----------
 
@@ -225,7 +137,7 @@ def state(uid: int | None, folder: int, path: str, how: str) -> Answer:
 
 
 def remove(uid: int | None, folder: int, name: str) -> Answer:
-    """Removes a regular file of this user's from a folder that was handed over."""
+    """Removes a regular file of this user's from a folder that was handed over. Raises OSError."""
     if "/" in name:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -293,80 +205,6 @@ def _is_mounted_by_root(fd: int) -> bool:
 # --- the process ----------------------------------------------------------------------------------------------------
 
 
-def give_up_rights(
-    uid: int, gid: int, groups: Sequence[int], limits: Sequence[tuple[int, int]], *, traces: bool = False
-) -> None:
-    """From now on this process is the user's, and can become nobody else. limits: of ``resource``. Raises OSError.
-
-    uid 0 keeps one capability, to look at processes of its own that have more: a container's root is one. So does
-    whoever ``traces``, through an execve too, where the kernel (Yama) does not let a user trace his own processes.
-    """
-    kept = (_CAP_SYS_PTRACE,) if uid == 0 or (traces and _is_tracing_restricted()) else ()
-    for kind, most in limits:
-        _, hard = resource.getrlimit(kind)
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (most, most))
-    drop_from_bounding_set(kept)
-    if uid != os.geteuid() or os.geteuid() == 0:
-        try:
-            os.setgroups(groups)
-            os.setresgid(gid, gid, gid)
-        except PermissionError:  # root of a container that has no right to: it can only be root's own helper
-            if uid != 0:
-                raise
-        _libc.prctl(_PR_SET_KEEPCAPS, int(bool(kept)), 0, 0, 0)
-        os.setresuid(uid, uid, uid)
-        drop_capabilities(kept, inherited=traces)
-    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "cannot refuse new privileges")
-    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # so that his debugger cannot make it say what it likes
-
-
-def _is_tracing_restricted() -> bool:
-    try:
-        with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as file:
-            return file.read().strip() != b"0"
-    except OSError:
-        return False
-
-
-def drop_from_bounding_set(kept: Sequence[int]) -> None:
-    """No program that is started from now on gets another capability than these. Without the right to nothing is done:
-    then the permitted set, which is cut as well, is what binds.
-    """
-    for capability in set(range(64)).difference(kept):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
-
-
-def effective_capabilities() -> int:
-    """Bit by bit those of this thread. Raises OSError."""
-    low, _, _, high, _, _ = _capability_sets()
-    return low | high << 32
-
-
-def _capability_sets() -> tuple[int, ...]:
-    """Effective, permitted and inheritable, low words and then high ones. Raises OSError."""
-    sets = ctypes.create_string_buffer(24)
-    if _libc.capget(_CAPABILITY_HEADER, sets) != 0:
-        raise OSError(ctypes.get_errno(), "capabilities cannot be read")
-    return Struct("=6I").unpack(sets.raw)
-
-
-def drop_capabilities(kept: Sequence[int], *, inherited: bool = False) -> None:
-    """Keeps these capabilities (of those that are there), permitted and effective. Raises OSError.
-
-    inherited: through an execve as well, which otherwise ends them for every user but root.
-    """
-    _, low, _, _, high, _ = _capability_sets()
-    bits = (low | high << 32) & sum(1 << capability for capability in kept)
-    low, high = bits & 0xFFFFFFFF, bits >> 32
-    heirs = (low, high) if inherited else (0, 0)
-    if _libc.capset(_CAPABILITY_HEADER, Struct("=6I").pack(low, low, heirs[0], high, high, heirs[1])) != 0:
-        raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
-    for capability in kept if inherited else ():
-        _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
-
-
 def answer(uid: int | None, words: Sequence[str], folder: int) -> tuple[list[str], int]:
     """What a request asks for is done: its answer's words (0 first, or an errno and a reason) and a descriptor."""
     try:
@@ -410,7 +248,7 @@ def receive(connection: Socket) -> tuple[bytes, int]:
     fds: list[int] = []
     for level, kind, data in ancillary:
         if (level, kind) == _RIGHTS:
-            fds += [_INT.unpack_from(data, at)[0] for at in range(0, len(data) - _INT.size + 1, _INT.size)]
+            fds += [int(_INT.unpack_from(data, at)[0]) for at in range(0, len(data) - _INT.size + 1, _INT.size)]
     for fd in fds[1:]:
         os.close(fd)
     return raw, fds[0] if fds else -1
@@ -421,16 +259,17 @@ def main(words: Sequence[str]) -> None:
     uid, gid = int(words[0]), int(words[1])
     groups = [int(group) for group in words[2].split(",") if group]
     if len(words) > 3:
-        give_up_rights(uid, gid, groups, _PROGRAM_LIMITS, traces=True)
+        give_up_rights(uid, gid, groups, PROGRAM_LIMITS, traces=True)
         os.execve(int(words[3]), list(words[4:]), {})  # by descriptor: it may lie where the user cannot look for it
     connection = Socket(fileno=os.dup(0))
-    give_up_rights(uid, gid, groups, _LIMITS)
+    give_up_rights(uid, gid, groups, HELPER_LIMITS)
     serve(connection, uid)
 
 
-if __name__ == "__main__":
+def run(words: Sequence[str]) -> NoReturn:
+    """``main``, and the process ends. No traceback: it would open this program's text again, and nobody reads it."""
     try:
-        main(sys.argv[1:])
-    except BaseException:  # no traceback: it would open this program's text again, and nobody reads it
+        main(words)
+    except BaseException:
         os._exit(1)
     os._exit(0)

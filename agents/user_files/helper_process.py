@@ -21,7 +21,9 @@ from pathlib import Path
 
 from . import helper
 
-_PROGRAM = str(Path(helper.__file__).resolve())
+#: A package of its own there, whose modules import a little of the standard library only.
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from user_files.helper import run; run(sys.argv[2:])"
+_COMMAND = (sys.executable, "-I", "-S", "-c", _PROGRAM, str(Path(helper.__file__).resolve().parents[1]))
 #: The interpreter begins with root's rights: until it is ready, nobody can hold it up but the machine.
 _START_S = 10.0
 _ANSWER_S = 3.0
@@ -116,7 +118,7 @@ class HelperProcess:
             rights = self._rights
             groups = ",".join(map(str, rights.groups))
             self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", _PROGRAM, str(rights.uid), str(rights.gid), groups],
+                [*_COMMAND, str(rights.uid), str(rights.gid), groups],
                 stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 cwd="/", env=_NO_ENVIRONMENT, start_new_session=True,
             )  # fmt: skip
@@ -153,7 +155,7 @@ def run_bounded(
     """
     groups = ",".join(map(str, rights.groups))
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", _PROGRAM, str(rights.uid), str(rights.gid), groups, str(program), *words],
+        [*_COMMAND, str(rights.uid), str(rights.gid), groups, str(program), *words],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         cwd="/", env=_NO_ENVIRONMENT, pass_fds=(program,), start_new_session=True,
     )  # fmt: skip

@@ -17,8 +17,8 @@ from functools import partial
 
 from . import helper
 from .capabilities import can_become_others
-from .helper import BELOW, IN_ROOT, FileState, state_of
 from .helper_process import HelperProcess, Rights, run_bounded
+from .system_calls import BELOW, IN_ROOT, FileState, state_of
 
 #: So many helpers at once; the one that was asked longest ago ends for another one.
 MOST_HELPERS = 32

@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from .helper import BELOW, MOST_NAMES, FileState, state_of
+from .helper import MOST_NAMES
+from .system_calls import BELOW, FileState, state_of
 from .user_files import files_of
 
 _MAGIC = frozenset("*?[")
@@ -27,7 +28,7 @@ _MOST_DEPTH = 32
 
 
 @dataclass(slots=True)
-class Place:
+class OpenFolder:
     """An open folder on the way. ``fd`` is closed by whoever has it."""
 
     path: str
@@ -50,7 +51,7 @@ class Place:
 class Match:
     """What a pattern names, not opened yet: ``name`` in ``parent``, which is open until the walk goes on."""
 
-    parent: Place
+    parent: OpenFolder
     name: str
     state: FileState
 
@@ -66,7 +67,7 @@ class Match:
             return _same(os.open(self.name, flags, dir_fd=self.parent.fd), self.state)
         return _same(files_of(self.state.uid).open_file(self.parent.fd, self.name), self.state)
 
-    def open_folder(self) -> Place:
+    def open_folder(self) -> OpenFolder:
         """The folder, opened with its owner's rights, to be listed. Raises OSError."""
         return open_below(self.parent, self.name, self.state)
 
@@ -77,7 +78,7 @@ class NamedFile:
     def __init__(self, match: Match) -> None:
         """Holds a descriptor of the folder until ``close``. Raises OSError."""
         parent = match.parent
-        self._match = Match(Place(parent.path, os.dup(parent.fd), parent.state), match.name, match.state)
+        self._match = Match(OpenFolder(parent.path, os.dup(parent.fd), parent.state), match.name, match.state)
 
     def state(self) -> FileState:
         """Of what has the name now; nothing is opened. Raises OSError."""
@@ -114,17 +115,19 @@ class Budget:
         return True
 
 
-def open_below(parent: Place, name: str, state: FileState, *, listed: bool = True) -> Place:
+def open_below(parent: OpenFolder, name: str, state: FileState, *, listed: bool = True) -> OpenFolder:
     """The folder ``name``, which had that state a moment ago. Raises OSError; also where it is another one by now."""
     if parent.is_trusted and state.uid in (0, os.geteuid()):
         flags = (os.O_RDONLY if listed else os.O_PATH) | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
         fd = os.open(name, flags, dir_fd=parent.fd)
     else:
         fd = files_of(state.uid).open_folder(parent.fd, name, BELOW)
-    return Place(_joined(parent.path, name), _same(fd, state), state)
+    return OpenFolder(_joined(parent.path, name), _same(fd, state), state)
 
 
-def newest_entries(place: Place, wanted: Callable[[str], bool], most: int = MOST_NAMES) -> list[tuple[str, FileState]]:
+def newest_entries(
+    place: OpenFolder, wanted: Callable[[str], bool], most: int = MOST_NAMES
+) -> list[tuple[str, FileState]]:
     """Name and state of what lies in a folder, the newest first; only names that are wanted, and ``most`` of them.
 
     Raises OSError.
@@ -147,7 +150,7 @@ def newest_entries(place: Place, wanted: Callable[[str], bool], most: int = MOST
 def find_matches(pattern: str, report: Callable[[str], None], most_folders: int = MOST_FOLDERS) -> Iterator[Match]:
     """What an absolute pattern of ``glob`` (``**`` included) names. What may not be listed is reported, a line each."""
     parts = [part for part in os.path.normpath(pattern).split("/") if part]
-    root = Place("/", os.open("/", os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY), state_of(-100, "/"))
+    root = OpenFolder("/", os.open("/", os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY), state_of(-100, "/"))
     walk = _Walk(report, Budget(most=most_folders))
     yield from walk.below(root, parts, 0)
     for uid in sorted(walk.budget.over):
@@ -160,7 +163,7 @@ class _Walk:
         self.budget = budget
         self._links = 0
 
-    def below(self, place: Place, parts: list[str], depth: int) -> Iterator[Match]:
+    def below(self, place: OpenFolder, parts: list[str], depth: int) -> Iterator[Match]:
         """Closes ``place`` at its end."""
         try:
             yield from self._steps(place, parts, depth)
@@ -174,11 +177,11 @@ class _Walk:
         finally:
             place.close()
 
-    def _steps(self, place: Place, parts: list[str], depth: int) -> Iterator[Match]:
+    def _steps(self, place: OpenFolder, parts: list[str], depth: int) -> Iterator[Match]:
         part, rest = parts[0], parts[1:]
         if part == "**":
             if rest:
-                again = Place(place.path, os.dup(place.fd), place.state)
+                again = OpenFolder(place.path, os.dup(place.fd), place.state)
                 yield from self.below(again, rest, depth)
             for name, state in newest_entries(place, lambda name: not name.startswith(".")):
                 if stat.S_ISDIR(state.mode) and depth < _MOST_DEPTH:
@@ -201,20 +204,20 @@ class _Walk:
             elif stat.S_ISDIR(state.mode):
                 yield from self._enter(place, name, state, rest, depth + 1)
 
-    def _one(self, place: Place, name: str, rest: list[str], depth: int) -> Iterator[Match]:
+    def _one(self, place: OpenFolder, name: str, rest: list[str], depth: int) -> Iterator[Match]:
         state = state_of(place.fd, name)
         if stat.S_ISLNK(state.mode) and place.is_trusted and self._links < _MOST_LINKS:
             self._links += 1
             target = os.readlink(name, dir_fd=place.fd)
             parts = [part for part in os.path.normpath(os.path.join(place.path, target)).split("/") if part]
-            root = Place("/", os.open("/", os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY), state_of(-100, "/"))
+            root = OpenFolder("/", os.open("/", os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY), state_of(-100, "/"))
             yield from self.below(root, parts + rest, depth)
         elif not rest:
             yield Match(place, name, state)
         elif stat.S_ISDIR(state.mode):
             yield from self._enter(place, name, state, rest, depth + 1)
 
-    def _enter(self, place: Place, name: str, state: FileState, rest: list[str], depth: int) -> Iterator[Match]:
+    def _enter(self, place: OpenFolder, name: str, state: FileState, rest: list[str], depth: int) -> Iterator[Match]:
         if not self.budget.allows(state.uid):
             return
         listed = not _MAGIC.isdisjoint(rest[0])

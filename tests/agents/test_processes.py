@@ -181,7 +181,9 @@ def test_identity_numbers(value: object, expected: int) -> None:
 def test_rings_of_ranks_that_ended_do_not_pile_up(tmp_path: Path) -> None:
     """Fifty restarts of a job: the newest rings are there for people, the folder keeps to its bound."""
     writers = [RingWriter.create(tmp_path, rank=rank, local_rank=0, world_size=3, identity={}) for rank in range(3)]
-    ended = EndedRings(most_bytes=2 * writers[0].path.stat().st_size)
+    folder = RingDirectory(tmp_path, AgentHealth())
+    folder.new_paths(1)
+    ended = EndedRings(2 * writers[0].path.stat().st_size, folder.remove)
     for writer in writers:
         ring = RingFile(writer.path)
         ended.add(ring)

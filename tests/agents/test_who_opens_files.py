@@ -1,4 +1,4 @@
-"""Only ``user_files`` opens what a user of the node can name; any other opening in the agent is on a list, with why."""
+"""Only ``user_files`` opens what a user of the node can name; all other openings are listed, with why."""
 
 from __future__ import annotations
 

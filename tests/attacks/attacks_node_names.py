@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.attacks.node import CANARY, ring, secret_of_root, shared_node
+from tests.attacks.node import CANARY, forge, ring, secret_of_root, shared_node
 from tests.attacks.register import Outcome, attack
 from tests.attacks.users import EVE, QUINN, living_as, run_as
 from whichrank.agents.collectors.base.collector import Timestamps
@@ -79,10 +79,7 @@ def rings_of_another_removed(folder: Path) -> Outcome:
 
         def large_ring(rank: int) -> None:
             writer = ring(mine / "job", rank, 2)
-            with open(writer.path, "r+b") as file:
-                file.truncate(20 << 20)
-                file.seek(16)
-                file.write((20 << 20).to_bytes(8, "little"))
+            forge(writer.path, 20 << 20)
             _KEPT.append(writer)
 
         with contextlib.ExitStack() as ended:
@@ -111,8 +108,10 @@ def rings_of_another_removed(folder: Path) -> Outcome:
             told = node.turn_until(lambda: len(node.events(EventName.RANK_EXIT)) == 2)
             node.turn_for(1.0)
         left = sum(victim.exists() for victim in victims)
+        ends = len(node.events(EventName.RANK_EXIT))
         return Outcome(
-            held=bool(told) and left == len(victims), measured=f"{left} of {len(victims)} files of the other left"
+            held=bool(told) and left == len(victims),
+            measured=f"{left} of {len(victims)} files of the other left, {ends} ends told",
         )
 
 
@@ -230,7 +229,10 @@ def followed_log_of_root(folder: Path) -> Outcome:
         lines.extend(line.text for line in found)  # type: ignore[attr-defined]
         return []
 
-    with living_as(EVE, lambda: os.dup2(os.open(secret, os.O_PATH), 1) and None) as pid:
+    def act() -> None:
+        os.dup2(os.open(secret, os.O_PATH), 1)
+
+    with living_as(EVE, act) as pid:
         ranks = [JobProcess(pid=pid, job="j", rank=0)]
         collector = JobLogsCollector(classify, lambda: ranks)  # type: ignore[arg-type]
         for second in range(3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.attacks.node import CANARY, ring, secret_of_root, shared_node
+from tests.attacks.node import ring, secret_of_root, shared_node
 from tests.attacks.register import Outcome, attack
 from tests.attacks.users import EVE, QUINN, living_as, run_as
 from whichrank.agents.collectors.surroundings.rank_environments import RankEnvironment
@@ -77,6 +78,7 @@ def _violations(trace: Path, below: list[str]) -> tuple[list[str], int]:
     """Calls with uid 0 that name something below these folders, or of another process; and how many were looked at."""
     uid_of: dict[str, int] = {}
     parent_of: dict[str, str] = {}
+    of_root: set[str] = set()  # helpers of root's own processes, which have no right over others'
     found, looked_at = [], 0
 
     def uid(pid: str) -> int:
@@ -93,11 +95,12 @@ def _violations(trace: Path, below: list[str]) -> tuple[list[str], int]:
             parent_of[result] = pid
         elif name == "setresuid" and result == "0":
             uid_of[pid] = int(words.split(",")[0])
+            of_root.update([pid] if uid_of[pid] == 0 else [])
         elif name not in ("setresuid", "execve") and uid(pid) == 0:
             looked_at += 1
             for folder, path in re.findall(r'(?:(?:\d+|AT_FDCWD)<([^>]*)>, )?"((?:[^"\\]|\\.)*)"', words):
                 whole = path if path.startswith("/") else f"{folder}/{path}"
-                if _PROC.match(whole) or any(whole.startswith(f"{place}/") for place in below):
+                if (_PROC.match(whole) and pid not in of_root) or any(whole.startswith(f"{place}/") for place in below):
                     found.append(f"{name} {whole}")
     return found, looked_at
 
@@ -129,13 +132,13 @@ def _traced(folder: Path, seconds: float) -> Outcome:
             second = ring(mine / "job", 1, 2)
             second.record_exception("builtins.ValueError: x", [("x.py", 1, "f")], True)
             _KEPT.append(second)
+            environ = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "TORCH_FR_DUMP_TEMP_FILE": "trace_"}
+            subprocess.Popen(["/bin/sleep", "600"], env=environ)  # found by its environment
             for number in range(20):
                 os.mkdir(mine / f"empty-{number}")
             os.symlink("/", mine / "root")
 
         trace = folder / "trace"
-        environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "TORCH_FR_DUMP_TEMP_FILE": "trace_"}
-        os.environ.update(environ)
         with living_as(EVE, hostile), living_as(QUINN, lambda: _KEPT.append(ring(theirs))):
             strace = ["strace", "-f", "-y", "-qq", "-s", "4096", "-e", f"trace={_CALLS}", "-o", str(trace)]
             words = [str(folder), str(node.rings), str(home), str(seconds)]
@@ -176,8 +179,6 @@ def traced_long(folder: Path) -> Outcome:
 @attack("A3", "a", "the rank's folder has .git, which is a link to a root-only device",
         asked="root opens regular files only", limit_s=30)  # fmt: skip
 def git_is_a_device(folder: Path) -> Outcome:
-    import ctypes
-
     device = folder / "watchdog"
     os.mknod(device, 0o600 | 0o020000, os.makedev(1, 3))
     home = folder / "eve"
@@ -197,4 +198,4 @@ def git_is_a_device(folder: Path) -> Outcome:
     opened = 0
     with contextlib.suppress(BlockingIOError):
         opened = len(os.read(watch, 4096)) // 16
-    return Outcome(held=not opened and "code" not in found and bool(CANARY), measured=f"opened {opened} times")
+    return Outcome(held=not opened and "code" not in found, measured=f"opened {opened} times")

@@ -15,6 +15,7 @@ from whichrank.agents.base.priority import Priority
 from whichrank.agents.base.settings import AgentSettings
 from whichrank.agents.node_agent import NodeAgent
 from whichrank.instrumentation.ring_writer import RingWriter
+from whichrank.telemetry import ring_layout as layout
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.topics import TOPIC_BLOCKS
@@ -115,6 +116,25 @@ def ring(folder: Path, rank: int = 0, world: int = 1, **identity: str) -> RingWr
     writer = RingWriter.create(folder, rank=rank, local_rank=rank, world_size=world, identity=dict(identity))
     writer.beat()
     return writer
+
+
+def forge(path: Path, file_bytes: int, words: dict[int, int] | None = None, begin: int = 0, body: bytes = b"") -> None:
+    """Makes a ring's file so large, and writes words of its header, by offset, and ``body`` at ``begin``.
+
+    In a child: a process that closes a file lets go of its own lock on it.
+    """
+    pid = os.fork()
+    if pid == 0:
+        with open(path, "r+b") as file:
+            file.truncate(file_bytes)
+            for offset, value in {layout.H_FILE_BYTES: file_bytes, **(words or {})}.items():
+                file.seek(offset)
+                file.write(value.to_bytes(8, "little"))
+            if body:
+                file.seek(begin)
+                file.write(body)
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def secret_of_root(folder: Path, text: str = CANARY) -> Path:

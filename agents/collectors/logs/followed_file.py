@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ....telemetry.ring_layout import cut_text
-from ...user_files.helper import FileState
+from ...user_files.system_calls import FileState
 from ...user_files.user_files import OwnPath
 
 #: The rest of a longer line is left out.

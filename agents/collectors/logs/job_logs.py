@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ....telemetry.records import Point
 from ...processes.processes import process_uid
-from ...user_files.helper import state_of
+from ...user_files.system_calls import state_of
 from ...user_files.user_files import RankDescriptor, files_of
 from ...user_files.walk import NamedFile, find_matches
 from ..base.collector import Collected, NodeEvent, Timestamps

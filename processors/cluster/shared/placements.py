@@ -136,6 +136,8 @@ class Placements:
         seen: dict[int, str] = {}
         for node, ranks in nodes.items():
             these = read_ranks(ranks)
+            if ranks and not these:
+                raise ValueError(f"{ranks[:40]!r} of node {node} are no ranks")
             twice = next((rank for rank in these if rank in seen), None)
             if twice is not None:
                 words = f"rank {twice} of job {job} is told to run on {seen[twice]} and on {node}"

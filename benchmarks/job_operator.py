@@ -198,6 +198,10 @@ class Context:
     def clear_timer(self, name: str) -> None:
         self.timers.pop(name, None)
 
+    def attempt(self, act: Callable[[], None], about: Record | str) -> bool:
+        act()
+        return True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:

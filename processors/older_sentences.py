@@ -17,7 +17,7 @@ from typing import Any
 from ..telemetry.evidence_facts import EvidenceFact, How, SignalSender
 from ..telemetry.incident_document import EvidenceRow, RuledOutEntry
 from ..telemetry.incident_reading import read_evidence
-from ..telemetry.ring_layout import parse_ranks
+from ..telemetry.told_ranks import read_ranks
 
 _ENDED = re.compile(
     r"(?P<thread>a thread of )?rank (?P<rank>\d+) (?:"
@@ -122,7 +122,7 @@ def ranks_ruled_out(row: RuledOutEntry) -> frozenset[int]:
     if written is None and (found := _WHO.fullmatch(row.who)):
         written = found[1]
     try:
-        return frozenset(parse_ranks(written or ""))
+        return frozenset(read_ranks(written or ""))
     except ValueError:
         return frozenset()
 

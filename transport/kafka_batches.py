@@ -62,6 +62,12 @@ def unpack(codec: int, packed: bytes) -> bytes:
 class BoundedBatch(DefaultRecordBatch):  # type: ignore[misc]  # kafka-python has no types
     """As kafka-python's, within the bound."""
 
+    _decompressed: bool
+    _buffer: bytearray
+    _pos: int
+    _num_records: int
+    _next_record_index: int
+
     def _maybe_uncompress(self) -> None:
         if not self._decompressed and self.compression_type != self.CODEC_NONE:
             try:

@@ -24,7 +24,8 @@ from ...telemetry.incident_document import (
     Victims,
     word_of,
 )
-from ...telemetry.ring_layout import format_ranks, parse_ranks
+from ...telemetry.ring_layout import format_ranks
+from ...telemetry.told_ranks import read_ranks
 from ...telemetry.vocabulary import Kind, Phase
 from ..run_folder.labels import handling_words, label_words
 
@@ -356,7 +357,7 @@ def cleared_words(cleared: Sequence[RuledOutEntry]) -> list[str]:
 
 def _line_of(items: Sequence[RuledOutEntry], text: str) -> str:
     try:
-        ranks = sorted({rank for item in items for rank in parse_ranks(item.ranks or "")})
+        ranks = sorted({rank for item in items for rank in read_ranks(item.ranks or "")})
     except ValueError:  # a document of another release
         ranks = []
     who = ", ".join(item.who for item in items) if not ranks or len(items) == 1 else f"ranks {format_ranks(ranks)}"

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...processors.job.detectors.slow.wait_attribution import GroupShape, Places
 from ...telemetry.records import Block, Group
-from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.tables import COLLECTIVES, DEVICE_STEPS, NO_GROUP, STEPS
+from ...telemetry.told_ranks import read_ranks
 from ...telemetry.vocabulary import EventName, ExitState, is_device_backend
 
 #: A rank of which nothing was heard for longer than this is not said to be anywhere; it tells once a second.
@@ -237,7 +237,7 @@ class AttemptRows:
 
 def _members(group: Group) -> np.ndarray:
     try:
-        return np.array(parse_ranks(group.ranks), np.int64)
+        return np.array(read_ranks(group.ranks), np.int64)
     except ValueError:
         return np.zeros(0, np.int64)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...telemetry.incident_document import IncidentDocument, word_of
-from ...telemetry.ring_layout import parse_ranks
+from ...telemetry.told_ranks import read_ranks
 from ...telemetry.vocabulary import IncidentState
 from ..incident_text.incident_view import IncidentView, headline, incident_view, printable
 from ..incident_text.utc_time import when
@@ -83,7 +83,7 @@ def suspected_ranks(incidents: Iterable[IncidentDocument]) -> list[int]:
                 found.append(suspect.rank)
             elif suspect.ranks:
                 try:
-                    found += parse_ranks(suspect.ranks)
+                    found += read_ranks(suspect.ranks)
                 except ValueError:  # a document of another release
                     continue
     return list(dict.fromkeys(found))

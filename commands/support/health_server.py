@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -89,19 +90,20 @@ class _BoundedServer(ThreadingHTTPServer):
         self._lock = threading.Lock()
         super().__init__(address, handler)
 
-    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
+    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
         """Makes room first: the oldest connection is hung up on where there are too many."""
         assert isinstance(request, socket.socket)
         with self._lock:
             if len(self._open) >= MAX_CONNECTIONS:
                 self._hang_up(next(iter(self._open)))
             self._open[request] = time.monotonic()
-        super().process_request(request, client_address)  # type: ignore[arg-type]  # typeshed: any address
+        super().process_request(request, client_address)
 
     def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
         """Called once for each connection, when its thread is done with it."""
+        assert isinstance(request, socket.socket)
         with self._lock:
-            self._open.pop(request, None)  # type: ignore[call-overload]
+            self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:

@@ -13,7 +13,7 @@ from enum import Enum
 from ...telemetry.evidence_facts import How
 from ...telemetry.incident_document import SuspectEntry
 from ...telemetry.kind_sets import CONCLUDED_FROM_WAITS, NUMERIC_KINDS, SPEED_KINDS, STOPPING_KINDS
-from ...telemetry.ring_layout import parse_ranks
+from ...telemetry.told_ranks import read_ranks
 from ...telemetry.vocabulary import Bucket, Kind
 from ..older_sentences import fact_of_evidence
 from ..told_finding import ToldFinding
@@ -121,7 +121,7 @@ def suspect_ranks(suspects: Iterable[SuspectEntry]) -> frozenset[int]:
         if suspect.rank is not None:
             ranks.add(suspect.rank)
         elif suspect.ranks:
-            ranks.update(parse_ranks(suspect.ranks))
+            ranks.update(read_ranks(suspect.ranks))
     return frozenset(ranks)
 
 

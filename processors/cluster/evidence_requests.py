@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...telemetry.incident_document import IncidentDocument, SuspectEntry
 from ...telemetry.records import Event, Finding, Identity
-from ...telemetry.ring_layout import parse_ranks
+from ...telemetry.told_ranks import read_ranks
 from ...telemetry.vocabulary import EventName, Kind
 from .case import Case, is_blocking_incident
 
@@ -84,7 +84,7 @@ def _request(case: Case, finding: Finding, suspect: SuspectEntry, action: str) -
 def _witnesses(told: IncidentDocument) -> list[SuspectEntry]:
     """Ranks that wait, as suspects would be named; nobody says on which node they are."""
     try:
-        ranks = parse_ranks(told.victims.ranks or "")
+        ranks = read_ranks(told.victims.ranks or "")
     except ValueError:  # a document of another release
         return []
     return [SuspectEntry(rank=rank) for rank in ranks[:MOST_ASKED_FOR_FILES]]

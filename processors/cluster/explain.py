@@ -14,8 +14,8 @@ from ...diagnosis.kernel_log.xid import XID
 from ...telemetry.evidence_facts import EvidenceFact
 from ...telemetry.incident_document import EvidenceRow, IncidentCause, IncidentDocument, RuledOutEntry, SuspectEntry
 from ...telemetry.kind_sets import SPEED_KINDS
-from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.trust import Trust
+from ...telemetry.told_ranks import read_ranks
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from ..condition_document import ConditionReport
 from ..entity.rules import load_rules
@@ -155,7 +155,7 @@ def _its_ranks(suspects: Iterable[SuspectEntry]) -> list[SuspectEntry]:
         SuspectEntry(rank=rank, node=suspect.node)
         for suspect in suspects
         if suspect.rank is None
-        for rank in parse_ranks(suspect.ranks or "")
+        for rank in read_ranks(suspect.ranks or "")
     ]
 
 

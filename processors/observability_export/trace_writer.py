@@ -20,8 +20,8 @@ from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.incident_events import SpanPlace
 from ...telemetry.otlp_wire import RequestBuilder
 from ...telemetry.records import Block, Event, Group, Payload
-from ...telemetry.ring_layout import parse_ranks
 from ...telemetry.spans import TraceScope, collective_spans, rank_resource, step_spans
+from ...telemetry.told_ranks import read_ranks
 from ...telemetry.trace_identity import attempt_word, group_word, step_span_id, step_trace_id
 from ...telemetry.vocabulary import EventFlag, EventName
 
@@ -361,7 +361,7 @@ def _suspect_ranks(incident: IncidentDocument) -> list[int]:
         if suspect.rank is not None and suspect.rank >= 0:
             found.append(suspect.rank)
         elif suspect.ranks is not None:  # a node, with the ranks it held
-            found += parse_ranks(suspect.ranks)
+            found += read_ranks(suspect.ranks)
     return found
 
 
@@ -382,7 +382,7 @@ def _groups_of(suspects: Sequence[int], blocks: Sequence[Block]) -> Iterator[lis
     """Members of the groups in which a suspect is, the smallest group first."""
     groups: dict[str, Group] = {group.uid: group for block in blocks for group in block.groups}
     for group in sorted(groups.values(), key=lambda group: (group.size, group.uid)):
-        members = parse_ranks(group.ranks)
+        members = read_ranks(group.ranks)
         if not set(suspects).isdisjoint(members):
             yield members
 

@@ -12,6 +12,7 @@ from whichrank.commands.embedded.embedded_operators import INPUT_TOPICS, wanted_
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.entity.operator import EntityOperator
 from whichrank.processors.job.operator import JobOperator
+from whichrank.processors.operator import Operator
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.otlp import Encodable, encode_payloads
 from whichrank.telemetry.records import Event, Identity, Incident, Record
@@ -36,7 +37,7 @@ class Judge:
         self.runner = self._start()
 
     def _start(self) -> EmbeddedRunner:
-        operators = [JobOperator(listens=True), EntityOperator(), ClusterOperator(asks_for_files=True)]
+        operators: list[Operator] = [JobOperator(listens=True), EntityOperator(), ClusterOperator(asks_for_files=True)]
         return EmbeddedRunner(
             self.bus,
             self.folder / "state.sqlite",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -176,7 +177,14 @@ def odd_findings(folder: Path) -> Outcome:
     judge.kill_rank()
     told = judge.incidents()
     identity = Identity(cluster=CLUSTER, job=VICTIM, attempt=f"{VICTIM}-1", node="n")
-    bodies = [{"condition": 1}, {"watch": []}, {"interval": 7}, {"label": "x"}, {"plan": []}, {"placement": 0}]
+    bodies: list[dict[str, Any]] = [
+        {"condition": 1},
+        {"watch": []},
+        {"interval": 7},
+        {"label": "x"},
+        {"plan": []},
+        {"placement": 0},
+    ]
     for number, body in enumerate(bodies):
         for topic in ("whichrank.blocks", "otlp_logs", TOPIC_FINDINGS, "whichrank.words"):
             key = "people" if topic == TOPIC_FINDINGS else "k"

@@ -170,7 +170,8 @@ def _sealed(batch: bytes) -> bytes:
     from kafka.record.util import calc_crc32c
 
     batch = batch[:8] + (len(batch) - 12).to_bytes(4, "big") + batch[12:]
-    return batch[:17] + calc_crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
+    checksum: int = calc_crc32c(batch[21:])
+    return batch[:17] + checksum.to_bytes(4, "big") + batch[21:]
 
 
 @attack("C10", "c", "40,000 job ids", asked="bounded; who is busy stays", limit_s=900, long=True)
@@ -225,7 +226,23 @@ def slow_texts(folder: Path) -> Outcome:
     from whichrank.telemetry.redaction import redact
 
     size, worst, slowest = 128 << 10, 0.0, ""
-    parts = ("a", "=", "password=", "-----BEGIN ", "://", "@", "\\", '"', "{", " ", "\n", "A1b2", "eyJ", ".", "AKIA")
+    parts: tuple[str, ...] = (
+        "a",
+        "=",
+        "password=",
+        "-----BEGIN ",
+        "://",
+        "@",
+        "\\",
+        '"',
+        "{",
+        " ",
+        "\n",
+        "A1b2",
+        "eyJ",
+        ".",
+        "AKIA",
+    )
     parts += ("--token ", "Bearer ", "key: ", "x:y@", "0", "=\n", "'\"", "é")
     for part in parts:
         began = time.process_time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.attacks.a_judge import CLUSTER, forget_peak, peak_mb
@@ -43,13 +43,13 @@ class Hub:
     def dial(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=5.0)
 
-    def speak(self, *, secret: bytes = SECRET, **fields: object) -> socket.socket:
+    def speak(self, fields: Mapping[str, object] | None = None, *, secret: bytes = SECRET) -> socket.socket:
         """A connection on which a HELLO was said."""
         connection = self.dial()
         challenge = _exactly(connection, 5 + 1 + NONCE_BYTES)
         hello = {
             "key": KEY, "job": JOB, "node": "n", "instance": os.urandom(8).hex(), "nonce": os.urandom(32).hex(),
-            "mono_ns": time.monotonic_ns(), **fields,
+            "mono_ns": time.monotonic_ns(), **(fields or {}),
         }  # fmt: skip
         proof = pack_proof(secret, "follower", challenge[6:], hello)
         connection.sendall(pack_frame(PeerFrame.HELLO, proof))
@@ -107,9 +107,12 @@ def secret_from_ps(folder: Path) -> Outcome:
         asked="ends its own connection only")  # fmt: skip
 def half_a_character(folder: Path) -> Outcome:
     hub, answers = Hub(), list[bytes]()
-    for fields in ({"job": "j\ud83d"}, {"node": "n\ud83d"}, {"node": "n\x1b]0;PWN\x07\n"}, {"instance": "\ud83d"},
-                   {"job": ["x"]}, {"mono_ns": "x"}, {"mono_ns": 1e308}, {"nonce": 7}, {"node": {}}):  # fmt: skip
-        connection = hub.speak(**fields)
+    odd: tuple[dict[str, object], ...] = (
+        {"job": "j\ud83d"}, {"node": "n\ud83d"}, {"node": "n\x1b]0;PWN\x07\n"}, {"instance": "\ud83d"}, {"job": ["x"]},
+        {"mono_ns": "x"}, {"mono_ns": 1e308}, {"nonce": 7}, {"node": {}},
+    )  # fmt: skip
+    for fields in odd:
+        connection = hub.speak(fields)
         connection.settimeout(2.0)
         try:
             answers.append(connection.recv(4096))
@@ -132,7 +135,7 @@ def name_with_escape(folder: Path) -> Outcome:
     peers, bench = JudgePeers(setup, JOB, said.append), _Bench()
     hub = Hub.__new__(Hub)
     hub.port = int(listener.getsockname()[1])
-    connection = hub.speak(node="n\x1b]0;PWN\x07\nwhichrank: FORGED")
+    connection = hub.speak({"node": "n\x1b]0;PWN\x07\nwhichrank: FORGED"})
     time.sleep(0.5)
     peers.turn(bench)
     connection.close()

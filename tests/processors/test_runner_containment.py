@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.processors.runner_examples import Clock, Docket, Watcher, encode_events, open_bus, rank_event
-from whichrank.processors.operator import Context
+from whichrank.processors.operator import Context, Operator
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.records import Event, Finding, Incident, Record
@@ -41,7 +41,7 @@ class Bench:
         self.runner = self.start()
 
     def start(self) -> EmbeddedRunner:
-        operators = [self.watcher, Docket()]
+        operators: list[Operator] = [self.watcher, Docket()]
         return EmbeddedRunner(
             self.bus, self.path / "state", operators, self.outputs.append, live=True, report=self.said.append
         )

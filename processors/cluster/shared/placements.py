@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ....telemetry.ring_layout import parse_ranks
+from ....telemetry.told_ranks import read_ranks
 from ...doubts import MOVED, NO_END, TWO_NODES, Doubt
 from ...operator import Table
 from ...placement_document import PlacementReport
@@ -135,7 +135,9 @@ class Placements:
         """A rank on two nodes is a contradiction: it is said, and what was told last holds."""
         seen: dict[int, str] = {}
         for node, ranks in nodes.items():
-            these = parse_ranks(ranks)
+            these = read_ranks(ranks)
+            if ranks and not these:
+                raise ValueError(f"{ranks[:40]!r} of node {node} are no ranks")
             twice = next((rank for rank in these if rank in seen), None)
             if twice is not None:
                 words = f"rank {twice} of job {job} is told to run on {seen[twice]} and on {node}"

@@ -11,7 +11,8 @@ from dataclasses import replace
 from ....telemetry.evidence_facts import EvidenceFact
 from ....telemetry.kind_sets import SPEED_KINDS, STOPPING_KINDS
 from ....telemetry.records import Event, Finding, Identity, Record
-from ....telemetry.ring_layout import format_ranks, parse_ranks
+from ....telemetry.ring_layout import format_ranks
+from ....telemetry.told_ranks import read_ranks
 from ....telemetry.topics import TOPIC_FINDINGS, TOPIC_REQUESTS
 from ....telemetry.vocabulary import EventName, Kind, Severity
 from ...finding_document import CodePlace, EvidenceRow, FindingBody, SuspectEntry, write_body
@@ -85,7 +86,7 @@ def suspected_ranks(body: FindingBody) -> list[int]:
     """Ranks of all suspects, in their order; a suspected node stands for its ranks."""
     ranks: list[int] = []
     for item in body.suspects:
-        ranks += [item.rank] if item.rank is not None else parse_ranks(item.ranks or "")
+        ranks += [item.rank] if item.rank is not None else read_ranks(item.ranks or "")
     return ranks
 
 
@@ -276,7 +277,7 @@ def _with_endings(job: JobState, finding: OpenFinding, body: FindingBody) -> Fin
         ranks = format_ranks(sorted(cleared))
         entries = [replace(entries[0], who=f"ranks {ranks}", ranks=ranks)]
     known = set(cleared)
-    kept = [entry for entry in body.ruled_out if not set(parse_ranks(entry.ranks or "")) <= known]
+    kept = [entry for entry in body.ruled_out if not set(read_ranks(entry.ranks or "")) <= known]
     return replace(body.with_evidence(*own), ruled_out=(*kept, *entries))
 
 

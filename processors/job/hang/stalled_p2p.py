@@ -51,7 +51,7 @@ def find_stalled_exchanges(job: JobState, waits: Sequence[Wait]) -> Blockage | N
     if not stands.any() or int(job.groups.open_ages_ns[stands].min()) < FLOOR_NS:
         return None  # cheap, and nearly always the answer
     ranks, rows = job.alive(), pick(rows, stands)
-    age_ns = np.full(max(job.ranks, default=-1) + 1, _NEVER)
+    age_ns = np.full(max(int(rows["rank"].max()), *job.ranks, 0) + 1, _NEVER)
     np.minimum.at(age_ns, rows["rank"], rows["open_age_ns"])
     if len(ranks) < max(job.world_size, 2) or (age_ns[ranks] == _NEVER).any():
         return None  # a device without anything to do waits for its host

@@ -20,9 +20,11 @@ from .unsaved import Unsaved
 
 #: Different lists of groups that are remembered as they came: some of each node of the largest jobs.
 MOST_LOOKUPS = 65_536
-#: Of one job: as indexes of rows may be; and members of all groups together, of 16,384 ranks 64 groups each.
+#: Of one job, as indexes of rows may be.
 MOST_GROUPS = 32_768
-MOST_MEMBERS = 1 << 20
+#: A member takes 120 bytes, whoever names it: so many of one group, and of all together, count in any case (the groups
+#: of the first node of 16,384 ranks), and beyond that so many for each rank that was heard.
+ALWAYS_IN_ONE, ALWAYS_MEMBERS, MEMBERS_FOR_EACH_HEARD = 16_384, 65_536, 64
 _NEVER_NS = np.iinfo(np.int64).max
 
 
@@ -49,6 +51,8 @@ class JobGroups:
 
     def __init__(self, unsaved: Unsaved) -> None:
         self._unsaved = unsaved
+        #: How many ranks of the job were heard.
+        self.heard = 0
         self.known: list[Group] = []
         self.members: list[np.ndarray] = []
         self.on_device: list[bool] = []
@@ -67,17 +71,19 @@ class JobGroups:
         self._inner: tuple[tuple[int, int, int], np.ndarray] | None = None
         self._places = Places.of(())
 
-    def add(self, group: Group) -> int:
+    def add(self, group: Group, *, was_kept: bool = False) -> int:
         """The job's index of the group; one whose uid is not known is added first, without members if its ranks are
-        malformed, or too many. NO_GROUP, where there are too many groups.
+        malformed. NO_GROUP, and not added, where the job cannot have such a group as far as its ranks were heard
+        (``heard``), or has too many. was_kept: it is read from the job's rows.
         """
         index = self._index.get(group.uid)
         if index is not None:
             return index
         index = len(self.known)
-        if index >= MOST_GROUPS:
+        count = _count_ranks(group.ranks)
+        if not was_kept and (index >= MOST_GROUPS or not self._may_have(count)):
             return NO_GROUP
-        members = self._members_of(group.ranks)
+        members = parse_ranks(group.ranks) if count else []
         self.known.append(group)
         self.members.append(np.array(members, np.int64))
         self.on_device.append(is_device_backend(group.backend))
@@ -89,20 +95,9 @@ class JobGroups:
         self._unsaved.facts = True
         return index
 
-    def _members_of(self, text: str) -> list[int]:
-        """The ranks of a group; none where they are malformed, or more than the job may have: asked before they are
-        listed."""
-        count = 0
-        try:
-            for part in filter(None, text.split(",")):
-                low, _, high = part.partition("-")
-                last = int(high or low)
-                if last >= MOST_RANKS:
-                    return []
-                count += last - int(low) + 1
-        except ValueError:
-            return []
-        return parse_ranks(text) if self.rows.size + count <= MOST_MEMBERS else []
+    def _may_have(self, members: int) -> bool:
+        more = MEMBERS_FOR_EACH_HEARD * self.heard
+        return members <= max(ALWAYS_IN_ONE, more) and self.rows.size + members <= ALWAYS_MEMBERS + more
 
     def index_of(self, uid: str) -> int | None:
         """The job's index of the group with that uid; None: not known."""
@@ -126,7 +121,8 @@ class JobGroups:
         if len(self._lookups) >= MOST_LOOKUPS:
             self._lookups.clear()
             self._places_of_rows.clear()
-        self._lookups[id(groups)] = (groups, lookup)
+        if not (lookup[:-1] == NO_GROUP).any():  # else it is asked again: more ranks may have been heard by then
+            self._lookups[id(groups)] = (groups, lookup)
         return lookup
 
     # --- members' rows ------------------------------------------------------------------------------------------------
@@ -259,3 +255,18 @@ class JobGroups:
         first = np.cumsum(sizes[filled]) - sizes[filled]
         same[filled] = np.minimum.reduceat(of_members, first) == np.maximum.reduceat(of_members, first)
         return same
+
+
+def _count_ranks(text: str) -> int:
+    """How many ranks a text of ranges names, without listing them; 0 where it is malformed, or names one too high."""
+    count = 0
+    try:
+        for part in filter(None, text.split(",")):
+            low, _, high = part.partition("-")
+            last = int(high or low)
+            if last >= MOST_RANKS:
+                return 0
+            count += max(0, last - int(low) + 1)
+    except ValueError:
+        return 0
+    return count

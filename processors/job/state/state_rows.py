@@ -294,7 +294,7 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
         job.placement.told = None
     job.attempts = read_attempts(values["attempts"])
     for group in values["groups"]:
-        job.groups.add(Group(**group))
+        job.groups.add(Group(**group), was_kept=True)
     job.ranks = {int(rank): _rank_facts(facts) for rank, facts in values["ranks"].items()}
     job.ends.put_back([Ending(**ending) for ending in values["endings"]])
     job.blind_ranks = set(values["blind_ranks"])

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ..settings.command_line import CONFIG
+
 EXIT_USAGE = 2
 
 
@@ -32,7 +34,7 @@ def register(app: typer.Typer) -> None:
         pairs: Annotated[
             list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
         ] = None,
-        config: Annotated[Path | None, typer.Option(help="settings file (TOML); default ./whichrank.toml")] = None,
+        config: Annotated[Path | None, CONFIG] = None,
     ) -> None:
         """Where every GPU-second went: goodput, ETTR, downtime by its parts.
 

@@ -22,7 +22,7 @@ TOKEN_FILE = typer.Option(help="file with a service account's token; default: th
 ORGANIZATION = typer.Option(metavar="ID", help="organisation; default: the token's")
 STATE = typer.Option(metavar="DIR", help="folder for how far the topic was read")
 PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as annotate_max_age_s=86400")
-CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
+CONFIG = typer.Option(help="settings file (TOML); default /etc/whichrank/whichrank.toml")
 
 TOKEN = "GRAFANA_TOKEN"  # the name of the variable
 

@@ -21,7 +21,7 @@ ID = typer.Argument(metavar="ID", help="as incidents list names it; its beginnin
 FROM = typer.Option("--from", metavar="DIR", help="folder of a run; default: the newest whichrank-out/*")
 KAFKA = typer.Option(metavar="HOST:PORT", help="read the topics of these brokers instead")
 PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
-CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
+CONFIG = typer.Option(help="settings file (TOML); default /etc/whichrank/whichrank.toml")
 JSON = typer.Option("--json", help="one JSON object on stdout")
 
 incidents_app = typer.Typer(

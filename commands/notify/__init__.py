@@ -18,7 +18,7 @@ FROM = typer.Option("--from", metavar="DIR", help="read the folder of a run inst
 STATE = typer.Option(metavar="DIR", help="folder for what was told to whom")
 HEALTH = typer.Option(metavar="HOST:PORT", help="/healthz, /readyz, /metrics; default 127.0.0.1:8463")
 PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as notify_max_age_s=3600")
-CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
+CONFIG = typer.Option(help="settings file (TOML); default /etc/whichrank/whichrank.toml")
 
 
 def register(app: typer.Typer) -> None:

@@ -19,7 +19,7 @@ FROM = typer.Option("--from", metavar="DIR", help="folder of a run that goes on;
 KAFKA = typer.Option(metavar="HOST:PORT", help="for everybody who reads the topics of these brokers")
 CLUSTER = typer.Option(metavar="NAME", help="as in the incidents' field cluster; with --kafka")
 PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
-CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
+CONFIG = typer.Option(help="settings file (TOML); default /etc/whichrank/whichrank.toml")
 JSON = typer.Option("--json", help="one JSON object on stdout")
 WHERE = typer.Option(
     metavar="WHAT=NAMES",

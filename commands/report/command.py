@@ -10,6 +10,7 @@ import typer
 
 from ..run_folder.run_directory import Unusable
 from ..settings.cli_errors import one_line
+from ..settings.command_line import CONFIG
 
 DEFAULT_MINUTES = 30.0
 
@@ -33,7 +34,7 @@ def register(app: typer.Typer) -> None:
         pairs: Annotated[
             list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
         ] = None,
-        config: Annotated[Path | None, typer.Option(help="settings file (TOML); default ./whichrank.toml")] = None,
+        config: Annotated[Path | None, CONFIG] = None,
     ) -> None:
         """One HTML file that tells a run: who, since when, why, every rank in every step.
 

@@ -15,7 +15,7 @@ EXIT_USAGE = 2
 KAFKA = typer.Option(metavar="HOST:PORT", help="read the topics of these brokers")
 STATE = typer.Option(metavar="DIR", help="folder for what it has done, and its audit file")
 PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as respond_nodes_per_hour=1")
-CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
+CONFIG = typer.Option(help="settings file (TOML); default /etc/whichrank/whichrank.toml")
 
 respond_app = typer.Typer(help="Do what incidents advise, or say what would be done.", invoke_without_command=True)
 

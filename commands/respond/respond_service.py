@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from ..incident_feeds.feeds import Revisions
 from ..incident_service.reader import IncidentReader
 from ..incident_service.service_pages import ServicePages
 from ..incident_service.serving import EXIT_FAILED, EXIT_USAGE, FORGET_S, open_feed, serve
+from ..run_folder.run_directory import INCIDENTS_FILE, Unusable
+from ..settings.file_trust import what_is_wrong_here
 from ..settings.settings import RespondOptions
 from ..support.addresses import split_address
 from ..support.ending import EndRequest
@@ -63,6 +66,9 @@ class _Service:
         self._options = options
         self._as_json = as_json
         self._settle_s = 0.0 if once else options.respond_settle_s
+        source = options.respond_from
+        if options.respond_act and source is not None and (wrong := what_is_wrong_here(source / INCIDENTS_FILE)):
+            raise Unusable(f"{wrong}; what it says would be done as user {os.geteuid()}")
         hooks = make_hooks(options)
         mode = LIVE if options.respond_act else DRY
         self._store = ActionStore(options.respond_state, mode)

@@ -63,7 +63,7 @@ def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
     Where the job is not watched nothing is added.
     """
     environ = dict(os.environ)
-    for secret in ("WHICHRANK_JUDGE_SECRET", "WHICHRANK_KAFKA_PASSWORD"):
+    for secret in ("WHICHRANK_JUDGE_SECRET", "WHICHRANK_JUDGE_SECRET_FILE", "WHICHRANK_KAFKA_PASSWORD"):
         environ.pop(secret, None)
     if job.rings is None:
         return environ
@@ -89,7 +89,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
     peers = set_up_peers(
         command,
         judge=settings.judge,
-        secret=settings.judge_secret.get_secret_value(),
+        secret=settings.shared_secret(),
         script=name_script(command),
         report=say,
     )
@@ -107,6 +107,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
             with contextlib.suppress(OSError):
                 job.directory.path.rmdir()  # only while there is nothing in it
         sys.exit(error.exit_code)
+    os.umask(0o077)  # what we write is stacks and logs; the command has started with the umask that it was given
     if job.directory is not None and job.rings is not None:
         try:
             # Imported only now: numpy and the rest load while the command's own interpreter starts.

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from ..settings.command_line import CONFIG, PAIRS, PRINT_CONFIG
+from ..settings.command_line import CONFIG_HERE, PAIRS, PRINT_CONFIG
 from ..settings.settings import HookLevel, RunSettings, ViewChoice, print_settings
 from ..settings.settings_or_exit import EXIT_USAGE, settings_or_exit
-from ..settings.settings_sources import Flags
+from ..settings.settings_sources import Flags, on_command_line
 
 COMMAND = typer.Argument(metavar="-- COMMAND...", help="what to watch")
 OUT = typer.Option(help="folder for incidents, capture and state; default whichrank-out/TIME-JOB")
@@ -30,7 +30,11 @@ JOB_NAME = typer.Option(metavar="NAME", help="what people call the job; default:
 JUDGE = typer.Option(
     metavar="HOST[:PORT]", help="several nodes: whose whichrank judges; default: the rendezvous's machine"
 )
-JUDGE_SECRET = typer.Option(metavar="TEXT", help="several nodes: shared by them; better as WHICHRANK_JUDGE_SECRET")
+JUDGE_SECRET_FILE = typer.Option(
+    metavar="FILE", help="several nodes: file with the secret that they share; or WHICHRANK_JUDGE_SECRET"
+)
+#: Of releases before; refused, with the remedy.
+JUDGE_SECRET = typer.Option(metavar="TEXT", hidden=True)
 KAFKA = typer.Option(metavar="HOST:PORT", help="brokers that get everything as well; default: none")
 
 
@@ -48,10 +52,11 @@ def run_command(
     capture_limit: Annotated[str | None, CAPTURE_LIMIT] = None,
     job_name: Annotated[str | None, JOB_NAME] = None,
     judge: Annotated[str | None, JUDGE] = None,
+    judge_secret_file: Annotated[Path | None, JUDGE_SECRET_FILE] = None,
     judge_secret: Annotated[str | None, JUDGE_SECRET] = None,
     kafka: Annotated[str | None, KAFKA] = None,
     pairs: Annotated[list[str] | None, PAIRS] = None,
-    config: Annotated[Path | None, CONFIG] = None,
+    config: Annotated[Path | None, CONFIG_HERE] = None,
     print_config: Annotated[bool, PRINT_CONFIG] = False,
 ) -> None:
     """Watch one command. Its output, its exit status and its signals stay its own.
@@ -65,6 +70,9 @@ def run_command(
     --json) and a key of whichrank.toml (out, json_lines). A flag beats the
     variable, the variable beats the file; --print-config shows what holds.
     """
+    if judge_secret is not None:
+        typer.echo(f"whichrank: {on_command_line('judge_secret')}", err=True)
+        raise typer.Exit(EXIT_USAGE)
     given: Flags = {
         "out": out,
         "json_lines": json_lines,
@@ -78,7 +86,7 @@ def run_command(
         "capture_limit": capture_limit,
         "job_name": job_name,
         "judge": judge,
-        "judge_secret": judge_secret,
+        "judge_secret_file": judge_secret_file,
         "kafka": kafka,
     }
     _run(command or [], given, config, pairs, print_config=print_config)

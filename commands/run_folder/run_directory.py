@@ -96,7 +96,7 @@ def make_run_directory(wanted: Path | None, job: str, node: str = "") -> tuple[R
     name = "-".join(filter(None, (time.strftime("%Y%m%d-%H%M%S"), job, _safe(node) if node else "")))
     path = wanted or Path("whichrank-out") / name
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (path / RUN_FILE).exists() or (path / INCIDENTS_FILE).exists():
             raise Unusable(f"{path}: holds another run already; choose another --out")
         _probe(path)

@@ -6,5 +6,7 @@ import typer
 
 KAFKA = typer.Option(metavar="HOST:PORT", help="brokers, several with commas between them")
 PAIRS = typer.Option("--set", metavar="KEY=VALUE", help="any other key, as kafka_tls=true")
-CONFIG = typer.Option(help="settings file (TOML); default ./whichrank.toml")
+#: Of ``whichrank run``.
+CONFIG_HERE = typer.Option("--config", help="settings file (TOML); default ./whichrank.toml, if it is yours alone")
+CONFIG = typer.Option(help="settings file (TOML); default /etc/whichrank/whichrank.toml")
 PRINT_CONFIG = typer.Option("--print-config", help="print the settings and stop")

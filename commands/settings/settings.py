@@ -129,6 +129,8 @@ class NodeSettings(KafkaOptions):
 class RunSettings(NodeSettings):
     """Everything that can be set for ``whichrank run``."""
 
+    reads_current_folder = True
+
     out: Path | None = Field(None, description="folder for incidents, capture and state")
     json_lines: bool = Field(False, description="incidents as JSON lines on stderr")
     view: ViewChoice = Field(ViewChoice.auto, description="live, lines or none; auto: live on a terminal")
@@ -143,9 +145,30 @@ class RunSettings(NodeSettings):
     )
     judge: str = Field("", description="HOST or HOST:PORT whose whichrank judges; default: from the rendezvous")
     judge_secret: SecretStr = Field(
-        SecretStr(""), description="what the instances of one job share; better by variable"
+        SecretStr(""), description="what the instances of one job share, by variable or in a settings file (0600)"
     )
+    judge_secret_file: Path | None = Field(None, description="file that holds the secret")
     job_name: str = Field("", description="what people call the job; default: the scheduler's word, or the script")
+
+    @model_validator(mode="after")
+    def _check_secret(self) -> RunSettings:
+        self.shared_secret()
+        return self
+
+    def shared_secret(self) -> str:
+        """What the instances of one job share, from its file or the settings; "" none. Raises ValueError for a file
+        that cannot be read, or is empty.
+        """
+        if self.judge_secret_file is None:
+            return self.judge_secret.get_secret_value()
+        try:
+            secret = self.judge_secret_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "no text"
+            raise ValueError(f"judge_secret_file {self.judge_secret_file}: {why}") from None
+        if not secret:
+            raise ValueError(f"judge_secret_file {self.judge_secret_file}: is empty; write the secret into it")
+        return secret
 
     @field_validator("capture_limit")
     @classmethod
@@ -256,4 +279,6 @@ def load_settings(
 ) -> tuple[S, dict[str, str]]:
     """The settings of a command from file, environment and flags; see ``read_settings``. Raises SettingsError."""
     known = dict.fromkeys(key for each in ALL_SETTINGS for key in each.model_fields)
-    return read_settings(kind, known, flags, config, pairs)
+    fields = {key: field for each in ALL_SETTINGS for key, field in each.model_fields.items()}
+    secrets = sorted(key for key, field in fields.items() if field.annotation is SecretStr)
+    return read_settings(kind, known, flags, config, pairs, secrets=secrets)

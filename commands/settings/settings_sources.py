@@ -13,10 +13,12 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from .file_trust import what_is_wrong, what_is_wrong_here, who_reads_secrets
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,6 +29,8 @@ ENVIRONMENT_PREFIX = "WHICHRANK_"
 #: Names the settings file itself.
 CONFIG_VARIABLE = "WHICHRANK_CONFIG"
 DEFAULT_FILE = Path("whichrank.toml")
+#: Of services, and of commands that people give beside them.
+SYSTEM_FILE = Path("/etc/whichrank/whichrank.toml")
 
 
 class SettingsError(Exception):
@@ -36,6 +40,8 @@ class SettingsError(Exception):
 class Settings(BaseSettings):
     """What the settings of every command have in common."""
 
+    #: Whether the file in the current folder counts: for what people start in their own folder, and for nothing else.
+    reads_current_folder: ClassVar[bool] = False
     # A command needs one of these classes: what checks the values of the others is not built.
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True, defer_build=True)
 
@@ -61,22 +67,52 @@ S = TypeVar("S", bound=Settings)
 Flags = Mapping[str, str | int | float | bool | Path | None]
 
 
-def settings_path(config: Path | None) -> Path | None:
-    """The settings file that holds: the one named, else by the environment, else in the current folder; None: none."""
+def on_command_line(key: str) -> str:
+    """Why a secret is not taken from a flag, in one line with the remedy."""
+    return (
+        f"{key}: everybody can read it on the command line (ps): give it as {ENVIRONMENT_PREFIX}{key.upper()}, "
+        f"or in a file of its own with {key}_file"
+    )
+
+
+def settings_path(config: Path | None, *, reads_current_folder: bool = False) -> Path | None:
+    """The settings file that holds; None: none.
+
+    The one named, else by the environment, else the system's, or where a command reads it that of the current folder.
+    Raises SettingsError for one that others may write.
+    """
     path = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
-    return DEFAULT_FILE if path is None and DEFAULT_FILE.is_file() else path
+    wrong = None
+    if path is not None:
+        wrong = what_is_wrong(path)
+    elif os.path.lexists(unnamed := DEFAULT_FILE if reads_current_folder else SYSTEM_FILE):
+        path, wrong = unnamed, what_is_wrong_here(unnamed)
+    if wrong is not None:
+        raise SettingsError(wrong)
+    return path
 
 
 def read_settings(
-    kind: type[S], known: Collection[str], flags: Flags, config: Path | None, pairs: Sequence[str] = ()
+    kind: type[S],
+    known: Collection[str],
+    flags: Flags,
+    config: Path | None,
+    pairs: Sequence[str] = (),
+    *,
+    secrets: Collection[str] = (),
 ) -> tuple[S, dict[str, str]]:
     """Merge all sources into settings of a kind. ``flags`` holds only what was given on the command line.
 
-    known: the keys of all commands, which the file may hold. pairs: further flags as KEY=VALUE.
+    known: the keys of all commands, which the file may hold. pairs: further flags as KEY=VALUE. secrets: those keys
+    that nobody else may read.
     Returns the settings and, by key, where each value came from. Raises SettingsError.
     """
-    flags = {**_split_pairs(pairs, kind.model_fields), **flags}
-    path = settings_path(config)
+    given = _split_pairs(pairs, kind.model_fields)
+    for key in secrets:
+        if given.get(key):
+            raise SettingsError(on_command_line(key))
+    flags = {**given, **flags}
+    path = settings_path(config, reads_current_folder=kind.reads_current_folder)
     text = _read_file(path) if path is not None else ""
     try:
         values = tomllib.loads(text)
@@ -85,6 +121,8 @@ def read_settings(
     problems = [_unknown(f"{path}:{_line_of(text, key)}", key, known) for key in values if key not in known]
     if problems:
         raise SettingsError("\n".join(problems))
+    if path is not None and (wrong := who_reads_secrets(path, [key for key in secrets if values.get(key)])):
+        raise SettingsError(wrong)
     values = {key: value for key, value in values.items() if key in kind.model_fields}
     origins = {
         key: "flag"

@@ -303,6 +303,6 @@ VARIABLES: Mapping[str, str] = {
     "WHICHRANK_POD_INFO": "folder of a pod's labels and annotations; default /etc/podinfo",
     "WHICHRANK_COST_LIMIT": "per cent of a step that recording may cost; default 1, 0: no limit",
     "WHICHRANK_DEBUG": "say why a rank does not record",
-    "WHICHRANK_CONFIG": "the settings file; default ./whichrank.toml",
+    "WHICHRANK_CONFIG": "the settings file; default /etc/whichrank/whichrank.toml, of `run` ./whichrank.toml",
     "WHICHRANK_OWNER": "set by a rank for its children, which are no ranks; not for people",
 }

@@ -90,14 +90,31 @@ def test_what_is_printed_reads_back_the_same(tmp_path: Path) -> None:
 def test_one_file_serves_every_command(tmp_path: Path) -> None:
     (tmp_path / "whichrank.toml").write_text('kafka = "there:9092"\nlevel = "off"\nspool_limit = "64MiB"\n')
     run, _ = load_settings(RunSettings, {})
-    agent, origins = load_settings(AgentOptions, {})
+    agent, origins = load_settings(AgentOptions, {}, Path("whichrank.toml"))
     assert (run.kafka, run.level) == ("there:9092", HookLevel.off)
     assert (agent.kafka, agent.spool_limit) == ("there:9092", 64 << 20)
     assert "level" not in origins
 
 
-def test_any_key_can_be_set_by_a_pair() -> None:
-    pairs = ["kafka_sasl=SCRAM-SHA-512", "kafka_user=me", "kafka_tls=true", "kafka_password=a=b"]
+def test_the_file_of_the_current_folder_is_for_run_alone(tmp_path: Path) -> None:
+    (tmp_path / "whichrank.toml").write_text('kafka = "there:9092"\n')
+    assert load_settings(RunSettings, {})[0].kafka == "there:9092"
+    assert load_settings(AgentOptions, {"kafka": "here:9092"})[1]["kafka"] == "flag"
+    assert load_settings(AgentOptions, {"kafka": "here:9092"})[1]["spool_limit"] == "default"
+
+
+def test_secrets_are_not_for_the_command_line_nor_for_files_of_others(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="kafka_password: everybody can read it"):
+        load_settings(RunSettings, {}, None, ["kafka_password=secret"])
+    (tmp_path / "f.toml").write_text('kafka_password = "a"\n')
+    (tmp_path / "f.toml").chmod(0o640)
+    with pytest.raises(SettingsError, match=r"holds kafka_password, .*chmod 600"):
+        load_settings(RunSettings, {}, Path("f.toml"))
+
+
+def test_any_key_can_be_set_by_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHICHRANK_KAFKA_PASSWORD", "a=b")
+    pairs = ["kafka_sasl=SCRAM-SHA-512", "kafka_user=me", "kafka_tls=true"]
     agent, origins = load_settings(AgentOptions, {"kafka": "there:9092"}, None, pairs)
     kafka = agent.kafka_settings(client_id="agent")
     assert (kafka.sasl, kafka.user, kafka.password, kafka.tls, kafka.client_id) == (

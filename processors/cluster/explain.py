@@ -14,8 +14,8 @@ from ...diagnosis.kernel_log.xid import XID
 from ...telemetry.evidence_facts import EvidenceFact
 from ...telemetry.incident_document import EvidenceRow, IncidentCause, IncidentDocument, RuledOutEntry, SuspectEntry
 from ...telemetry.kind_sets import SPEED_KINDS
-from ...telemetry.trust import Trust
 from ...telemetry.told_ranks import read_ranks
+from ...telemetry.trust import Trust
 from ...telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from ..condition_document import ConditionReport
 from ..entity.rules import load_rules

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +30,7 @@ from .privacy.redaction_filter import Publish, PublishRanked
 from .publish.shipper import Shipper
 from .rank_looks import RankLooks
 from .ranks.drain import drain_rings
-from .ranks.launches import Launches
+from .ranks.launches import Launches, identity_of_job
 from .ranks.local_verdicts import to_ns, wants_a_closer_look
 from .ranks.pending_events import PendingEvents
 from .ranks.rank_events import started_attributes
@@ -88,15 +87,12 @@ class Agent:
         self.settings = settings or AgentSettings()
         self.health = AgentHealth()
         self._monotonic_ns, self._wall_ns = monotonic_ns, wall_ns
-        owner = identity.owner or ("" if owner_uid is None else str(owner_uid))
-        node = identity.node or socket.gethostname()
-        self._identity = replace(identity, node=node, attempt="", rank=-1, owner=owner)
+        self._identity = identity_of_job(identity, owner_uid)
         self._launches, self._owner_uid = Launches(self._identity), owner_uid
         self._directory = RingDirectory(ring_directory, self.health, owner_uid, ring_folder)
         self._ended_rings = EndedRings(self.settings.ended_ring_bytes, self._directory.remove)
         self._shipper = Shipper(publish, identity.job, self.health, self.settings.request_bytes, publish_ranked)
-        self._more_health = more_health
-        self._job_name = job_name
+        self._more_health, self._job_name = more_health, job_name
         self._poller = select.epoll()
         self._by_pidfd: dict[int, WatchedRank] = {}
         self._ranks: list[WatchedRank] = []

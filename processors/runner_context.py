@@ -10,7 +10,7 @@ from ..telemetry.records import Broken, Event, Finding, Incident, Record, Sample
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_REQUESTS
 from .job_owners import JobOwners
-from .runner_containment import Containment, Failure, failure_of, part_of
+from .runner_containment import Containment, OperatorFailure, failure_of, part_of
 from .runner_state import RunnerState
 from .runner_tables import KeyTables
 
@@ -50,7 +50,7 @@ class RunnerContext:
         self._tables = KeyTables(runner_state.open_table, operator, key)
         self.now_ns = 0
         self.emitted: list[Emission] = []
-        self.failures: list[Failure] = []
+        self.failures: list[OperatorFailure] = []
 
     @property
     def key(self) -> str:

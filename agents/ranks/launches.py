@@ -6,6 +6,7 @@ thread; reads /proc, nothing else.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,14 @@ _MAX_TEXT = 64
 #: Launchers that outlive their ranks and start no others (a cluster's own service) are not looked at for ever.
 _MOST_LAUNCHERS = 64
 _MAX_TOKEN = 128
+
+
+def identity_of_job(identity: Identity, owner_uid: int | None) -> Identity:
+    """The identity under which an agent tells of a job, on this machine where no node is named; the owner's uid counts
+    where ``identity`` does not say whose the job is.
+    """
+    owner = identity.owner or ("" if owner_uid is None else str(owner_uid))
+    return replace(identity, node=identity.node or socket.gethostname(), attempt="", rank=-1, owner=owner)
 
 
 class Launches:

@@ -28,7 +28,7 @@ _OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class OperatorFailure:
     """What an operator raised. part: of the key, where that was all that was concerned; "" the whole key."""
 
     operator: str
@@ -51,13 +51,13 @@ class _Failed:
     times: int = 0
 
 
-def failure_of(operator: str, key: str, part: str, error: Exception) -> Failure:
+def failure_of(operator: str, key: str, part: str, error: Exception) -> OperatorFailure:
     """What is kept of an exception: one line, and its frames as far as they fit into a header."""
     frames = traceback.extract_tb(error.__traceback__)
     reason = f"{type(error).__name__}: {error}"[:MAX_WORDS]
     lines = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames]
     text = "\n".join([*lines, reason])[-MAX_TRACEBACK:]
-    return Failure(operator=operator, key=key, part=part[:MAX_PART], reason=reason, traceback=text)
+    return OperatorFailure(operator=operator, key=key, part=part[:MAX_PART], reason=reason, traceback=text)
 
 
 def part_of(about: Record | str) -> str:
@@ -89,7 +89,7 @@ class Containment:
         failed = self._failed.get(_name(operator, key, part))
         return failed is not None and now_ns < failed.muted_until_ns
 
-    def note(self, failure: Failure, now_ns: int) -> bool:
+    def note(self, failure: OperatorFailure, now_ns: int) -> bool:
         """Notes a failure; mutes what has failed before. Whether it is told by itself."""
         self.failures += 1
         self._forget_old(now_ns)
@@ -115,7 +115,7 @@ class Containment:
             self._table.delete(name)
 
 
-def _words(failure: Failure, failed: _Failed) -> str:
+def _words(failure: OperatorFailure, failed: _Failed) -> str:
     what = f"{failure.part!r} of {failure.key}" if failure.part else failure.key
     done = "its state was set aside" if not failure.part else "what it had changed was taken back"
     if failed.muted_until_ns:

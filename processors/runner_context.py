@@ -8,7 +8,7 @@ from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Broken, Event, Finding, Incident, Record, Samples
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_REQUESTS
-from .runner_containment import Containment, Failure, failure_of, part_of
+from .runner_containment import Containment, OperatorFailure, failure_of, part_of
 from .runner_state import RunnerState
 from .runner_tables import KeyTables
 
@@ -27,7 +27,7 @@ class RunnerContext:
         self.now_ns = 0
         #: Each with its bytes.
         self.emitted: list[tuple[Record, bytes]] = []
-        self.failures: list[Failure] = []
+        self.failures: list[OperatorFailure] = []
 
     @property
     def key(self) -> str:

@@ -13,7 +13,7 @@ from ..telemetry.records import Block, Broken, Finding, Identity, Record
 from ..transport.bus import TOPIC_DLQ, TOPIC_FINDINGS, Message
 from .doubts import doubt_findings
 from .operator import Operator, Timer
-from .runner_containment import Containment, Failure, failure_of
+from .runner_containment import Containment, OperatorFailure, failure_of
 from .runner_context import RunnerContext
 from .runner_delivery import Delivery
 from .runner_letters import dead_letter
@@ -161,7 +161,7 @@ class Dispatcher:
         self.dispatch(index + 1, [(index, record) for record in emitted])
 
     # --- trouble ---
-    def _contain(self, index: int, key: str, failure: Failure) -> None:
+    def _contain(self, index: int, key: str, failure: OperatorFailure) -> None:
         operator = self._operators[index]
         operator.let_go(key)
         self._context(index, key).emitted.clear()
@@ -176,7 +176,7 @@ class Dispatcher:
         if index is not None:
             self._contain(index, key, failure_of(operator, key, "", error))
 
-    def _note(self, failure: Failure) -> None:
+    def _note(self, failure: OperatorFailure) -> None:
         where = f"operator {failure.operator}, {failure.part or failure.key!r}"
         if self.containment.note(failure, self._state.position.now_ns):
             kept = f"the message is kept on {TOPIC_DLQ}" if self.message is not None else "at a timer"

@@ -7,6 +7,7 @@ topic with the traceback, one telemetry incident tells of it, and everything els
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Block, Broken, Finding, Identity, Record
@@ -21,6 +22,7 @@ from .runner_letters import dead_letter
 from .runner_state import RunnerState
 
 MAX_CONTEXTS = 4096
+NOT_ATTEMPTED = "call"
 #: Records of a message with the index of who has emitted them; -1: the bus.
 Emitted = tuple[int, Record]
 
@@ -164,13 +166,16 @@ class Dispatcher:
         except Exception as error:  # as in _process
             self._contain(index, key, failure_of(operator.name, key, "", error))
         emitted = self._take_emitted(index, context)
-        del self._keys[index][key], self._contexts[(index, key)]
+        del self._keys[index][key]
+        self._contexts.pop((index, key), None)
         self._state.drop_tables(operator.name, key, context.state.names)
         self.dispatch(index + 1, [(index, record) for record in emitted])
 
     # --- trouble ---
     def _contain(self, index: int, key: str, failure: OperatorFailure) -> None:
         operator = self._operators[index]
+        if operator.contains_itself:  # what it did not attempt has changed nothing, and the key must never be muted
+            failure = replace(failure, part=NOT_ATTEMPTED)
         operator.let_go(key)
         self._context(index, key).emitted.clear()
         if not operator.contains_itself:

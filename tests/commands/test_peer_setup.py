@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,12 @@ from whichrank.commands.multi_node.peer_setup import PeerSetup, is_this_machine,
 from whichrank.commands.multi_node.peers import NoPeers, join_peers
 
 C10D = ["torchrun", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id", str(os.getpid())]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a user who has set no secret gets his own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
 @pytest.fixture

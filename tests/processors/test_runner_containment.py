@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.processors.runner_examples import Clock, Docket, Watcher, encode_events, open_bus, rank_event
+from tests.processors.runner_examples import Clock, Docket, Watcher, encode_events, open_bus, output_line, rank_event
 from whichrank.processors.operator import Context, Operator
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.records import Event, Finding, Incident, Record
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_DLQ
 from whichrank.transport.bus import Message
+from whichrank.transport.embedded import EmbeddedBus
 
 BAD = 66
 
@@ -110,6 +111,22 @@ def test_many_failures_are_told_as_one_and_remembered_within_a_bound(tmp_path: P
     assert len(told) == 33
     assert len(bench.letters()) == 100
     assert sum("contained" in line for line in bench.said) == 32
+
+
+def test_a_replay_concludes_the_same(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for rank in (1, BAD, 2, BAD, 3, 3):
+        bench.put(rank, "broken")
+        bench.put(rank if rank != BAD else 1, "sound")
+    bench.runner.close()
+    bench.bus.close()
+    again: list[Record] = []
+    operators: list[Operator] = [Fragile(), Docket()]
+    bus = EmbeddedBus(tmp_path / "bus", read_only=True)
+    runner = EmbeddedRunner(bus, None, operators, again.append, live=False, report=print)
+    runner.drain()
+    assert runner.muted == 2
+    assert [output_line(record) for record in again] == [output_line(record) for record in bench.outputs]
 
 
 def test_the_key_that_was_idle_longest_makes_room(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ THROTTLES = frozenset({"gpu_throttled", "gpu_power_brake", "thermal"})
 #: A condition that ended so long ago says nothing any more.
 SIGN_KEPT_S = 3600.0
 _MISC = "shared"
+_TABLES = (_MISC, "placements", "labels", "versions", "loads", "sums", "troubles", "signs", "plans", "told")
 StepKey = tuple[str, int, str, str]
 _K = TypeVar("_K")
 
@@ -102,11 +103,22 @@ class Memory:
 
     @classmethod
     def current(cls, known: Memory | None, ctx: Context) -> Memory:
-        """``known`` if it is what the context's rows say, else a new copy of them."""
+        """``known`` if it is what the rows say, else a new copy of them; an empty one where they cannot be read."""
         version = int(ctx.state.table(_MISC).get("version") or 0)
         if known is not None and known.version == version:
             return known
-        return cls(ctx)
+        try:
+            return cls(ctx)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            # Each job's incidents do not need it: they must not go down with it. It is kept, and made anew.
+            for name in _TABLES:
+                table, aside = ctx.state.table(name), ctx.state.table(f"aside.{name}")
+                for row, value in list(table.rows()):
+                    aside.put(row, value)
+                    table.delete(row)
+            memory = cls(ctx)
+            memory.note_problem("memory of all jobs that could not be read")
+            return memory
 
     def changed(self) -> None:
         """Counts the version up; to be called after each change, so that other copies of these rows are no longer

@@ -209,3 +209,13 @@ def test_ties_between_what_is_always_shared_are_told_as_undecided() -> None:
     if joint["kind"] == "shared_cause":
         assert {s["id"] for s in joint["suspects"]} >= {"leaf2", "s2"}
         assert joint["advice"]["action"] == "ask_a_human"
+
+
+def test_rows_that_cannot_be_read_are_kept_aside_and_the_memory_begins_anew() -> None:
+    court = Fleet().court
+    court.table("plans").put("broken", b'{"no": "plan"}')
+    court.table("shared").put("version", b"17")
+    memory = Memory.current(None, court)
+    assert memory.plans == {}
+    assert memory.problems == {"memory of all jobs that could not be read": 1}
+    assert court.table("aside.plans").get("broken") == b'{"no": "plan"}'

@@ -47,6 +47,7 @@ MOST_WATCHES_OF_OWNER, MOST_WATCHES, _LEAST_WATCHES = 64, 512, 4
 MOST_RINGS_OF_OWNER = 256
 #: Folders of an owner that one turn looks into for their job.
 _TRIED_PER_TURN = 16
+_SAID_S = 3600.0
 #: Nothing at all for five seconds is an incident (``input_silent``).
 _BEAT_NS = 2_000_000_000
 
@@ -256,14 +257,17 @@ def evidence_name(uid: int, folder: str) -> str:
 
 
 class _Once:
-    """Each line once, and not without end."""
+    """Each line once an hour, and not without end."""
 
     def __init__(self, report: Callable[[str], None], limit: int = 256) -> None:
         self._report, self._limit = report, limit
         self._said: set[str] = set()
+        self._since_s = time.monotonic()
 
     def __call__(self, line: str) -> None:
         line = printable(line)
+        if time.monotonic() - self._since_s > _SAID_S:
+            self._since_s, self._said = time.monotonic(), set()
         if line not in self._said and len(self._said) < self._limit:
             self._said.add(line)
             self._report(line)

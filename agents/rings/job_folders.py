@@ -12,6 +12,7 @@ import contextlib
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +37,7 @@ _DEPTH = 2
 _SETTLED_NS = 2_000_000_000
 #: Looks use no more than this part of a core: after one that took long, the next is later, though not for ever.
 _SHARE, _LONGEST_S = 0.05, 5.0
+_MOST_COMPLAINTS = 64
 #: Of the rings in a folder so many are looked into, the newest, for the job that they are of.
 _MOST_TRIED = 64
 
@@ -83,6 +85,8 @@ class FolderFinder:
         self._number = 0
         self._found: list[JobFolder] = []
         self._next_look_s = 0.0
+        #: About folders of each owner: nobody's take the lines away from the others.
+        self._complaints: Counter[int] = Counter()
         #: Where the last walk has found roots, and which: while nothing has changed there, they are all there are.
         self._parents: list[OpenFolder] = []
         self._roots_before: list[tuple[int, int]] = []
@@ -158,10 +162,12 @@ class FolderFinder:
             except FileNotFoundError:
                 return None
             except OSError as error:
-                self._report(
-                    f"{printable(path)}: {error.strerror}; "
-                    "rings in it are not watched (run the agent as root or as their user)"
-                )
+                self._complaints[state.uid] += 1
+                if self._complaints[state.uid] <= _MOST_COMPLAINTS:
+                    self._report(
+                        f"{printable(path)}: {error.strerror}; "
+                        "rings in it are not watched (run the agent as root or as their user)"
+                    )
                 return None
             self._held[state.device_inode] = held
         held.seen = self._number

@@ -27,6 +27,8 @@ _COMMAND = (sys.executable, "-I", "-S", "-c", _PROGRAM, str(Path(helper.__file__
 #: The interpreter begins with root's rights: until it is ready, nobody can hold it up but the machine.
 _START_S = 10.0
 _ANSWER_S = 3.0
+#: So often another one is started at once in place of one that was killed.
+_MOST_KILLED = 3
 _NO_ENVIRONMENT: dict[str, str] = {}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0
 
@@ -50,7 +52,8 @@ class HelperProcess:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
-        self._used_s = time.monotonic()
+        self._used_s = self._started_s = time.monotonic()
+        self._killed = 0
         self._pause_s, self._not_before_s = _FIRST_PAUSE_S, 0.0
 
     @property
@@ -108,7 +111,10 @@ class HelperProcess:
             if fd >= 0:
                 os.close(fd)
             self._end()
-            if is_new or is_last:
+            # Before its idle time is over it does not end by itself: somebody ends it again and again.
+            self._killed += time.monotonic() - self._started_s < helper.IDLE_S
+            if is_new or is_last or self._killed >= _MOST_KILLED:
+                self._killed = 0
                 break
         raise ConnectionResetError(errno.ECONNRESET, "it ended")
 
@@ -131,7 +137,7 @@ class HelperProcess:
             raise
         finally:
             theirs.close()
-        self._connection = ours
+        self._connection, self._started_s = ours, time.monotonic()
         return ours
 
     def _end(self) -> None:

@@ -202,7 +202,7 @@ def many_definitions(folder: Path) -> Outcome:
                 seen = node.turn_until(lambda: _is_seen(node), 10)
         more_mb = _peak_mb() - before_mb
         return Outcome(
-            held=seen and more_mb < 80,
+            held=seen and more_mb < 25,
             measured=f"{more_mb:.0f} MB more, {100 * share:.0f} % of a core, the other's job seen: {seen}",
         )
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..telemetry.otlp import encode_batches
+from ..telemetry.printable import file_name, printable
 from ..telemetry.records import Event, Identity
 from ..telemetry.topics import TOPIC_BLOCKS
 from ..telemetry.vocabulary import EventName
@@ -177,7 +178,7 @@ class NodeAgent:
     def _make_agent(self, folder: JobFolder, job: FoundJob, since_ns: int) -> Agent:
         evidence = None
         if self._evidence_directory is not None:
-            evidence = self._evidence_directory / f"{folder.owner_uid}-{folder.path.name}"
+            evidence = self._evidence_directory / f"{folder.owner_uid}-{file_name(folder.path.name)}"
             with contextlib.suppress(OSError):  # stacks and rings are their users' own
                 self._evidence_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._forget_evidence(self._evidence_directory, keep=evidence.name)
@@ -278,6 +279,7 @@ class _Once:
         self._said: set[str] = set()
 
     def __call__(self, line: str) -> None:
+        line = printable(line)  # names of users' folders are in it
         if line not in self._said and len(self._said) < self._limit:
             self._said.add(line)
             self._report(line)

@@ -9,6 +9,8 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
+from ...telemetry.printable import printable
+
 logger = logging.getLogger("whichrank.agents")
 
 #: Distinct problem lines remembered; more are only counted.
@@ -51,6 +53,7 @@ class AgentHealth:
 
         Beyond ``MAX_PROBLEMS`` different ones it is only counted, in ``drops``.
         """
+        problem = printable(problem)  # names of folders and rings are in it
         if problem in self.problems:
             self.problems[problem] += 1
         elif len(self.problems) < MAX_PROBLEMS:

@@ -73,9 +73,6 @@ def names_of_folders(folder: Path) -> Outcome:
             (job / f"y{EVIL}.ring").write_bytes(b"no ring")
             claims: dict[str, str | int | float | bool | None] = {"launcher_pid": os.getppid(), "host": EVIL}
             claims |= {"WHICHRANK_JOB_ID": f"job{EVIL}", "script": EVIL}
-                "host": EVIL,
-                "script": EVIL,
-            }
             globals()["_kept"] = RingWriter.create(job, rank=0, local_rank=0, world_size=1, identity=claims)
 
         with living_as(EVE, act):

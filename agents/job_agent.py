@@ -81,8 +81,7 @@ class Agent:
         publish_ranked: the way to Kafka; like ``publish`` it gets everything, in messages of one priority each.
         more_health: counters of that way, told with the agent's own.
         job_name: what people call the job, told with each rank and in spans and metrics; empty: nobody has told us.
-        owner_uid: read only this user's rings (and root's); None: everybody's. The job is his, where ``identity`` does
-            not say whose it is.
+        owner_uid: read only this user's rings (and root's), and the job is his; None: everybody's.
         since_ns: monotonic; what began before and is dead is none of our news. None: now.
         missed_since_ns: monotonic; nobody has watched here since: who gave a sign of life later and is dead is news
             all the same. None: whatever was to be told of the dead has been told.
@@ -90,9 +89,7 @@ class Agent:
         self.settings = settings or AgentSettings()
         self.health = AgentHealth()
         self._monotonic_ns, self._wall_ns = monotonic_ns, wall_ns
-        owner = identity.owner or ("" if owner_uid is None else str(owner_uid))
-        node = identity.node or socket.gethostname()
-        self._identity = replace(identity, node=node, attempt="", rank=-1, owner=owner)
+        self._identity = _own_identity(identity, owner_uid)
         self._launches = Launches(self._identity)
         self._directory = RingDirectory(ring_directory, self.health, owner_uid)
         self._ended_rings = EndedRings(self.settings.ended_ring_bytes)
@@ -390,3 +387,9 @@ class Agent:
             words = attempt_words(self._ranks)
             attributes["attempt_words"] = tuple(f"{launch} {word}" for launch, word in words.items())
         return {**attributes, **self._more_health()}
+
+
+def _own_identity(identity: Identity, owner_uid: int | None) -> Identity:
+    """What all records begin with. owner_uid: whose job it is, where the identity does not say so."""
+    owner = identity.owner or ("" if owner_uid is None else str(owner_uid))
+    return replace(identity, node=identity.node or socket.gethostname(), attempt="", rank=-1, owner=owner)

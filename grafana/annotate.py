@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from ..telemetry.vocabulary import IncidentState
 from .elements.dashboard import TAG
@@ -63,9 +65,10 @@ def text_of(document: Mapping[str, Any], about: str) -> str:
     Grafana shows annotations as HTML.
     """
     plain = about.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    state = str(document.get("state"))
+    state = html.escape(str(document.get("state")))
     identifier = str(document["id"])
-    return f'{plain[:MAX_TEXT]} ({state}) <a href="/d/whichrank-incident?var-incident={identifier}">{identifier}</a>'
+    shown, address = html.escape(identifier), quote(identifier, safe="")
+    return f'{plain[:MAX_TEXT]} ({state}) <a href="/d/whichrank-incident?var-incident={address}">{shown}</a>'
 
 
 def _span_ms(document: Mapping[str, Any]) -> tuple[int, int | None]:

@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from .printable import is_incident_id
 from .vocabulary import Action, Bucket, Change, IncidentState, Kind, Scope, Severity
 
 SCHEMA_VERSION = 1
@@ -171,7 +172,11 @@ def check_document(document: Mapping[str, Any]) -> list[str]:
     missing = [name for name in FIELDS if name not in document]
     if missing:
         wrong.append(f"fields are missing: {', '.join(missing)}")
-    if not isinstance(document.get("id"), str) or not document.get("id"):
+    for name in ("id", "merged_into"):
+        id_ = document.get(name)
+        if id_ is not None and not (isinstance(id_, str) and is_incident_id(id_)):
+            wrong.append(f"{name} {str(id_)[:64]!r} is not letters, digits, - and _, 64 at most")
+    if document.get("id") is None:
         wrong.append("id is empty")
     revision = document.get("revision")
     if not isinstance(revision, int) or isinstance(revision, bool) or revision < 1:

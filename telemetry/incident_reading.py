@@ -36,6 +36,7 @@ from .incident_document import (
     Victims,
     word_of,
 )
+from .printable import safe_incident_id
 from .trust import IdBy, Trust
 from .vocabulary import Action, Bucket, Change, IncidentState, Kind, Scope, Severity
 
@@ -43,15 +44,18 @@ Word = TypeVar("Word", bound=Enum)
 
 
 def read_incident(document: object) -> IncidentDocument:
-    """An incident from any JSON data; what is absent or of another type is as where nothing is known. Never raises."""
+    """An incident from any JSON data; what is absent or of another type is as where nothing is known. Never raises.
+
+    An id goes into names of files, links and tags: one of another form than ids have is replaced by one made of it.
+    """
     of = _mapping(document)
     return IncidentDocument(
         schema=_whole(of, "schema") or SCHEMA_VERSION,
-        id=_text(of, "id") or "",
+        id=safe_incident_id(_text(of, "id") or ""),
         revision=_whole(of, "revision") or 0,
         change=_word(of, "change", Change) or "",
         state=_word(of, "state", IncidentState) or "",
-        merged_into=_text(of, "merged_into"),
+        merged_into=None if (merged := _text(of, "merged_into")) is None else safe_incident_id(merged),
         severity=_word(of, "severity", Severity) or "",
         cluster=_text(of, "cluster"),
         job=read_job_reference(of.get("job")),
@@ -226,7 +230,7 @@ def read_cost(value: object) -> IncidentCost | None:
         return None
     return IncidentCost(
         gpu_seconds=_number(value, "gpu_seconds"),
-        charged_to=_text(value, "charged_to") or "",
+        charged_to=safe_incident_id(_text(value, "charged_to") or ""),
         extra=_extra(value, ("gpu_seconds", "charged_to")),
     )
 

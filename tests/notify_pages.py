@@ -55,6 +55,7 @@ class Room:
         unused.close()
         tables = [receiver_table(api, name, new_per_hour=100_000) for name, api in self.apis.items()]
         (folder / "whichrank.toml").write_text("\n".join(tables))
+        self.road.config = folder / "whichrank.toml"
         self._numbers = 0
         self.notify = self._started()
 

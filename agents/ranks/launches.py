@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...telemetry.identity import launch_id
+from ...telemetry.printable import printable
 from ...telemetry.records import Identity
 from ...telemetry.vocabulary import ProcessState
 from ..processes import processes
@@ -117,5 +118,5 @@ def rendezvous_of(claims: Mapping[str, Any]) -> str:
     for variable in ("WHICHRANK_WORLD_ID", "TORCHELASTIC_RUN_ID", "MASTER_PORT"):
         value = claims.get(variable)
         if isinstance(value, str) and value and value != "none":
-            return value[:_MAX_TEXT]
+            return printable(value, _MAX_TEXT)
     return ""

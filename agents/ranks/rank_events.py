@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...telemetry import ring_layout as L
+from ...telemetry.printable import printable
 from ...telemetry.vocabulary import EventKind, ExitState, Phase
 from ..base.user_frames import UserFrame, format_stack, innermost_user_frame
 from ..privacy.privacy_options import STACK_ATTRIBUTES
@@ -68,7 +69,7 @@ def started_attributes(rank: WatchedRank) -> Attributes:
         attributes["checks_inputs"] = True
     for word in _STARTED_WORDS:
         if isinstance(claims.get(word), str):
-            attributes[word] = L.cut_text(claims[word], 256)
+            attributes[word] = printable(L.cut_text(claims[word], 256))
     return attributes
 
 

@@ -253,9 +253,9 @@ def identify_job(
 
 
 def _claimed_job(ring: RingFile, folder: JobFolder, own: Identity) -> FoundJob:
-    claims = {key: value for key, value in ring.header.identity.items() if isinstance(value, str)}
+    claims = {key: printable(value) for key, value in ring.header.identity.items() if isinstance(value, str)}
     claimed = resolve_identity(claims)
-    job = claimed.job or claims.get("job") or folder.path.name
+    job = claimed.job or claims.get("job") or printable(folder.path.name)
     identity = replace(own, job=job, run=claimed.run or job, world="", attempt="", rank=-1)
     return FoundJob(identity=identity, name=resolve_job_name(claims) or _called(claims.get("script", "")) or job)
 

@@ -26,8 +26,11 @@ def incident_panel(incident: IncidentDocument) -> RenderableType:
     for title, text in _rows(view):
         table.add_row(title, Text(printable(text), style="bold" if title in _BOLD else ""))
     style = SEVERITY_STYLE.get(view.severity, "")
-    title = f"[{style}]{view.severity}[/] · {view.kind} · {view.state}" if style else view.severity
-    return Panel(Group(table), title=title, subtitle=f"incident {view.id}", border_style=style or "none")
+    head = Text(printable(view.severity), style=style)
+    if style:
+        head.append(printable(f" · {view.kind} · {view.state}"), style="none")
+    subtitle = Text(printable(f"incident {view.id}"))
+    return Panel(Group(table), title=head, subtitle=subtitle, border_style=style or "none")
 
 
 def _rows(view: IncidentView) -> Iterator[tuple[str, str]]:

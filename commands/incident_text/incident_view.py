@@ -26,6 +26,7 @@ from ...telemetry.incident_document import (
 )
 from ...telemetry.ring_layout import format_ranks
 from ...telemetry.told_ranks import read_ranks
+from ...telemetry.printable import printable as one_line
 from ...telemetry.vocabulary import Kind, Phase
 from ..run_folder.labels import handling_words, label_words
 
@@ -236,7 +237,7 @@ def printable(text: str) -> str:
 
     Texts of exceptions and names may hold anything.
     """
-    return "".join(c if c.isprintable() else " " for c in text.replace(EMOJI_SELECTOR, ""))
+    return one_line(text.replace(EMOJI_SELECTOR, ""))
 
 
 def headline(incident: IncidentDocument) -> str:

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ...telemetry.incident_writing import write_incident
+from ...telemetry.printable import is_incident_id, printable
 from ...telemetry.redaction import redact, redact_data
 from ..run_folder.run_description import RunDescription
 from ..run_folder.run_directory import Unusable
@@ -35,6 +36,8 @@ def export_incident(source: IncidentSource, wanted: str, *, out: Path | None, fo
     """
     chosen = choose(source.revisions(), wanted)
     id_ = chosen.last.id
+    if not is_incident_id(id_):
+        raise Unusable(f"{printable(id_, 80)!r}: no incident has such an id; the document is damaged or forged")
     path = out or Path(f"incident-{id_}.tar.gz")
     if os.path.lexists(path) and not force:
         raise Unusable(f"{path}: exists already; choose another --out, or --force")
@@ -61,7 +64,7 @@ def export_incident(source: IncidentSource, wanted: str, *, out: Path | None, fo
         say(problem)
     print(f"{path}: {len(entries)} files, {len(archive)} bytes")
     for each in missing:
-        print(f"missing: {each}")
+        print(printable(f"missing: {each}"))
 
 
 def pack(folder: str, entries: Iterable[ArchiveEntry], time_s: int) -> bytes:

@@ -6,6 +6,7 @@ import json
 
 from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.incident_writing import write_incident
+from ...telemetry.printable import printable
 from ...telemetry.vocabulary import IncidentState
 from ..incident_text.incident_view import incident_line
 from ..incident_text.utc_time import when
@@ -47,4 +48,4 @@ def _report(incident: IncidentDocument, *, as_json: bool) -> None:
         return
     times = incident.times
     moment = times.resolved_s or times.detected_s or times.onset_s
-    print(f"{when(moment)} {incident_line(incident)}", flush=True)
+    print(printable(f"{when(moment)} {incident_line(incident)}"), flush=True)

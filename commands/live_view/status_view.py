@@ -168,7 +168,9 @@ def render_status(
         head += f" · {len(status.ranks)} of {status.world_size or '?'} ranks · {step_words(status)}"
     head += f" · {pace:.2f} s/step" if pace else ""
     head += f" · attempt {status.attempts}" if status.attempts > 1 else ""
-    parts: list[RenderableType] = [Rule(Text(f"{head} · {minutes}:{seconds:02d}"), style="dim", align="left")]
+    parts: list[RenderableType] = [
+        Rule(Text(printable(f"{head} · {minutes}:{seconds:02d}")), style="dim", align="left")
+    ]
     waiting = [w for w in status.waiting() if _age_s(w.since_ns) > WORTH_SHOWING_S]
     if status.ranks:
         parts.append(_rank_table(status, waiting))
@@ -194,7 +196,7 @@ def describe_waiting(wait: WaitingRanks, status: JobStatus) -> str:
     phases = {status.ranks[rank].phase.name.lower() for rank in wait.waited_for if rank in status.ranks}
     doing = f" ({', '.join(sorted(phases))})" if phases else ""
     verb = "have waited" if len(wait.waiters) != 1 else "has waited"
-    return (
+    return printable(
         f"{describe_ranks(wait.waiters)} {verb} {_age_s(wait.since_ns):.1f} s in {wait.operation} "
         f"{wait.sequence} of {wait.group} for {describe_ranks(wait.waited_for)}{doing}"
     )
@@ -220,7 +222,7 @@ def step_words(status: JobStatus) -> str:
 def describe_lack_of_steps(status: JobStatus) -> str:
     """Text for people: that no step is seen, what would help, and which calls are seen instead."""
     group, calls = status.calls()
-    known = f"{calls} calls in group {group}" if calls else "no calls in any group"
+    known = f"{calls} calls in group {printable(group)}" if calls else "no calls in any group"
     return (
         "no step is seen yet: no optimizer of torch's has made one, and calls are not known to repeat; if this is no "
         "long first step, call whichrank.step() at the end of each turn. Meanwhile hangs are judged by the calls "

@@ -33,8 +33,16 @@ JUDGE = typer.Option(
 JUDGE_SECRET_FILE = typer.Option(
     metavar="FILE", help="several nodes: file with the secret that they share; or WHICHRANK_JUDGE_SECRET"
 )
+
+
+def _refuse(given: str | None) -> None:
+    if given is not None:
+        typer.echo(f"whichrank: {on_command_line('judge_secret')}", err=True)
+        raise typer.Exit(EXIT_USAGE)
+
+
 #: Of releases before; refused, with the remedy.
-JUDGE_SECRET = typer.Option(metavar="TEXT", hidden=True)
+JUDGE_SECRET = typer.Option(metavar="TEXT", hidden=True, callback=_refuse)
 KAFKA = typer.Option(metavar="HOST:PORT", help="brokers that get everything as well; default: none")
 
 
@@ -70,9 +78,6 @@ def run_command(
     --json) and a key of whichrank.toml (out, json_lines). A flag beats the
     variable, the variable beats the file; --print-config shows what holds.
     """
-    if judge_secret is not None:
-        typer.echo(f"whichrank: {on_command_line('judge_secret')}", err=True)
-        raise typer.Exit(EXIT_USAGE)
     given: Flags = {
         "out": out,
         "json_lines": json_lines,

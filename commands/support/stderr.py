@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from ...telemetry.printable import printable
 from ...telemetry.redaction import redact
 
 #: Lines of our own troubles; a flood of them helps nobody.
@@ -12,12 +13,12 @@ MAX_LINES = 100
 
 
 def say(line: str) -> None:
-    """Writes one line for people to stderr, without secrets. Never raises.
+    """Writes one line for people to stderr, without secrets and with nothing that a terminal acts on. Never raises.
 
     That may be somebody's log; stdout belongs to the command.
     """
     try:
-        sys.stderr.write(f"whichrank: {redact(line)}\n")
+        sys.stderr.write(f"whichrank: {printable(redact(line))}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         pass  # nobody listens any more

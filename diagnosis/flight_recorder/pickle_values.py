@@ -17,7 +17,8 @@ MAX_CONTAINERS = 4_000_000
 #: Tuples hash their members one inside the other on the C stack, so their number bounds how deep that can go.
 #: torch writes one for each entry.
 MAX_TUPLES = 30_000
-MAX_LONG_BYTES = 255
+#: Unsigned numbers of 64 bits have nine. Of longer ones any number hashes alike, and a dict of them is quadratic.
+MAX_LONG_BYTES = 9
 #: Tokens of one match; the pattern below keeps some 100 bytes for each until it ends.
 RUN = 4000
 

@@ -274,7 +274,8 @@ def _whole(value: object) -> int | None:
         return int(text) if text.isascii() and text.isdigit() else None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return int(value) if math.isfinite(value) and value == int(value) and 0 <= value < 1e9 else None
+    # Compared before it is made a float: JSON has whole numbers that no float holds.
+    return int(value) if 0 <= value < 1e9 and value == int(value) else None
 
 
 def _first(row: Mapping[str, object], names: Iterable[str]) -> object:

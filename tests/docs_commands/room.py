@@ -139,7 +139,8 @@ def environment(folder: Path) -> Mapping[str, str]:
 
 
 def make_room(folder: Path, api: Api) -> Room:
-    environ = environment(folder)
+    environ = {**environment(folder), "WHICHRANK_CONFIG": str(folder / "whichrank.toml")}
+    (folder / "whichrank.toml").touch()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (folder / ".venv").symlink_to(sys.prefix)
     for name in (

@@ -140,13 +140,15 @@ def test_our_own_services_take_their_variables(overlays: list[str], tmp_path: Pa
             continue
         asked.add(command)
         places = {"/etc/whichrank-tls/ca.crt": str(ca)}
+        if named := definition.environment.get("WHICHRANK_CONFIG"):
+            places[named] = str(definition.binds[named])
         places |= {f"/run/secrets/{secret}": str(password) for secret in definition.secrets}
         variables = {name: replace(value, places) for name, value in definition.environment.items()}
         assert all(not value.startswith(("/run/", "/etc/")) for value in variables.values()), variables
         config = subprocess.run(
             [*program, "--print-config"],
             env={**os.environ, **variables},
-            cwd=settings_folder(definition) or tmp_path,
+            cwd=tmp_path,
             capture_output=True,
             text=True,
             check=False,
@@ -155,12 +157,6 @@ def test_our_own_services_take_their_variables(overlays: list[str], tmp_path: Pa
         taken = set(re.findall(r"environment (WHICHRANK_\w+)", config.stdout))
         assert taken == {name for name in definition.environment if name.startswith("WHICHRANK_")}
     assert asked == {"agent", "process", "respond"}
-
-
-def settings_folder(definition: Definition) -> Path | None:
-    """Here, of the whichrank.toml that lies in the container's working folder."""
-    place = definition.raw.get("working_dir")
-    return definition.binds[f"{place}/whichrank.toml"].parent if place else None
 
 
 def test_only_kafka_can_be_opened_to_others_and_only_by_its_own_variable() -> None:

@@ -47,11 +47,12 @@ class NotifyRoad(Road):
         super().__init__(kafka, prefix, folder, receiver)
         self.kafka = kafka
         self.environment |= {"NOTIFY_SECRET": SECRET, "WHICHRANK_NOTIFY_STATE": str(folder / "notify")}
+        self.config = folder / "whichrank.toml"
         made = self.command("topics", "--partitions", "3")
         assert made.returncode == 0, made.stderr
 
     def notify(self) -> subprocess.Popen[bytes]:
-        return self.start("notify", WHICHRANK, "notify", "--health", "")
+        return self.start("notify", WHICHRANK, "notify", "--config", self.config, "--health", "")
 
 
 def test_one_page_whatever_is_killed(road: NotifyRoad, apis: dict[str, Api]) -> None:

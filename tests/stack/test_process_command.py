@@ -63,6 +63,11 @@ class Bench:
             check=False,
         )
 
+    @property
+    def named_config(self) -> dict[str, str]:
+        settings = self.folder / "whichrank.toml"
+        return {"WHICHRANK_CONFIG": str(settings)} if settings.exists() else {}
+
     def process(self, *words: str, name: str = "one", health: bool = True) -> subprocess.Popen[bytes]:
         """A running ``whichrank process``; what it says is in ``said(name)``."""
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -72,7 +77,7 @@ class Bench:
                     *("--health", self.health if health else ""),
                     *words,
                 ],
-                env=self.environment,
+                env={**self.environment, **self.named_config},
                 cwd=self.folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ....telemetry.vocabulary import Outcome
 from ..planning.acts import Act, HookOperation, HookResult, Why
-from ..planning.plan import NODE_NAME
+from ..planning.plan import is_node_name
 
 TIMEOUT_S = 30.0
 #: A job, or one task of an array.
@@ -51,7 +51,7 @@ class Slurm:
         A node that is drained already stays as it is; what others have drained since is not resumed.
         """
         is_job = act.operation is HookOperation.RESTART_JOB
-        if not (_JOB_ID if is_job else NODE_NAME).match(act.target):
+        if not (_JOB_ID.match(act.target) if is_job else is_node_name(act.target)):
             return HookResult(outcome=Outcome.REFUSED, why=Why.NAME_UNSAFE, detail=repr(act.target)[:80])
         if not is_job and self._commands.show and (found := self._look(act)) is not None:
             return found

@@ -105,9 +105,14 @@ def nodes_of(incident: IncidentDocument) -> tuple[str, ...] | Refusal:
     if len(blamed) != 1:
         return Refusal(why=Why.NODE_UNCLEAR, detail=", ".join(sorted(suspected)) or "nobody is suspected")
     (node,) = blamed
-    if not NODE_NAME.match(node) or node.lower() in _EVERYBODY:
+    if not is_node_name(node):
         return Refusal(why=Why.NAME_UNSAFE, detail=repr(node)[:80])
     return (node,)
+
+
+def is_node_name(name: str) -> bool:
+    """Whether it names one node, to Slurm and Kubernetes alike."""
+    return NODE_NAME.match(name) is not None and name.lower() not in _EVERYBODY
 
 
 def _acts(incident: IncidentDocument, action: Action, nodes: tuple[str, ...], policy: Policy) -> list[Act]:

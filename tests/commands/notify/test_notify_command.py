@@ -38,6 +38,7 @@ class Bench:
             **{name: value for name, value in os.environ.items() if not name.startswith("WHICHRANK_")},
             "WHICHRANK_NOTIFY_STATE": str(folder / "state"),
             "NOTIFY_SECRET": SECRET,
+            "WHICHRANK_CONFIG": str(self.folder / "whichrank.toml"),
             "PYTHONWARNINGS": "ignore",
         }
         self.started: list[subprocess.Popen[bytes]] = []

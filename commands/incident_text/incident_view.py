@@ -24,9 +24,9 @@ from ...telemetry.incident_document import (
     Victims,
     word_of,
 )
+from ...telemetry.printable import printable as one_line
 from ...telemetry.ring_layout import format_ranks
 from ...telemetry.told_ranks import read_ranks
-from ...telemetry.printable import printable as one_line
 from ...telemetry.vocabulary import Kind, Phase
 from ..run_folder.labels import handling_words, label_words
 

@@ -97,6 +97,12 @@ def run_command(
     _run(command or [], given, config, pairs, print_config=print_config)
 
 
+def _refuse_secret(judge_secret: str | None) -> None:
+    if judge_secret is not None:
+        typer.echo(f"whichrank: {on_command_line('judge_secret')}", err=True)
+        raise typer.Exit(EXIT_USAGE)
+
+
 def _run(command: list[str], given: Flags, config: Path | None, pairs: list[str] | None, *, print_config: bool) -> None:
     settings, origins = settings_or_exit(RunSettings, given, config, pairs)
     if print_config:

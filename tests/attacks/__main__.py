@@ -67,6 +67,11 @@ def run_alone(chosen: Attack) -> Outcome:
     return Outcome(held=False, measured=f"the attack itself ended with {child.returncode}: {last[0]}"[:200])
 
 
+def _timed(chosen: Attack) -> tuple[Outcome, float]:
+    began = time.monotonic()
+    return run_alone(chosen), time.monotonic() - began
+
+
 def _act(number: str, folder: Path) -> int:
     outcome = ATTACKS[number].act(folder)
     print(_RESULT + json.dumps({"held": outcome.held, "measured": outcome.measured}), flush=True)
@@ -113,9 +118,13 @@ def main(words: Sequence[str] | None = None) -> int:
     now = [a for a in chosen if asked.long or only or not a.long]
     began = time.monotonic()
     with ThreadPoolExecutor(max(1, asked.jobs)) as pool:
-        done = list(zip(now, pool.map(run_alone, now), strict=True))
-    status = print_outcomes(done, len(chosen) - len(now))
-    print(f"in {time.monotonic() - began:.0f} s", file=sys.stderr)
+        timed = list(pool.map(_timed, now))
+    status = print_outcomes(
+        [(each, outcome) for each, (outcome, _) in zip(now, timed, strict=True)], len(chosen) - len(now)
+    )
+    longest = sorted(((seconds, each.number) for each, (_, seconds) in zip(now, timed, strict=True)), reverse=True)[:8]
+    said = ", ".join(f"{number} {seconds:.0f} s" for seconds, number in longest)
+    print(f"in {time.monotonic() - began:.0f} s; the longest: {said}", file=sys.stderr)
     return status
 
 

@@ -93,7 +93,7 @@ class UserFiles:
         return [name for name in self._words(["names", name, how], place) if name]
 
     def look_at(self, place: int, name: str, how: str = IN_ROOT) -> SeenFile:
-        """What lies at ``name``; a link at its end is not followed."""
+        """What lies at ``name``; a link at its end is not followed. Raises OSError."""
         try:
             mode, uid, size_bytes, changed_ns = map(int, self._words(["state", name, how], place))
         except ValueError:

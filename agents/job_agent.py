@@ -40,7 +40,7 @@ from .rings.ring_directory import EndedRings, RingDirectory, find_process, gave_
 from .rings.ring_file import RingFile
 from .rings.ring_history import RingHistory
 from .telemetry_export.rank_spans import attempt_words
-from .user_files.user_files import POOL
+from .user_files.user_files import end_idle_helpers
 
 _ENDED = select.EPOLLIN | select.EPOLLHUP
 _OWN_PAUSE_NS = 500_000_000
@@ -266,7 +266,7 @@ class Agent:
         self._answers.tell_files()
         if now_ns >= self._next_health_ns:
             self._next_health_ns = now_ns + to_ns(settings.health_period_s)
-            POOL.end_idle()
+            end_idle_helpers()
             self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
         at_once = self._looks.take_witness(now_ns) or self._news.urgent
         if at_once or now_ns >= self._flushes.next_flush_ns:

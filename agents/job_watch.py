@@ -108,7 +108,11 @@ class JobWatch:
         try:
             # A descriptor of its own: two who list a folder by one would take each other's names away.
             place = files_of(self.folder.owner_uid).open_folder(self._place, ".")
-            self._agent = self._make_agent(self.folder, self.job, self._since_ns, place)
+            try:
+                self._agent = self._make_agent(self.folder, self.job, self._since_ns, place)
+            except OSError:
+                os.close(place)
+                raise
         except OSError as error:
             logger.warning("%s: cannot be watched: %s", printable(str(self.folder.path)), error.strerror or error)
             self.end()

@@ -31,7 +31,7 @@ from .job_watch import FolderLook, JobWatch
 from .privacy.redaction_filter import PublishRanked, RedactionFilter
 from .publish.owner_shares import OwnerShares
 from .rings.job_folders import FolderFinder, FoundJob, JobFolder, identify_job
-from .user_files.user_files import POOL
+from .user_files.user_files import end_helpers, end_idle_helpers
 from .watch_pool import WatchPool
 
 logger = logging.getLogger("whichrank.agents")
@@ -113,7 +113,7 @@ class NodeAgent:
             if is_new and tried[folder.owner_uid] < _TRIED_PER_TURN and self._has_room(folder.owner_uid):
                 tried[folder.owner_uid] += 1
                 self._watch(folder, left.at_ns if left is not None else self._since_ns)
-        POOL.end_idle()
+        end_idle_helpers()
         if not self._watches:
             self._tell_alive()
 
@@ -147,7 +147,7 @@ class NodeAgent:
         """
         self._pool.close(patience_s)
         self._finder.close()
-        POOL.close()
+        end_helpers()
 
     def _has_room(self, uid: int) -> bool:
         """Whether one more folder of this owner can be watched; others' watches leave him his part of all."""
@@ -223,7 +223,7 @@ class NodeAgent:
 
     def _settings_of(self, uid: int) -> AgentSettings:
         """For one more job of an owner: what each may keep in memory and on disk is less, the more he has."""
-        count = 1 + sum(watch.folder.owner_uid == uid for watch in self._watches.values() if watch.has_agent)
+        count = 1 + sum(watch.folder.owner_uid == uid for watch in list(self._watches.values()) if watch.has_agent)
         whole = self._settings
         return replace(
             whole,

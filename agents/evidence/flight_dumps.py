@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ..processes.processes import process_uid, started_wall_ns
 from ..user_files.system_calls import IN_ROOT, state_of
-from ..user_files.user_files import SeenFile, files_of
+from ..user_files.user_files import SeenFile, UserFiles, files_of
 
 #: A dump of the largest usual buffer (20,000 entries with stacks) has 10 MB; a cut pickle is worth nothing.
 DUMP_BYTES = 16 << 20
@@ -43,7 +43,7 @@ class DumpPlaces:
 
     paths: tuple[str, ...]
     owner_uid: int
-    pid: int
+    files: UserFiles
     root: int
     #: Wall clock: what was written before is of an earlier job.
     since_ns: int
@@ -70,7 +70,7 @@ def find_dump_places(pid: int, rank: int, owner_uid: int, since_ns: int) -> Dump
         return None
     paths = dump_paths(environment, rank, folder)
     began_ns = max(since_ns, started_wall_ns(pid))
-    return DumpPlaces(paths=paths, owner_uid=owner_uid, pid=pid, root=root, since_ns=began_ns)
+    return DumpPlaces(paths=paths, owner_uid=owner_uid, files=files, root=root, since_ns=began_ns)
 
 
 def dump_paths(environment: Mapping[str, str], rank: int, folder: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def is_settled(places: DumpPlaces, path: str, now_ns: int) -> bool:
 
 def look_at_dump(places: DumpPlaces, path: str) -> SeenFile:
     """What lies at ``path``, with the rank's user's rights. Raises OSError where nothing does."""
-    return files_of(places.owner_uid).look_at(places.root, path, IN_ROOT)
+    return places.files.look_at(places.root, path, IN_ROOT)
 
 
 def read_dump(places: DumpPlaces, path: str) -> bytes:
@@ -112,7 +112,7 @@ def read_dump(places: DumpPlaces, path: str) -> bytes:
 
     Raises OSError where it is gone, a link, or may not be read.
     """
-    fd = files_of(places.owner_uid).open_file(places.root, path, IN_ROOT)
+    fd = places.files.open_file(places.root, path, IN_ROOT)
     try:
         state = state_of(fd)
         seen = SeenFile(mode=state.mode, uid=state.uid, size_bytes=state.size, changed_ns=state.changed_ns)

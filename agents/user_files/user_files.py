@@ -93,7 +93,7 @@ class UserFiles:
         return [name for name in self._words(["names", name, how], place) if name]
 
     def look_at(self, place: int, name: str, how: str = IN_ROOT) -> SeenFile:
-        """What lies at ``name``; a link at its end is not followed."""
+        """What lies at ``name``; a link at its end is not followed. Raises OSError."""
         try:
             mode, uid, size_bytes, changed_ns = map(int, self._words(["state", name, how], place))
         except ValueError:
@@ -192,13 +192,29 @@ class UserFilesPool:
         return known
 
 
-#: This process's: one helper per user, whoever asks.
-POOL = UserFilesPool()
+#: This process's: one helper per user for folders of rings, which are in memory, and one for files that may lie on a
+#: dead mount: who waits for those is not to lose sight of his ranks.
+POOL, SLOW_POOL = UserFilesPool(), UserFilesPool()
 
 
-def files_of(uid: int, pid: int = 0) -> UserFiles:
-    """``POOL.of``: the files of one user; with the groups of his process ``pid``, where that is given."""
-    return POOL.of(uid, pid)
+def files_of(uid: int, pid: int = 0, *, are_slow: bool = False) -> UserFiles:
+    """The files of one user; with the groups of his process ``pid``, where that is given.
+
+    are_slow: they may lie on any file system, as all do that a process names.
+    """
+    return (SLOW_POOL if pid or are_slow else POOL).of(uid, pid)
+
+
+def end_idle_helpers() -> None:
+    """Ends helpers that are asked nothing; to be called now and then."""
+    POOL.end_idle()
+    SLOW_POOL.end_idle()
+
+
+def end_helpers() -> None:
+    """Ends all helpers; the next request starts another one."""
+    POOL.close()
+    SLOW_POOL.close()
 
 
 def open_own(path: str | os.PathLike[str]) -> int:
@@ -303,6 +319,7 @@ __all__ = [
     "BELOW",
     "IN_ROOT",
     "POOL",
+    "SLOW_POOL",
     "FileState",
     "OwnPath",
     "RankDescriptor",

@@ -65,7 +65,8 @@ class Match:
         if self.parent.is_trusted and self.state.uid in (0, os.geteuid()):
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             return _same(os.open(self.name, flags, dir_fd=self.parent.fd), self.state)
-        return _same(files_of(self.state.uid).open_file(self.parent.fd, self.name), self.state)
+        files = files_of(self.state.uid, are_slow=True)
+        return _same(files.open_file(self.parent.fd, self.name), self.state)
 
     def open_folder(self) -> OpenFolder:
         """The folder, opened with its owner's rights, to be listed. Raises OSError."""

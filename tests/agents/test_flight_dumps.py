@@ -24,6 +24,7 @@ from whichrank.agents.evidence.flight_dumps import (
     is_settled,
     read_dump,
 )
+from whichrank.agents.user_files.user_files import files_of
 from whichrank.telemetry.vocabulary import EventName
 
 ON: dict[str, Any] = {"requests_per_minute": 20}
@@ -34,7 +35,13 @@ _S = 1_000_000_000
 def places(*paths: Path, uid: int | None = None, since_ns: int = LONG_AGO_NS) -> DumpPlaces:
     owner = os.getuid() if uid is None else uid
     root = os.open("/", os.O_PATH)
-    return DumpPlaces(paths=tuple(map(str, paths)), owner_uid=owner, pid=os.getpid(), root=root, since_ns=since_ns)
+    return DumpPlaces(
+        paths=tuple(map(str, paths)),
+        owner_uid=owner,
+        files=files_of(owner, are_slow=True),
+        root=root,
+        since_ns=since_ns,
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.attacks.register import Outcome, attack
 from tests.attacks.users import EVE, QUINN, living_as, run_as
 from whichrank.agents.evidence.stacks import StackAnswer, StackRequest, StackTaker
 from whichrank.agents.processes.processes import read_stat
-from whichrank.agents.user_files.user_files import POOL
+from whichrank.agents.user_files.user_files import POOL, SLOW_POOL
 from whichrank.instrumentation import rank_identity, ring_root
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry import ring_layout as layout
@@ -434,7 +434,7 @@ def noisy_beside_quiet(folder: Path) -> Outcome:
             told_s = time.monotonic() - began_s
         health = [e.attributes for e in node.events(EventName.AGENT_HEALTH) if e.identity.job == "quiet"]
         lost = sum(int(h.get("events_lost", 0)) + int(h.get("drops.publish_refused", 0)) for h in health[-1:])
-        helpers_mb = sum(_pss_mb(pid) for pid in POOL.pids)
+        helpers_mb = sum(_pss_mb(pid) for pid in [*POOL.pids, *SLOW_POOL.pids])
         return Outcome(
             held=seen and told and seen_s < 3 and told_s < 2 and not lost and _peak_mb() + helpers_mb < 200,
             measured=f"seen after {seen_s:.1f} s, its end after {told_s:.1f} s, {lost} records lost, "
@@ -483,10 +483,10 @@ def ten_owners(folder: Path) -> Outcome:
             place = node.user_folder(uid)
             living.enter_context(living_as(uid, partial(_train, place)))
         seen = node.turn_until(lambda: len(node.events(EventName.RANK_STARTED)) == 10, 20)
-        helpers = [_pss_mb(pid) for pid in POOL.pids]
+        helpers = [_pss_mb(pid) for pid in [*POOL.pids, *SLOW_POOL.pids]]
         share = _slowest_turn_s(node, 4.0)[1]
         node.turn_for(6.0)
-        left = len(POOL.pids)
+        left = len(POOL.pids) + len(SLOW_POOL.pids)
     whole_mb = _peak_mb() + sum(helpers)
     return Outcome(
         held=seen and whole_mb < 150 and left <= 1,  # root's, of the folder that holds the roots here

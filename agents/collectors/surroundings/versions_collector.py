@@ -18,6 +18,7 @@ from pathlib import Path
 from ....diagnosis.installed_software import nvidia_driver, os_release
 from ....telemetry.ring_layout import cut_text
 from ....telemetry.vocabulary import EventName
+from ...user_files.user_files import end_helpers
 from ..base.collector import Collected, NodeEvent, Timestamps
 from ..base.kernel_files import list_names, read_text
 from .rank_environments import RankEnvironment, RankEnvironments
@@ -97,6 +98,7 @@ class VersionsCollector:
             del seen[next(iter(seen))]
         if touched:
             self._save(seen, problems)
+        end_helpers()  # a process of its own, which sleeps for a while now
         return Collected(happenings=happenings, problems=problems)
 
     def close(self) -> None:

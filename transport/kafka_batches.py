@@ -12,7 +12,7 @@ import io
 import logging
 from typing import Any
 
-import zstandard
+from kafka import codec as codecs
 from kafka.errors import CorruptRecordError, KafkaError
 from kafka.record import memory_records
 from kafka.record.default_records import DefaultRecordBatch
@@ -48,8 +48,8 @@ def unpack(codec: int, packed: bytes) -> bytes:
     if codec == DefaultRecordBatch.CODEC_GZIP:
         with gzip.GzipFile(fileobj=source, mode="r") as gzipped:
             found = gzipped.read(most + 1)
-    elif codec == DefaultRecordBatch.CODEC_ZSTD:
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES)
+    elif codec == DefaultRecordBatch.CODEC_ZSTD and codecs.has_zstd():
+        decompressor = codecs.zstd.ZstdDecompressor(max_window_size=MOST_BYTES)
         with decompressor.stream_reader(source, read_across_frames=True) as reader:
             found = reader.read(most + 1)
     else:

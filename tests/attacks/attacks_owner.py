@@ -6,11 +6,16 @@ import contextlib
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 from tests.attacks.cluster import POLICY, Cluster, rank_of, two_nodes
 from tests.attacks.register import Outcome, attack
 from tests.attacks.users import EVE, QUINN
+from whichrank.agents.collectors.base.collector import Timestamps
+from whichrank.agents.collectors.logs.kernel_events import KernelEvents
+from whichrank.agents.collectors.logs.kernel_log_collector import KernelLogCollector
+from whichrank.agents.collectors.logs.kernel_log_sources import KmsgSource
 from whichrank.commands.respond.planning.acts import ActionPlan, HookOperation
 from whichrank.commands.respond.planning.plan import plan
 from whichrank.telemetry.otlp import encode_payloads
@@ -123,3 +128,31 @@ def log_says_xid(folder: Path) -> Outcome:
     return Outcome(held=bool(causes) and by == {"human"} and not drains,
                    measured=f"cause {', '.join(map(str, causes))}, advice by {', '.join(map(str, by))}, "
                             f"{len(drains)} drains")  # fmt: skip
+
+
+@attack("A24b", "a", "a library is called `NVRM: Xid ... 79 ...` and the rank crashes in it; a name with a line's end",
+        asked="the kernel's line is a user's word", limit_s=30)  # fmt: skip
+def kernel_line_quotes_a_file(folder: Path) -> Outcome:
+    xid = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."
+    records = (
+        f"eve[12]: segfault at 0 ip 00007f1 sp 00007f2 error 4 in {xid}[7f1+1000]",
+        f"process 'eve/{xid}' started with executable stack",
+        f"process 'eve/x\\x0a{xid}' started with executable stack",
+        xid,
+    )
+    told: list[list[str]] = []
+    for number, record in enumerate(records):
+        sent = iter([f"4,{number},1000000,-;{record}\n".encode()])
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.write(writer, next(sent))
+        source = partial(KmsgSource, 7200.0, "kmsg", lambda _path, fd=reader: fd)
+        collector = KernelLogCollector(KernelEvents(), {"kmsg": source})
+        now = Timestamps(wall_ns=time.time_ns(), mono_ns=10**9)
+        seen = collector.collect(now).happenings
+        told.append(
+            [str(each.attributes.get("trust", "kernel")) for each in seen if each.attributes.get("code") == "79"]
+        )
+        os.close(writer)
+        collector.close()
+    return Outcome(held=told == [["user"], ["user"], ["user"], ["kernel"]], measured=f"Xid 79 by {told}")

@@ -88,7 +88,11 @@ class KernelLogCollector:
             return Collected(problems=(f"{self._source.name}: {error.strerror or error}",), blind=True)
         self._lines += len(lines)
         self._storms += len(lines) >= self._most_lines
-        found = [happening for line in lines for happening in self._parse(line.text, line.moment)]
+        found = [
+            _of_user(happening) if line.quotes_users else happening
+            for line in lines
+            for happening in self._parse(line.text, line.moment)
+        ]
         if not lines and not self._is_flushed and self._flush is not None:
             found += self._flush(now)
         self._is_flushed = not lines
@@ -144,3 +148,8 @@ class KernelLogCollector:
             )
             for name, count in zip(names, counts, strict=True)
         ]
+
+
+def _of_user(happening: NodeEvent) -> NodeEvent:
+    """In the kernel's line, but perhaps in a user's words."""
+    return replace(happening, attributes={**happening.attributes, "trust": Trust.USER.value})

@@ -32,6 +32,11 @@ _FILE_READ_BYTES = 8 << 20
 _PIPE_READ_BYTES = 256 << 10
 _MAX_JSON_BYTES = 1 << 20
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+#: Crashes, with the file that the address is in; programs by their path; mounts, sockets and audit by names.
+_QUOTES = re.compile(
+    r"segfault at|\btraps?: |general protection|trap (?:invalid|divide|stack|int3)|executable stack"
+    r"|\berror [0-9a-f]+ in |process '|\baudit(?:\(|: )|\bcomm=|\bexe=|Comm: |unhandled signal|potentially unexpected fatal signal"
+)
 _JOURNAL_AGAIN_NS = 30_000_000_000
 _ANSWER_S = 5
 _S = 1_000_000_000
@@ -41,10 +46,19 @@ _BOOT_US = 120_000_000
 
 @dataclass(frozen=True, slots=True)
 class KernelLine:
-    """text: a kernel record's message, or the whole line of a file. moment: the record's own, or that of reading."""
+    """text: a kernel record's message, or the whole line of a file. moment: the record's own, or that of reading.
+
+    is_continued: a further line of the same record: a user who gets a line's end into a name makes such.
+    """
 
     text: str
     moment: Timestamps
+    is_continued: bool = False
+
+    @property
+    def quotes_users(self) -> bool:
+        """Whether a user may have chosen a part of its words: names of files and programs stand in such lines."""
+        return self.is_continued or _QUOTES.search(self.text) is not None
 
 
 @dataclass(slots=True)
@@ -117,7 +131,7 @@ class KmsgSource:
             mono_ns = self._clock.mono_ns(record_ns)
             if mono_ns >= self._begin_ns:
                 moment = moment_of_mono(min(mono_ns, now.mono_ns), now)
-                lines += [KernelLine(text, moment) for text in texts]
+                lines += [KernelLine(text, moment, is_continued=number > 0) for number, text in enumerate(texts)]
         return lines
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...telemetry.printable import printable
+from ...telemetry.redaction import redact
 from ...telemetry.records import Group
 from ...telemetry.tables import NO_GROUP
 
@@ -32,8 +33,8 @@ def group_uid(name: str, ranks: str, ordinal: int) -> str:
 
 
 def _text(value: Any) -> str:
-    """Made printable here, where it enters: a group's name is the program's."""
-    return printable(value, _MAX_TEXT) if isinstance(value, str) else ""
+    """Made printable here, where it enters: a group's name is the program's. Secrets go first: keys have lines."""
+    return printable(redact(value), _MAX_TEXT) if isinstance(value, str) else ""
 
 
 def _merged(text: str) -> list[tuple[int, int]]:

@@ -80,7 +80,6 @@ def _end_if_over(job: JobState, ended_ns: int, stamp_ns: int, ctx: Context) -> N
 def _take_group(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     values = event.attributes
     if values.get("uid"):
-        job.groups.heard = len(job.ranks)
         job.groups.add(
             Group(
                 uid=str(values["uid"]),

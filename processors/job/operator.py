@@ -258,7 +258,6 @@ class JobOperator:
             known = job.nodes.offset_of(node)
             job.nodes.offsets[node] = block.clock_offset_ns if known is None else known
             job.unsaved.facts = True
-        job.groups.heard = len(job.ranks)
         arrived = Arrived(
             rows=in_dtype(block.rows, TABLES[block.name]),
             offset_ns=job.nodes.offsets[node],

@@ -348,7 +348,7 @@ def test_of_a_document_that_is_wrong_in_parts_the_rest_is_told(bad: dict[str, An
 def test_a_document_that_cannot_be_told_costs_nothing_else() -> None:
     telling = people()
     begin(telling.traces)
-    telling.incident(revision("opened", 1, id="x", suspects=[{"ranks": "1 to 3"}]), 6 * STEP_NS, NOW_NS)
+    telling.incident(revision("opened", 1, id="x", kind=["slow"], suspects=[{"ranks": "1 to 3"}]), 6 * STEP_NS, NOW_NS)
     assert telling.failures == 1
     telling.incident(revision("opened", 1), 0, NOW_NS)
     assert gauges(telling.take(NOW_NS, PipelineCounts)) == {("1f0c", "page"): 1}

@@ -71,11 +71,11 @@ def _compare_looks(
     """What takes the row before to tell. before, known: of the same ranks; known False: there was none. of_block: by
     row; stamps_ns: by block."""
     was_stopped = (before["process_state"] == _STOPPED) & known
-    for block in np.unique(of_block[was_stopped]).tolist() if was_stopped.any() else ():
+    for block in np.unique(of_block[was_stopped]).tolist() if np.logical_or.reduce(was_stopped) else ():
         mine = np.flatnonzero(of_block == block)
         _compare_stops(job, pick(rows, mine), pick(before, mine), was_stopped[mine], int(stamps_ns[block]))
     rare, was_rare = rare_rows(rows), rare_rows(before) & known
-    if rare.any() or was_rare.any():
+    if np.logical_or.reduce(rare | was_rare):
         left = np.where(was_rare, rows["read_ns"] - rows["phase_age_ns"], job.progress.rare_until_ns[rows["rank"]])
         job.progress.rare_until_ns[rows["rank"]] = np.where(rare, rows["read_ns"], left)
 

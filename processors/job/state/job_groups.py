@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,10 +49,9 @@ class JobGroups:
     time without an end, in ns.
     """
 
-    def __init__(self, unsaved: Unsaved) -> None:
-        self._unsaved = unsaved
-        #: How many ranks of the job were heard.
-        self.heard = 0
+    def __init__(self, unsaved: Unsaved, heard: Callable[[], int]) -> None:
+        """heard: says how many ranks of the job were heard."""
+        self._unsaved, self._heard = unsaved, heard
         self.known: list[Group] = []
         self.members: list[np.ndarray] = []
         self.on_device: list[bool] = []
@@ -73,8 +72,8 @@ class JobGroups:
 
     def add(self, group: Group, *, was_kept: bool = False) -> int:
         """The job's index of the group; one whose uid is not known is added first, without members if its ranks are
-        malformed. NO_GROUP, and not added, where the job cannot have such a group as far as its ranks were heard
-        (``heard``), or has too many. was_kept: it is read from the job's rows.
+        malformed. NO_GROUP, and not added, where the job cannot have such a group as far as its ranks were heard,
+        or has too many. was_kept: it is read from the job's rows.
         """
         index = self._index.get(group.uid)
         if index is not None:
@@ -96,7 +95,7 @@ class JobGroups:
         return index
 
     def _may_have(self, members: int) -> bool:
-        more = MEMBERS_FOR_EACH_HEARD * self.heard
+        more = MEMBERS_FOR_EACH_HEARD * self._heard()
         return members <= max(ALWAYS_IN_ONE, more) and self.rows.size + members <= ALWAYS_MEMBERS + more
 
     def index_of(self, uid: str) -> int | None:
@@ -117,11 +116,12 @@ class JobGroups:
         found = self._lookups.get(id(groups))
         if found is not None and found[0] is groups:
             return found[1]
-        lookup = np.array([*(self.add(group) for group in groups), NO_GROUP], np.uint16)
+        indices = [self.add(group) for group in groups]
+        lookup = np.array([*indices, NO_GROUP], np.uint16)
         if len(self._lookups) >= MOST_LOOKUPS:
             self._lookups.clear()
             self._places_of_rows.clear()
-        if not (lookup[:-1] == NO_GROUP).any():  # else it is asked again: more ranks may have been heard by then
+        if NO_GROUP not in indices:  # else it is asked again: more ranks may have been heard by then
             self._lookups[id(groups)] = (groups, lookup)
         return lookup
 

@@ -75,7 +75,7 @@ class JobState:
         self.placement.moved = None
         self.ends.begin_attempt()
         self.nodes.begin_attempt()
-        self.groups = JobGroups(self.unsaved)
+        self.groups = JobGroups(self.unsaved, lambda: len(self.ranks))
         self.progress = ProgressState()
         self._begin_steps()
         self.unsaved.change_all()

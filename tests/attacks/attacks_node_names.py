@@ -30,6 +30,9 @@ def stdout_of_root(folder: Path) -> Outcome:
 
         def act() -> None:
             os.dup2(os.open(secret, os.O_PATH), 1)
+            own = os.open(mine / "own.log", os.O_CREAT | os.O_RDWR, 0o600)
+            os.write(own, b"a line of her own\n" * 5)
+            os.dup2(own, 2)
             writer = ring(mine)
             _KEPT.append(writer)
             writer.record_exception("builtins.ValueError: look at my log", [("x.py", 1, "f")], True)
@@ -42,7 +45,11 @@ def stdout_of_root(folder: Path) -> Outcome:
             node.turn_for(2.0)
         leaked = node.has_sent(CANARY)
         where = "among them" if leaked else "not among them"
-        return Outcome(held=bool(seen) and not leaked, measured=f"{node.sent_bytes} bytes sent, the file {where}")
+        own = node.has_sent("a line of her own")
+        return Outcome(
+            held=bool(seen) and own and not leaked,
+            measured=f"{node.sent_bytes} bytes sent, the file {where}, the own log: {own}",
+        )
 
 
 @attack("A1b", "a", "stdout is a file that another user lets everybody read",

@@ -289,9 +289,11 @@ def dump_of_the_host(folder: Path) -> Outcome:
                 if node.agent is None:
                     node.watch()
                 node.turn_until(lambda: len(node.events(EventName.RANK_STARTED)) == len(sent) + 1)
-                node.turn_for(1.0)
-                node.ask("flight_recorder", len(sent))
-                node.turn_for(4.0)
+                for attempt in range(4):  # the first may come before its places are known
+                    node.turn_for(1.0)
+                    node.ask("flight_recorder", 10 * len(sent) + attempt)
+                    if node.turn_until(lambda: any(b"dump.gz" in value for _, _, value, _ in node.messages), 3.0):
+                        break
                 rank.kill()
             node.turn_until(lambda: len(node.events(EventName.RANK_EXIT)) == len(sent) + 1)
             sent.append(sum(b"dump.gz" in value for _, _, value, _ in node.messages))

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from .capabilities import can_become_others
 from .helper import MOST_NAMES
 from .system_calls import BELOW, FileState, state_of
 from .user_files import files_of
@@ -62,7 +63,7 @@ class Match:
 
     def open_file(self) -> int:
         """A descriptor of the regular file, opened with its owner's rights. Raises OSError."""
-        if self.parent.is_trusted and self.state.uid in (0, os.geteuid()):
+        if _opens_itself(self.parent, self.state):
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             return _same(os.open(self.name, flags, dir_fd=self.parent.fd), self.state)
         files = files_of(self.state.uid, are_slow=True)
@@ -118,12 +119,21 @@ class Budget:
 
 def open_below(parent: OpenFolder, name: str, state: FileState, *, listed: bool = True) -> OpenFolder:
     """The folder ``name``, which had that state a moment ago. Raises OSError; also where it is another one by now."""
-    if parent.is_trusted and state.uid in (0, os.geteuid()):
+    if _opens_itself(parent, state):
         flags = (os.O_RDONLY if listed else os.O_PATH) | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
         fd = os.open(name, flags, dir_fd=parent.fd)
     else:
         fd = files_of(state.uid).open_folder(parent.fd, name, BELOW)
     return OpenFolder(_joined(parent.path, name), _same(fd, state), state)
+
+
+def _opens_itself(parent: OpenFolder, state: FileState) -> bool:
+    """Whether this process may open what has that state: nobody else can have put it there, or it has no rights but its
+    own user's, which nobody can lead astray.
+    """
+    if os.geteuid() != 0 and not can_become_others():
+        return True
+    return parent.is_trusted and state.uid in (0, os.geteuid())
 
 
 def newest_entries(

@@ -30,6 +30,9 @@ def stdout_of_root(folder: Path) -> Outcome:
 
         def act() -> None:
             os.dup2(os.open(secret, os.O_PATH), 1)
+            own = os.open(mine / "own.log", os.O_CREAT | os.O_RDWR, 0o600)
+            os.write(own, b"a line of her own\n" * 5)
+            os.dup2(own, 2)
             writer = ring(mine)
             _KEPT.append(writer)
             writer.record_exception("builtins.ValueError: look at my log", [("x.py", 1, "f")], True)
@@ -42,7 +45,11 @@ def stdout_of_root(folder: Path) -> Outcome:
             node.turn_for(2.0)
         leaked = node.has_sent(CANARY)
         where = "among them" if leaked else "not among them"
-        return Outcome(held=bool(seen) and not leaked, measured=f"{node.sent_bytes} bytes sent, the file {where}")
+        own = node.has_sent("a line of her own")
+        return Outcome(
+            held=bool(seen) and own and not leaked,
+            measured=f"{node.sent_bytes} bytes sent, the file {where}, the own log: {own}",
+        )
 
 
 @attack("A1b", "a", "stdout is a file that another user lets everybody read",
@@ -282,9 +289,11 @@ def dump_of_the_host(folder: Path) -> Outcome:
                 if node.agent is None:
                     node.watch()
                 node.turn_until(lambda: len(node.events(EventName.RANK_STARTED)) == len(sent) + 1)
-                node.turn_for(1.0)
-                node.ask("flight_recorder", len(sent))
-                node.turn_for(4.0)
+                for attempt in range(4):  # the first may come before its places are known
+                    node.turn_for(1.0)
+                    node.ask("flight_recorder", 10 * len(sent) + attempt)
+                    if node.turn_until(lambda: any(b"dump.gz" in value for _, _, value, _ in node.messages), 3.0):
+                        break
                 rank.kill()
             node.turn_until(lambda: len(node.events(EventName.RANK_EXIT)) == len(sent) + 1)
             sent.append(sum(b"dump.gz" in value for _, _, value, _ in node.messages))

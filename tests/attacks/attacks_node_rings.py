@@ -7,15 +7,18 @@ import os
 import resource
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
 from tests.attacks.node import forge, ring, shared_node
 from tests.attacks.register import Outcome, attack
-from tests.attacks.users import EVE, living_as, run_as
+from tests.attacks.users import EVE, QUINN, living_as, run_as
 from whichrank.agents.collectors.surroundings.rank_environments import RankEnvironments
+from whichrank.agents.user_files.user_files import POOL
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry import ring_layout as layout
+from whichrank.telemetry.redaction import redact
 from whichrank.telemetry.vocabulary import EventName
 
 _KEPT: list[object] = []
@@ -187,3 +190,35 @@ print(open(f"/proc/{POOL.pids[0]}/environ").read())
         and not environ
     )
     return Outcome(held=held, measured=f"agent {agent.split(chr(39))[1]}, helper {words[0]}, it holds {descriptors}")
+
+
+@attack("U1", "a", "the agent runs as a user without any right", limit_s=60,
+        asked="his own job and log are seen, nobody else's; no helper is started")  # fmt: skip
+def agent_of_a_user(folder: Path) -> Outcome:
+    redact("what it loads must be loaded by root here")
+    sysconfig.get_config_vars()
+    folder.chmod(0o777)
+    with shared_node(folder) as node:
+        mine, theirs = node.user_folder(EVE), node.user_folder(QUINN)
+
+        def rank() -> None:
+            log = os.open(folder / "log", os.O_CREAT | os.O_RDWR, 0o600)
+            os.write(log, b"a line of his own\n" * 5)
+            os.dup2(log, 1)
+            _KEPT.append(ring(mine))
+
+        def watch() -> None:
+            agent = node.watch()
+            node.turn_until(lambda: node.events(EventName.RANK_STARTED))
+            node.turn_for(0.5)
+            node.ask("log_tail")
+            node.turn_until(lambda: node.has_sent("a line of his own"), 5)
+            jobs = len(agent.jobs)
+            (folder / "said").write_text(f"{jobs} {node.has_sent('a line of his own')} {len(POOL.pids)}")
+            agent.close(3.0)
+
+        with living_as(EVE, rank), living_as(QUINN, lambda: _KEPT.append(ring(theirs))):
+            run_as(EVE, watch)
+        node.agent = None
+    said = (folder / "said").read_text()
+    return Outcome(held=said == "1 True 0", measured=f"jobs, own log sent, helpers: {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import tempfile
@@ -22,6 +23,7 @@ from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.telemetry.vocabulary import EventName
 
 OWN = Identity(cluster="c", node="n")
+_PR_SET_DUMPABLE = 4
 CANARY = "canary-of-root-7f3a"
 #: As the service has them.
 SERVICE: dict[str, Any] = {"tell_people": True, "requests_per_minute": 30, "history_s": 120.0, "take_stacks": False}
@@ -113,6 +115,8 @@ def shared_node(folder: Path) -> Iterator[SharedNode]:
 
 def ring(folder: Path, rank: int = 0, world: int = 1, **identity: str) -> RingWriter:
     """A ring of this process, as a rank makes one."""
+    if os.geteuid() != 0:  # a fork that became a user: only a program that he starts may be looked into by him
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
     writer = RingWriter.create(folder, rank=rank, local_rank=rank, world_size=world, identity=dict(identity))
     writer.beat()
     return writer

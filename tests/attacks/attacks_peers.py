@@ -130,7 +130,8 @@ def half_a_character(folder: Path) -> Outcome:
 def odd_clocks(folder: Path) -> Outcome:
     hub = Hub()
     odd: tuple[dict[str, object], ...] = (
-        {"mono_ns": 10**300}, {"mono_ns": float("inf")}, {"mono_ns": "x"}, {"nonce": "zz"}, {"nonce": "00"}, {"nonce": 7},
+        {"mono_ns": 10**300}, {"mono_ns": float("inf")}, {"mono_ns": "x"}, {"nonce": "zz"}, {"nonce": "00"},
+        {"nonce": 7},
     )  # fmt: skip
     connections = [hub.speak(fields) for fields in odd]
     (took,) = hub.joins_within(3.0)

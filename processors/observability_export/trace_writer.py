@@ -361,7 +361,9 @@ def _suspect_ranks(incident: IncidentDocument) -> list[int]:
         if suspect.rank is not None and suspect.rank >= 0:
             found.append(suspect.rank)
         elif suspect.ranks is not None:  # a node, with the ranks it held
-            found += read_ranks(suspect.ranks)
+            if not (ranks := read_ranks(suspect.ranks)) and suspect.ranks:
+                raise ValueError(f"{suspect.ranks[:40]!r} are no ranks")
+            found += ranks
     return found
 
 

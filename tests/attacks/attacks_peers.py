@@ -126,6 +126,20 @@ def half_a_character(folder: Path) -> Outcome:
     )
 
 
+@attack("B3", "b", "HELLO with a 300-digit clock, inf, a text, bad nonces", asked="refused or harmless")
+def odd_clocks(folder: Path) -> Outcome:
+    hub = Hub()
+    odd: tuple[dict[str, object], ...] = (
+        {"mono_ns": 10**300}, {"mono_ns": float("inf")}, {"mono_ns": "x"}, {"nonce": "zz"}, {"nonce": "00"},
+        {"nonce": 7},
+    )  # fmt: skip
+    connections = [hub.speak(fields) for fields in odd]
+    (took,) = hub.joins_within(3.0)
+    for connection in connections:
+        connection.close()
+    return Outcome(held=took < 1.0, measured=f"a true follower joins in {took:.2f} s")
+
+
 @attack("B4", "b", "node name with ESC and newline, told by the judge", asked="one printable line")
 def name_with_escape(folder: Path) -> Outcome:
     said: list[str] = []

@@ -150,9 +150,8 @@ def kernel_line_quotes_a_file(folder: Path) -> Outcome:
         collector = KernelLogCollector(KernelEvents(), {"kmsg": source})
         now = Timestamps(wall_ns=time.time_ns(), mono_ns=10**9)
         seen = collector.collect(now).happenings
-        told.append(
-            [str(each.attributes.get("trust", "kernel")) for each in seen if each.attributes.get("code") == "79"]
-        )
+        xids = [each.attributes for each in seen if each.attributes.get("code") == "79"]
+        told.append([str(each.get("trust", "kernel")) for each in xids])
         os.close(writer)
         collector.close()
     return Outcome(held=told == [["user"], ["user"], ["user"], ["kernel"]], measured=f"Xid 79 by {told}")

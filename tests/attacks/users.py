@@ -79,7 +79,11 @@ def memory_limited(name: str, limit_bytes: int) -> Iterator[Callable[[int], None
     folder.mkdir()
     try:
         (folder / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")).write_text(str(limit_bytes))
-        yield lambda pid: (folder / "cgroup.procs").write_text(str(pid)) and None
+
+        def put_in(pid: int) -> None:
+            (folder / "cgroup.procs").write_text(str(pid))
+
+        yield put_in
     finally:
         with contextlib.suppress(OSError):
             for pid in (folder / "cgroup.procs").read_text().split():

@@ -35,7 +35,8 @@ _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 #: Crashes, with the file that the address is in; programs by their path; mounts, sockets and audit by names.
 _QUOTES = re.compile(
     r"segfault at|\btraps?: |general protection|trap (?:invalid|divide|stack|int3)|executable stack"
-    r"|\berror [0-9a-f]+ in |process '|\baudit(?:\(|: )|\bcomm=|\bexe=|Comm: |unhandled signal|potentially unexpected fatal signal"
+    r"|\berror [0-9a-f]+ in |process '|\baudit(?:\(|: )|\bcomm=|\bexe=|Comm: |unhandled signal"
+    r"|unexpected fatal signal"
 )
 _JOURNAL_AGAIN_NS = 30_000_000_000
 _ANSWER_S = 5

@@ -42,7 +42,7 @@ def export_incident(source: IncidentSource, wanted: str, *, out: Path | None, fo
     if os.path.lexists(path) and not force:
         raise Unusable(f"{path}: exists already; choose another --out, or --force")
     kept = [without_secrets(file) for file in without_floods(source.evidence(chosen))]
-    left_out = (f"{file.name}: damaged or too large unpacked, and left out" for file in kept if not file.content)
+    left_out = (f"{file.name}: damaged, and left out" for file in kept if not file.content)
     problems = [*source.problems, *left_out]
     entries = arrange((file for file in kept if file.content), chosen)
     missing = find_missing(chosen, entries)

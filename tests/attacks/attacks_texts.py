@@ -122,7 +122,8 @@ def export_outside(folder: Path) -> Outcome:
     evil = "x/../../../escaped"
     (run / "incidents.jsonl").write_text(json.dumps(_document(id=evil)) + "\n" + json.dumps(_document()) + "\n")
     (run / "run.json").write_text("{}")
-    bad = subprocess.run([*PROGRAM, "incidents", "export", evil, "--from", str(run)], cwd=work, capture_output=True,
+    words = ("incidents", "export", evil, "--from", str(run), "--out", "bad.tar.gz")
+    bad = subprocess.run([*PROGRAM, *words], cwd=work, capture_output=True,
                          text=True, timeout=60, check=False)  # fmt: skip
     subprocess.run([*PROGRAM, "incidents", "export", "0123456789abcdef", "--from", str(run)], cwd=work,
                    capture_output=True, timeout=60, check=False)  # fmt: skip

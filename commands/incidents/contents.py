@@ -30,6 +30,10 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
 )
 #: By the end of a name: the form of evidence that it is; any other is a text.
 _FORMS = ((".dump.gz", "dump.gz"), (".ring-events.gz", "ring-events.gz"), (".ring.gz", "ring.gz"))
+#: Of one export: each MB of it is looked through for secrets, which takes a quarter of a second.
+MOST_UNPACKED_BYTES = 64 << 20
+#: After so many that are too large, nothing packed is unpacked any more.
+MOST_FLOODS = 16
 _WHY_MISSING = {
     "stack": "it moved on, had ended, or could not be read (py-spy missing, no right to trace)",
     "log_tail": "its output goes to a pipe or a terminal, or it had ended before it was known",
@@ -113,8 +117,27 @@ def without_secrets(file: KeptFile) -> KeptFile:
 
     Its content is empty if nobody can look into it.
     """
-    form = next((form for end, form in _FORMS if file.name.endswith(end)), "text")
-    return replace(file, content=pack_again(file.content, form))
+    return replace(file, content=pack_again(file.content, _form_of(file)) if file.content else b"")
+
+
+def without_floods(files: Iterable[KeptFile]) -> Iterator[KeptFile]:
+    """The files, those without content that would unpack to more than all may together: a small one may be a flood."""
+    left, floods = MOST_UNPACKED_BYTES, 0
+    for file in files:
+        size = len(file.content)
+        if _form_of(file) != "text":
+            raw = unpack(file.content, min(left, DUMP_BYTES)) if floods < MOST_FLOODS else None
+            size = left + 1 if raw is None else len(raw)
+        if size > left:
+            floods += 1
+            yield replace(file, content=b"")
+            continue
+        left -= size
+        yield file
+
+
+def _form_of(file: KeptFile) -> str:
+    return next((form for end, form in _FORMS if file.name.endswith(end)), "text")
 
 
 def find_missing(chosen: Chosen, entries: Iterable[ArchiveEntry]) -> list[Missing]:

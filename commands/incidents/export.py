@@ -20,7 +20,7 @@ from ..run_folder.run_description import RunDescription
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
 from .chosen import Chosen, IncidentSource, choose
-from .contents import ArchiveEntry, Missing, arrange, find_missing, without_secrets
+from .contents import ArchiveEntry, Missing, arrange, find_missing, without_floods, without_secrets
 from .readme import readme
 
 SCHEMA = 1
@@ -41,8 +41,9 @@ def export_incident(source: IncidentSource, wanted: str, *, out: Path | None, fo
     path = out or Path(f"incident-{id_}.tar.gz")
     if os.path.lexists(path) and not force:
         raise Unusable(f"{path}: exists already; choose another --out, or --force")
-    kept = [without_secrets(file) for file in source.evidence(chosen)]
-    problems = [*source.problems, *(f"{file.name}: damaged, and left out" for file in kept if not file.content)]
+    kept = [without_secrets(file) for file in without_floods(source.evidence(chosen))]
+    left_out = (f"{file.name}: damaged, and left out" for file in kept if not file.content)
+    problems = [*source.problems, *left_out]
     entries = arrange((file for file in kept if file.content), chosen)
     missing = find_missing(chosen, entries)
     entries = [*_own_entries(chosen, source.run(), entries, missing), *entries]

@@ -130,6 +130,10 @@ def log_says_xid(folder: Path) -> Outcome:
                             f"{len(drains)} drains")  # fmt: skip
 
 
+def _opened(descriptor: int, _path: str) -> int:
+    return descriptor
+
+
 @attack("A24b", "a", "a library is called `NVRM: Xid ... 79 ...` and the rank crashes in it; a name with a line's end",
         asked="the kernel's line is a user's word", limit_s=30)  # fmt: skip
 def kernel_line_quotes_a_file(folder: Path) -> Outcome:
@@ -146,13 +150,12 @@ def kernel_line_quotes_a_file(folder: Path) -> Outcome:
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.write(writer, next(sent))
-        source = partial(KmsgSource, 7200.0, "kmsg", lambda _path, fd=reader: fd)
+        source = partial(KmsgSource, 7200.0, "kmsg", partial(_opened, reader))
         collector = KernelLogCollector(KernelEvents(), {"kmsg": source})
         now = Timestamps(wall_ns=time.time_ns(), mono_ns=10**9)
         seen = collector.collect(now).happenings
-        told.append(
-            [str(each.attributes.get("trust", "kernel")) for each in seen if each.attributes.get("code") == "79"]
-        )
+        xids = [each.attributes for each in seen if each.attributes.get("code") == "79"]
+        told.append([str(each.get("trust", "kernel")) for each in xids])
         os.close(writer)
         collector.close()
     return Outcome(held=told == [["user"], ["user"], ["user"], ["kernel"]], measured=f"Xid 79 by {told}")

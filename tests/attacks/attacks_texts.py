@@ -24,6 +24,8 @@ from tests.attacks.register import Outcome, attack
 from tests.attacks.users import EVE, living_as
 from whichrank.agents.reduction.group_identity import group_from_definition
 from whichrank.commands.incident_text.incident_panel import incident_panel
+from whichrank.commands.incidents.chosen import KeptFile
+from whichrank.commands.incidents.contents import without_floods, without_secrets
 from whichrank.commands.notify.receivers.http import Http
 from whichrank.commands.support.stderr import say
 from whichrank.diagnosis.flight_recorder.pickle_values import BadPickle, load_pickle
@@ -120,7 +122,8 @@ def export_outside(folder: Path) -> Outcome:
     evil = "x/../../../escaped"
     (run / "incidents.jsonl").write_text(json.dumps(_document(id=evil)) + "\n" + json.dumps(_document()) + "\n")
     (run / "run.json").write_text("{}")
-    bad = subprocess.run([*PROGRAM, "incidents", "export", evil, "--from", str(run)], cwd=work, capture_output=True,
+    words = ("incidents", "export", evil, "--from", str(run), "--out", "bad.tar.gz")
+    bad = subprocess.run([*PROGRAM, *words], cwd=work, capture_output=True,
                          text=True, timeout=60, check=False)  # fmt: skip
     subprocess.run([*PROGRAM, "incidents", "export", "0123456789abcdef", "--from", str(run)], cwd=work,
                    capture_output=True, timeout=60, check=False)  # fmt: skip
@@ -203,3 +206,17 @@ def diagnose(folder: Path) -> Outcome:
     is_read = "ValueError" in done[2].stdout or len(done[2].stderr.strip().splitlines()) == 1
     lines = [len(each.stderr.strip().splitlines()) for each in done]
     return Outcome(held=not traces and is_read and max(lines) <= 1, measured=f"{traces} tracebacks, lines {lines}")
+
+
+@attack("D6", "d", "gzip evidence of 47 kB that unpacks to 32 MB, forty times, through export's redaction",
+        asked="bounded", limit_s=90)  # fmt: skip
+def floods_of_evidence(folder: Path) -> Outcome:
+    flood = gzip.compress(bytes(32 << 20))
+    names = [f"launch-rank-{rank:05}-7.dump.gz" for rank in range(40)]
+    files = [KeptFile(name=name, content=flood) for name in names]
+    files.append(KeptFile(name="launch-rank-00041-7.stack.txt", content=b"main train.py:7"))
+    began = time.process_time()
+    kept = [without_secrets(file) for file in without_floods(files)]
+    took = time.process_time() - began
+    return Outcome(held=took < 10 and not any(file.content for file in kept[:40]) and bool(kept[40].content),
+                   measured=f"{took:.1f} CPU s, {sum(not file.content for file in kept)} of 41 left out")  # fmt: skip

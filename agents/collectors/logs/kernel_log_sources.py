@@ -36,7 +36,7 @@ _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _QUOTES = re.compile(
     r"segfault at|\btraps?: |general protection|trap (?:invalid|divide|stack|int3)|executable stack"
     r"|\berror [0-9a-f]+ in |process '|\baudit(?:\(|: )|\bcomm=|\bexe=|Comm: |unhandled signal"
-    r"|potentially unexpected fatal signal"
+    r"|unexpected fatal signal"
 )
 _JOURNAL_AGAIN_NS = 30_000_000_000
 _ANSWER_S = 5

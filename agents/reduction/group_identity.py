@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...telemetry.printable import printable
-from ...telemetry.redaction import redact
 from ...telemetry.records import Group
+from ...telemetry.redaction import redact
 from ...telemetry.tables import NO_GROUP
 
 _MAX_TEXT = 256

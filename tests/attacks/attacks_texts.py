@@ -58,7 +58,7 @@ def _document(**fields: object) -> dict[str, object]:
     )  # fmt: skip
 
 
-@attack("A20", "a", "newline, ESC and OSC in folder name, ring name, job id and notes",
+@attack("A20b", "a", "newline, ESC and OSC in folder name, ring name, job id and notes",
         asked="one printable line, names of folders that are safe", limit_s=60)  # fmt: skip
 def names_of_folders(folder: Path) -> Outcome:
     lines: list[str] = []

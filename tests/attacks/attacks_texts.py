@@ -90,7 +90,7 @@ def names_of_folders(folder: Path) -> Outcome:
                             f"{len(forged)} forged")  # fmt: skip
 
 
-@attack("B4", "b", "a node's name with ESC and newline reaches the judge's stderr", asked="one printable line")
+@attack("B4b", "b", "a node's name with ESC and newline reaches the judge's stderr", asked="one printable line")
 def node_name(folder: Path) -> Outcome:
     said = _said(f"node {EVIL} has joined")
     return Outcome(held=said.count("\n") == 1 and said[:-1].isprintable(), measured=repr(said)[:80])

@@ -233,7 +233,7 @@ house: setup ## circles, arrows, sizes, types, names, docstrings: what a program
 
 .PHONY: attacks
 attacks: setup ## attacks of users, peers and texts on the real agent, judge and services: which held (root; ONLY=A1,C4)
-	@$(BIN)/python -m tests.attacks $(if $(ONLY),--only $(ONLY))
+	@$(BIN)/python -m tests.attacks --jobs 2 $(if $(ONLY),--only $(ONLY))
 
 .PHONY: attacks-long
 attacks-long: setup ## the same with those that take minutes: floods, a noisy owner, strace of the agent, fuzz (root)

@@ -55,9 +55,10 @@ class Calls:
 
 
 def calls_of(ring: RingFile) -> list[Calls]:
-    """The newest operations in a ring with their lines of code, by group and sort, as far back as the ring goes.
+    """The newest operations that a ring still holds, each with the line of user code that issued it: one ``Calls`` for
+    each process group and kind (collective or point-to-point), oldest first.
 
-    Empty for rings of earlier releases.
+    Empty for rings of earlier releases, which keep no lines.
     """
     header = ring.header
     raw = ring.read(_WORDS.size, header.crash_offset + L.C_CALLS) if header.crash_bytes >= _LEAST_BYTES else b""

@@ -50,7 +50,10 @@ class UserFiles:
         self._request = ask
 
     def root_of(self, pid: int, proc: str = "/proc") -> int:
-        """The root folder of a process of the user's, to resolve names from: ``how`` is ``IN_ROOT`` then."""
+        """A descriptor of the root folder of one of the user's processes, which the caller closes.
+
+        As ``place`` of the other methods, with ``how=IN_ROOT``: then names lead where that process sees them lead.
+        """
         _, fd = self._ask(["root", str(pid), proc])
         return self._checked(fd, stat.S_IFDIR, any_owner=True)
 

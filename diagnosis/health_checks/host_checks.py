@@ -28,7 +28,7 @@ def _broken(check: str) -> CheckOutcome:
 
 
 def nvlink_is_up(text: str | None) -> CheckOutcome:
-    """Whether all NVLinks of all GPUs are up, by the output of ``dcgmi nvlink -s``; UNKNOWN where it cannot be read."""
+    """Whether all NVLinks of all GPUs are up, by the output of ``dcgmi nvlink -s``; WARN where it cannot be read."""
     states = nvlink_states(text)
     if not states or not any(states.values()):
         return _broken("nvlink_state")
@@ -41,7 +41,7 @@ def nvlink_is_up(text: str | None) -> CheckOutcome:
 
 
 def nvlink_has_no_errors(text: str | None, limits: Mapping[str, int] | None = None) -> CheckOutcome:
-    """Whether the links of one GPU have few errors, by ``dcgmi nvlink --errors --json``; UNKNOWN if unreadable.
+    """Whether the links of one GPU have few errors, by ``dcgmi nvlink --errors --json``; WARN if unreadable.
 
     limits: kind of error -> how many are allowed; ``NVLINK_LIMIT`` for kinds that are not in it.
     """
@@ -62,7 +62,7 @@ def ports_are(text: str | None, key: str, wanted: str) -> CheckOutcome:
     """Whether every port in ibstat's output says ``wanted`` after ``key`` (``State``: Active, ``Physical state``:
     LinkUp).
 
-    UNKNOWN where no port says anything.
+    WARN where no port says anything.
     """
     words = link_words(text, key)
     if not words:
@@ -74,7 +74,7 @@ def ports_are(text: str | None, key: str, wanted: str) -> CheckOutcome:
 def event_log(text: str | None) -> CheckOutcome:
     """Faults that stand in ``ipmitool sel list``: events that were asserted and not taken back since.
 
-    text None: UNKNOWN.
+    text None: WARN.
     """
     if text is None:
         return _broken("event_log")
@@ -94,7 +94,7 @@ def event_log(text: str | None) -> CheckOutcome:
 def sensors(text: str | None) -> CheckOutcome:
     """Power supplies that are not well, in ``ipmi-sensors --comma-separated-output``.
 
-    UNKNOWN where that cannot be read.
+    WARN where that cannot be read.
     """
     if text is None or not (rows := [row for row in fields(text, ",") if len(row) >= 6]):
         return _broken("sensors")
@@ -102,7 +102,7 @@ def sensors(text: str | None) -> CheckOutcome:
 
 
 def slurm_node(state: str | None) -> CheckOutcome:
-    """A node's state, as sinfo or scontrol have it: CRITICAL if bad, WARN if planned, UNKNOWN if no known word."""
+    """A node's state, as sinfo or scontrol have it: CRITICAL if bad, WARN if planned, WARN if no known word."""
     words = read_words()["slurm"]
     parts = set(re.split(r"[+\s]+", (state or "").upper().strip().rstrip("*~#!%$@^-")))
     if parts & set(words["bad"]):
@@ -113,7 +113,7 @@ def slurm_node(state: str | None) -> CheckOutcome:
 
 
 def mounts(wanted: Collection[str] | None, have: Collection[str] | None) -> CheckOutcome:
-    """CRITICAL for each folder of ``wanted`` (fstab) that is not in ``have``; UNKNOWN where either is None."""
+    """CRITICAL for each folder of ``wanted`` (fstab) that is not in ``have``; WARN where either is None."""
     if wanted is None or have is None:
         return _broken("mounts")
     missing = sorted(set(wanted) - set(have))
@@ -122,7 +122,7 @@ def mounts(wanted: Collection[str] | None, have: Collection[str] | None) -> Chec
 
 
 def lost_carriers(log: str | None) -> CheckOutcome:
-    """Interfaces of which a system log says that they lost their carrier, by the table of words. log None: UNKNOWN."""
+    """Interfaces of which a system log says that they lost their carrier, by the table of words. log None: WARN."""
     if log is None:
         return _broken("lost_carriers")
     names = dict.fromkeys(_CARRIER.findall(log))
@@ -136,7 +136,7 @@ def lost_carriers(log: str | None) -> CheckOutcome:
 
 
 def io_errors(log: str | None) -> CheckOutcome:
-    """CRITICAL for each disk of which the kernel log says that it had I/O errors. log None: UNKNOWN."""
+    """CRITICAL for each disk of which the kernel log says that it had I/O errors. log None: WARN."""
     if log is None:
         return _broken("io_errors")
     lines = [line for line in log.splitlines() if _IO_ERROR.search(line)]
@@ -149,7 +149,7 @@ def io_errors(log: str | None) -> CheckOutcome:
 def exists(path: str, found: bool | None, *, wanted: bool = True) -> CheckOutcome:
     """Whether a file or folder is there as ``wanted`` (False: it must not be); CRITICAL if not.
 
-    found: whether it is there; None: nobody could look, UNKNOWN.
+    found: whether it is there; None: nobody could look, WARN.
     """
     if found is None:
         return _broken("exists")

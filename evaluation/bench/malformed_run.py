@@ -51,7 +51,8 @@ class Malformed:
 
 
 def malformed_lines() -> list[ScoreLine]:
-    """Simulates jobs whose surroundings are malformed: a line for each thing that must be reported, one for the rest.
+    """Simulates a run with four false inputs (bad topology, unknown node, job without an end, a rank on two nodes) and a
+    killed rank: a line for each input, whether it was reported; one for whether the rank was found and all else held.
 
     As ``make faultbench`` prints them.
     """

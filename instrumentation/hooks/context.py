@@ -35,7 +35,7 @@ class ModelCandidates(Protocol):
         ...
 
     def close(self) -> None:
-        """Takes no more candidates: a compilation begins."""
+        """Ends the search for the model: torch.compile begins, and modules that do not run now are unwrapped."""
         ...
 
 

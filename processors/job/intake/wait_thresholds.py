@@ -44,9 +44,11 @@ def is_rare(row: np.void) -> bool:
 
 
 def longest_here_ns(job: JobState, rank: int, wait: Wait | None = None) -> int | None:
-    """The longest in ns that the phase took in which ``rank`` stands; None: it was never completed before.
+    """The longest time in ns that any rank of the job has spent in the phase in which ``rank`` is now.
 
-    wait: for this rank; in a job without steps what lay between its last call of that group and this one tells.
+    None: nothing to compare with: it is the rank's first step, or a rare phase that was not seen before.
+    wait: what this rank holds up. In a job without steps, and only then, the longest gap before the same call of that
+    group is given in place of None.
     """
     row = job.progress.row_of(rank)
     phase = int(row["phase"]) if row is not None else int(Phase.OTHER)

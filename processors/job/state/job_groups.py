@@ -167,7 +167,10 @@ class JobGroups:
         self.open_ages_ns[place] = np.where(still < 0, rows["moved_age_ns"], rows["open_age_ns"] * (still > 0))
 
     def note_ends(self, groups: np.ndarray, rows: np.ndarray) -> None:
-        """Remembers which groups' ends of calls are told. groups: (n,), of each row; rows: (n,) of GROUP_PROGRESS."""
+        """Marks in ``tells_ends`` the groups in which some row has a completed call: their agents see calls end.
+
+        groups: (n,), index of each row's group; rows: (n,) of GROUP_PROGRESS.
+        """
         self.tells_ends[groups[rows["completed"] > 0]] = True
 
     def blind(self, ranks: set[int]) -> set[tuple[int, int]]:

@@ -108,7 +108,9 @@ class OpenRows:
         return unsaved
 
     def take_everything(self) -> list[Arrived]:
-        """All rows held as one message, or [] for none; they count as saved then."""
+        """A copy of all rows held, as one message ([] for none), to write the whole state anew. The rows stay, and
+        ``take_unsaved`` does not give them again.
+        """
         self._unsaved = []
         rows = self.all()
         return [Arrived(rows=copy_of(rows))] if rows.size else []

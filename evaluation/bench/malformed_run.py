@@ -51,8 +51,9 @@ class Malformed:
 
 
 def malformed_lines() -> list[ScoreLine]:
-    """Simulates a run with four false inputs (bad topology, unknown node, job without an end, a rank on two nodes) and a
-    killed rank: a line for each input, whether it was reported; one for whether the rank was found and all else held.
+    """Simulates a run with four false inputs (bad topology, unknown node, job without an end, a rank on two nodes).
+
+    A line for each, whether it was reported, and one for whether a rank that is killed was found and all else held.
 
     As ``make faultbench`` prints them.
     """

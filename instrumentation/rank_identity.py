@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..telemetry.ring_layout import cut_text
+from ..telemetry.ring_root import make_ring_root, ring_root
 from .levels import checks_inputs
 from .ring_creation import IdentityValue, read_process_start_ticks
-from .ring_root import make_ring_root, ring_root
 
 #: pid:rank of the process that owns a rank's ring; inherited by helpers, which thereby know that they are helpers.
 OWNER_VARIABLE = "WHICHRANK_OWNER"

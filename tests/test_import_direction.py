@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[1]
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "telemetry": (set(), {"numpy", "google", "opentelemetry", "tomli"}),
     "diagnosis": ({"telemetry"}, {"numpy", "tomli"}),
-    "instrumentation": ({"telemetry.vocabulary", "telemetry.ring_layout", "telemetry.user_code"}, {"torch"}),
+    "instrumentation": (
+        {"telemetry.vocabulary", "telemetry.ring_layout", "telemetry.ring_root", "telemetry.user_code"},
+        {"torch"},
+    ),
     "agents": ({"telemetry", "transport", "diagnosis"}, {"numpy", "psutil", "opentelemetry", "pynvml"}),
     "transport": ({"telemetry"}, {"kafka", "confluent_kafka"}),
     "processors": ({"telemetry", "diagnosis"}, {"numpy", "tomli"}),

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...instrumentation.ring_root import SHARED_MEMORY, make_ring_root
+from ...telemetry.ring_root import SHARED_MEMORY, make_ring_root
 from .run_description import RunDescription, read_description, write_description
 
 RUN_FILE = "run.json"

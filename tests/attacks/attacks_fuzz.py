@@ -24,7 +24,7 @@ from whichrank.telemetry.tables import TABLES
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_WORDS
 from whichrank.telemetry.vocabulary import Bucket, EventName, Kind, Scope, Severity
 
-MINUTE_S = 40.0
+MINUTE_S = 60.0
 LONG_S = 600.0
 MOST_RECORDS = 1_000_000
 _INTEGERS = (0, 1, -1, 2, 3, 7, 63, 255, 256, 65_535, 65_536, 1 << 22, 10**9, 10**12, 1 << 40, (1 << 61), -(1 << 61))
@@ -203,8 +203,9 @@ def _seed() -> int:
     return int(os.environ.get("FUZZ_SEED") or int(time.time()))
 
 
-def _fuzz(folder: Path, seconds: float, what: str) -> Outcome:
-    seed = _seed()
+def _fuzz(folder: Path, seconds: float, what: str, seed: int | None = None) -> Outcome:
+    """seconds: of CPU. seed: None draws another one each time."""
+    seed = _seed() if seed is None else seed
     nonsense, judge = Nonsense(seed), Judge(folder)
     judge.start_job()
     judge.kill_rank()
@@ -256,36 +257,24 @@ def _as_concluded(judge: Judge, finding: Finding) -> Any:
 @attack(
     "C6",
     "c",
-    "nonsense findings, as if an operator had concluded them, for 20 s",
-    asked="the judge survives",
-    limit_s=240,
+    "nonsense findings, as if an operator had concluded them, for a minute",
+    asked="the judge survives, the incident is unchanged",
+    limit_s=600,
 )
 def nonsense_findings(folder: Path) -> Outcome:
-    return _fuzz(folder, 20, "findings")
+    return _fuzz(folder, MINUTE_S, "findings", seed=7)
 
 
-@attack("C7", "c", "nonsense events and blocks that decode, for 20 s", asked="nothing raises", limit_s=240)
+@attack("C7", "c", "nonsense events and blocks that decode, for a minute", asked="nothing raises", limit_s=600)
 def nonsense_events(folder: Path) -> Outcome:
-    return _fuzz(folder, 20, "events")
+    return _fuzz(folder, MINUTE_S, "events", seed=7)
 
 
-@attack("F1", "c", "nonsense findings for a minute", asked="the incident is unchanged, all else lives", limit_s=300)
-def minute_of_findings(folder: Path) -> Outcome:
-    return _fuzz(folder, MINUTE_S, "findings")
-
-
-@attack(
-    "F2", "c", "nonsense events and blocks for a minute", asked="nothing raises, the incident is unchanged", limit_s=300
-)
-def minute_of_events(folder: Path) -> Outcome:
-    return _fuzz(folder, MINUTE_S, "events")
-
-
-@attack("F3", "c", "nonsense findings for ten minutes", asked="the incident is unchanged", limit_s=1500, long=True)
+@attack("F1", "c", "nonsense findings for ten minutes", asked="the incident is unchanged", limit_s=1500, long=True)
 def long_findings(folder: Path) -> Outcome:
     return _fuzz(folder, LONG_S, "findings")
 
 
-@attack("F4", "c", "nonsense events and blocks for ten minutes", asked="nothing raises", limit_s=1500, long=True)
+@attack("F2", "c", "nonsense events and blocks for ten minutes", asked="nothing raises", limit_s=1500, long=True)
 def long_events(folder: Path) -> Outcome:
     return _fuzz(folder, LONG_S, "events")

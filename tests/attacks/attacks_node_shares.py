@@ -21,9 +21,10 @@ from tests.attacks.users import EVE, QUINN, living_as, run_as
 from whichrank.agents.evidence.stacks import StackAnswer, StackRequest, StackTaker
 from whichrank.agents.processes.processes import read_stat
 from whichrank.agents.user_files.user_files import POOL, SLOW_POOL
-from whichrank.instrumentation import rank_identity, ring_root
+from whichrank.instrumentation import rank_identity
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry import ring_layout as layout
+from whichrank.telemetry import ring_root
 from whichrank.telemetry.vocabulary import EventName
 
 _KEPT: list[object] = []
@@ -390,7 +391,7 @@ def stopped_helper(folder: Path) -> Outcome:
 
 @attack("N1", "a", "a noisy owner: 4,096 folders, sparse rings, a flood; beside him a quiet job hangs and ends",
         asked="his end is told in the usual time, none of his records is lost; the agent keeps to its limits",
-        limit_s=150)  # fmt: skip
+        limit_s=300, long=True)  # fmt: skip
 def noisy_beside_quiet(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine, theirs = node.user_folder(EVE, "0-first"), node.user_folder(QUINN)

@@ -45,7 +45,7 @@ ATTACKS: dict[str, Attack] = {}
 
 
 def attack(
-    number: str, who: str, text: str, *, asked: str, limit_s: float = 30, long: bool = False
+    number: str, who: str, text: str, *, asked: str, limit_s: float = 120, long: bool = False
 ) -> Callable[[Act], Act]:
     """Raises ValueError where the number is taken."""
 

@@ -41,7 +41,8 @@ def heavy(modules: set[str]) -> set[str]:
         ("import whichrank", set()),
         ("import whichrank.telemetry", set()),
         (
-            "import whichrank.telemetry.vocabulary, whichrank.telemetry.ring_layout, whichrank.telemetry.user_code",
+            "import whichrank.telemetry.vocabulary, whichrank.telemetry.ring_layout, whichrank.telemetry.ring_root, "
+            "whichrank.telemetry.user_code",
             set(),
         ),
         ("import whichrank.telemetry.attributes, whichrank.telemetry.incident", set()),
@@ -82,7 +83,9 @@ def test_init_brings_nothing_of_the_stream_into_a_training_process() -> None:
     ours = {m.split(".")[1] for m in brought if m.count(".") and m.startswith("whichrank.")}
     assert ours <= {"instrumentation", "telemetry"}
     telemetry = {m for m in brought if m.startswith("whichrank.telemetry.")}
-    assert telemetry <= {f"whichrank.telemetry.{name}" for name in ("ring_layout", "user_code", "vocabulary")}
+    assert telemetry <= {
+        f"whichrank.telemetry.{name}" for name in ("ring_layout", "ring_root", "user_code", "vocabulary")
+    }
 
 
 def test_a_heavy_import_is_noticed() -> None:

@@ -45,9 +45,9 @@ def test_init_outside_of_a_job_imports_next_to_nothing_and_warns_once(tmp_path: 
         "whichrank.instrumentation.levels",
         "whichrank.instrumentation.rank_identity",
         "whichrank.instrumentation.ring_creation",
-        "whichrank.telemetry.ring_root",
         "whichrank.telemetry",
         "whichrank.telemetry.ring_layout",
+        "whichrank.telemetry.ring_root",
         "whichrank.telemetry.vocabulary",
     ]
     heavy = {"torch", "numpy", "opentelemetry", "google", "psutil", "rich", "typer", "pydantic", "asyncio"}

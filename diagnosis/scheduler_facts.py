@@ -80,12 +80,17 @@ def facts_of_environment(environ: Mapping[str, str]) -> Iterator[SchedulerFact]:
 _USER_ID = re.compile(r"[^()]*\(([0-9]{1,10})\)")
 
 
-def _owners(job: str, pairs: Mapping[str, str]) -> Iterator[SchedulerFact]:
-    """Whose the job is; of a task of an array by the name of the array, too."""
-    user = _USER_ID.fullmatch(pairs.get("UserId", ""))
-    if user is None:
+def _owners(job: str, line: str) -> Iterator[SchedulerFact]:
+    """Whose the job is; of a task of an array by the name of the array, too.
+
+    A job's name and comment are its user's words and may hold any key: an array's stand before them, and where
+    somebody has written a second ``UserId=`` into the line nobody is said to be the owner.
+    """
+    user = _USER_ID.fullmatch(parse_pairs(line).get("UserId", ""))
+    if user is None or line.count("UserId=") > 1:
         return
-    array, task = pairs.get("ArrayJobId", ""), pairs.get("ArrayTaskId", "")
+    before = parse_pairs(line.partition(" JobName=")[0])
+    array, task = before.get("ArrayJobId", ""), before.get("ArrayTaskId", "")
     names = {job, f"{array}_{task}"} if _JOB_ID.fullmatch(f"{array}_{task}") else {job}
     for name in sorted(names):
         yield SchedulerFact(scheduler="slurm", what="owner", job=name, values={"owner_uid": int(user[1])})
@@ -131,7 +136,7 @@ def facts_of_slurm_job(text: str) -> Iterator[SchedulerFact]:
         job = pairs.get("JobId", "")
         if not _JOB_ID.fullmatch(job):
             continue
-        yield from _owners(job, pairs)
+        yield from _owners(job, line)
         state, reason = pairs.get("JobState", "")[:_MAX_TEXT], pairs.get("Reason", "")[:_MAX_TEXT]
         if state:
             yield SchedulerFact(scheduler="slurm", what="state", job=job, values={"state": state, "reason": reason})
@@ -173,6 +178,13 @@ def facts_of_reservations(text: str, nodes: Sequence[str]) -> Iterator[Scheduler
             "state": pairs.get("State", "")[:_MAX_TEXT],
         }
         yield SchedulerFact(scheduler="slurm", what="maintenance", values=values)
+
+
+def is_slurm_node_of(text: str, hosts: Sequence[str]) -> bool:
+    """Whether what ``scontrol -o show node NAME`` tells is of a machine with one of these host names."""
+    pairs = parse_pairs(text.partition("\n")[0])
+    told = {pairs.get(key, "").partition(".")[0] for key in ("NodeHostName", "NodeAddr")} - {""}
+    return not told.isdisjoint(host.partition(".")[0] for host in hosts)
 
 
 def facts_of_slurm_node(text: str) -> Iterator[SchedulerFact]:

@@ -70,11 +70,19 @@ def _step_daemons_of(pid: int) -> Iterator[str]:
 
 
 def _is_roots(pid: int) -> bool:
-    """Whether all its uids are 0: a program with the setuid bit has its user's real one."""
-    for line in _read(PROC / str(pid) / "status").splitlines():
-        if line.startswith(b"Uid:"):
-            return line.split()[1:] == [b"0"] * 4
-    return False
+    """Whether all its uids are 0 (a program with the setuid bit has its user's real one), and it is in no container:
+    one's root may call his programs what he likes.
+    """
+    lines = _read(PROC / str(pid) / "status").splitlines()
+    words = {name: value.split() for name, _, value in (line.partition(b":") for line in lines)}
+    deep, own = len(words.get(b"NSpid", ())), len(_own_pids())
+    return words.get(b"Uid") == [b"0"] * 4 and deep <= own
+
+
+def _own_pids() -> list[bytes]:
+    """Of this process, one for each pid namespace from that of /proc on."""
+    lines = _read(PROC / "self" / "status").splitlines()
+    return next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [b"1"])
 
 
 def _namespace_of(pid: int) -> str:

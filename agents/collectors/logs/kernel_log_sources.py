@@ -38,6 +38,11 @@ _QUOTES = re.compile(
     r"|\berror [0-9a-f]+ in |process '|\baudit(?:\(|: )|\bcomm=|\bexe=|Comm: |unhandled signal"
     r"|unexpected fatal signal"
 )
+#: What drivers begin their lines with, and what stands before it where it is theirs: some names of devices. Behind
+#: anything else somebody quotes it: a mount option, a path, a control group.
+_DRIVER = re.compile(r"NVRM: |\bS?Xid \(|\[Hardware Error\]|\bEDAC MC|\bmlx[45]_core |\bamdgpu |fallen off the bus")
+_DEVICES = re.compile(r"(?:[\w.:\[\]{}#-]+ ?){0,3}")
+_MOST_DEVICES = 80
 _JOURNAL_AGAIN_NS = 30_000_000_000
 _ANSWER_S = 5
 _S = 1_000_000_000
@@ -59,7 +64,11 @@ class KernelLine:
     @property
     def quotes_users(self) -> bool:
         """Whether a user may have chosen a part of its words: names of files and programs stand in such lines."""
-        return self.is_continued or _QUOTES.search(self.text) is not None
+        if self.is_continued or _QUOTES.search(self.text) is not None:
+            return True
+        driver = _DRIVER.search(self.text)
+        before = "" if driver is None else self.text[: driver.start()]
+        return len(before) > _MOST_DEVICES or _DEVICES.fullmatch(before) is None
 
 
 @dataclass(slots=True)

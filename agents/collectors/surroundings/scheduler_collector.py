@@ -14,6 +14,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from ....diagnosis.scheduler_facts import (
@@ -24,6 +25,7 @@ from ....diagnosis.scheduler_facts import (
     facts_of_reservations,
     facts_of_slurm_job,
     facts_of_slurm_node,
+    is_slurm_node_of,
     parse_downward_api,
     slurm_job_id,
 )
@@ -39,6 +41,8 @@ _MAX_ANSWER_BYTES = 4 << 20
 _MAX_FILE_BYTES = 1 << 20
 #: Jobs of one node that Slurm is asked about.
 _MAX_JOBS = 16
+#: Names of this node, by ranks, that Slurm is asked about.
+_MAX_NAMES = 4
 _NS = 1_000_000_000
 _OF_NODES = frozenset({"maintenance", "preemption", "node_state"})
 #: What the answers that are no job's are kept under.
@@ -100,6 +104,8 @@ class SchedulerCollector:
         self._pod_info = Path(pod_info)
         self._node_file = node_file
         self._node_names = [socket.gethostname(), *node_names]
+        #: As Slurm calls this node, once it has said so.
+        self._name = ""
         self._ask_period_ns = int(ask_period_s * _NS)
         self._scontrol = scontrol
         self._run = run
@@ -150,7 +156,7 @@ class SchedulerCollector:
     # --- sources ----------------------------------------------------------------------------------------------------
 
     def _slurm(self, ranks: Sequence[RankEnvironment], now: Timestamps, problems: list[str]) -> list[SchedulerFact]:
-        jobs = sorted({job for job in (slurm_job_id(rank.environ) for rank in ranks) if job})[:_MAX_JOBS]
+        jobs = self._jobs_of_owners(ranks)
         kept = {*jobs, _RESERVATIONS, _NODE} if jobs else set()
         self._answers = {what: said for what, said in self._answers.items() if what in kept}
         if jobs and now.mono_ns - self._asked_ns >= self._ask_period_ns:
@@ -163,20 +169,34 @@ class SchedulerCollector:
                 self._ask_slurm(jobs, [rank.environ.get("SLURMD_NODENAME", "") for rank in ranks], problems)
         return [fact for said in self._answers.values() for fact in said]
 
+    def _jobs_of_owners(self, ranks: Sequence[RankEnvironment]) -> list[str]:
+        """Ids that ranks claim, of each user in turn: nobody's claims keep another's job from being asked about."""
+        of_owner: dict[int | None, list[str]] = {}
+        for rank in ranks:
+            job = slurm_job_id(rank.environ)
+            claimed = of_owner.setdefault(self._ranks.uid_of(rank.pid), []) if job else []
+            if job not in claimed:
+                claimed.append(job)
+        turns = zip_longest(*map(sorted, of_owner.values()))
+        return list(dict.fromkeys(job for turn in turns for job in turn if job))[:_MAX_JOBS]
+
     def _ask_slurm(self, jobs: Sequence[str], names: Sequence[str], problems: list[str]) -> None:
         for job in jobs:
             answer = self._ask(["show", "job", job], problems)
             if answer is not None:
                 self._answers[job] = list(facts_of_slurm_job(answer))
-        answer = self._ask(["show", "res"], problems)
-        if answer is not None:
-            own = [name for name in (*self._node_names, *names) if name]
-            self._answers[_RESERVATIONS] = list(facts_of_reservations(answer, own))
-        # By the name that Slurm itself has given to the ranks.
-        node = next((name for name in names if _NODE_NAME.fullmatch(name)), "")
-        answer = self._ask(["show", "node", node], problems) if node else None
-        if answer is not None:
-            self._answers[_NODE] = list(facts_of_slurm_node(answer))
+        reservations = self._ask(["show", "res"], problems)
+        # A rank's variable says how Slurm calls this node; whether that is true, Slurm says.
+        for name in sorted(filter(_NODE_NAME.fullmatch, set(names)), key=lambda each: each != self._name)[:_MAX_NAMES]:
+            answer = self._ask(["show", "node", name], problems)
+            if answer is None:
+                break
+            if is_slurm_node_of(answer, self._node_names):
+                self._name, self._answers[_NODE] = name, list(facts_of_slurm_node(answer))
+                break
+        if reservations is not None:
+            own = [name for name in (*self._node_names, self._name) if name]
+            self._answers[_RESERVATIONS] = list(facts_of_reservations(reservations, own))
 
     def _ask(self, words: Sequence[str], problems: list[str]) -> str | None:
         try:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -45,7 +46,9 @@ RESERVATIONS = (
     "ReservationName=for-ada StartTime=1700000000 EndTime=1700097200 Nodes=gpu01 Flags=SPEC_NODES State=ACTIVE\n"
 )
 NODE = (
-    "NodeName=gpu02 Arch=x86_64 CoresPerSocket=64 CPUAlloc=128 Gres=gpu:8 NodeAddr=gpu02 OS=Linux 5.15.0 "
+    "NodeName=gpu02 Arch=x86_64 CoresPerSocket=64 CPUAlloc=128 Gres=gpu:8 NodeAddr=gpu02 NodeHostName="
+    + socket.gethostname()
+    + " OS=Linux 5.15.0 "
     "RealMemory=2000000 State={state} ThreadsPerCore=2 Weight=1 Partitions=llm BootTime=1699990000{reason}\n"
 )
 SLURM = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURMD_NODENAME": "gpu02", "SLURM_JWT": "not-a-real-token"}

@@ -1,0 +1,137 @@
+"""Further settings and folders of others: links, devices, variables that sudo kept, files without end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.attacks.attacks_settings import CANARY, _eves_folder, _run
+from tests.attacks.register import Outcome, attack
+from tests.attacks.users import EVE, run_as
+
+
+@attack("E101", "e", "the file that --config names is a link into a user's folder, and a file in a folder that he may write",
+        asked="commands of hooks are not taken from it", limit_s=120)  # fmt: skip
+def config_of_a_user(folder: Path) -> Outcome:
+    text = 'respond_hooks = "slurm"\nrespond_slurm_requeue = ["/bin/sh", "-c", "id"]\n'
+    place = _eves_folder(folder, text)
+    link = folder / "settings.toml"
+    link.symlink_to(place / "whichrank.toml")
+    inside = place / "roots.toml"
+    inside.write_text(text)
+    taken = []
+    for path in (link, inside):
+        done = _run(folder, "respond", "--config", str(path), "--from", str(folder), "--once", "--state",
+                    str(folder / "s"), "--print-config")  # fmt: skip
+        taken.append(done.returncode == 0 and '"id"' in done.stdout)
+    return Outcome(held=not any(taken), measured=f"commands taken through the link, from the folder: {taken}")
+
+
+@attack("E102", "e", "commands of hooks in variables, as `sudo -E` keeps them", asked="not taken, one line", limit_s=60)
+def hooks_by_variable(folder: Path) -> Outcome:
+    done = _run(folder, "respond", "--from", str(folder), "--once", "--state", str(folder / "s"), "--print-config",
+                WHICHRANK_RESPOND_SLURM_REQUEUE='["/bin/sh", "-c", "id"]', WHICHRANK_RESPOND_HOOKS="slurm",
+                WHICHRANK_RESPOND_ACT="true")  # fmt: skip
+    taken = '"id"' in done.stdout
+    lines = len(done.stderr.strip().splitlines())
+    return Outcome(held=not taken and lines <= 1, measured=f"taken: {taken}, status {done.returncode}, {lines} lines")
+
+
+@attack("E103", "e", "settings of 100 MB, 20,000 brackets deep, of NUL bytes, not UTF-8; a FIFO, a device, a folder",
+        asked="one line each, at once", limit_s=200)  # fmt: skip
+def settings_without_end(folder: Path) -> Outcome:
+    files = {
+        "large": ('out = "' + "x" * (100 << 20)).encode(),
+        "deep": b"out = " + b"[" * 20_000,
+        "nul": bytes(10_000),
+        "latin": b'out = "\xff\xfe"',
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    os.mkfifo(folder / "fifo")
+    (folder / "folder").mkdir()
+    told = {}
+    for name in (*files, "fifo", "folder", "/dev/zero"):
+        began = time.monotonic()
+        try:
+            done = _run(folder, "run", "--config", str(folder / name), "--print-config", "--", "true")
+            lines = len(done.stderr.strip().splitlines())
+            told[name] = "ok" if done.returncode == 2 and lines == 1 else f"status {done.returncode}, {lines} lines"
+        except (subprocess.TimeoutExpired, MemoryError) as error:
+            told[name] = type(error).__name__
+        if time.monotonic() - began > 30:
+            break
+    return Outcome(held=set(told.values()) == {"ok"} and len(told) == 7, measured=str(told))
+
+
+@attack("E104", "e", "--judge-secret-file is a FIFO, a device, 0644, empty, a link to another user's file",
+        asked="one line each; the secret is not told", limit_s=200)  # fmt: skip
+def secret_files(folder: Path) -> Outcome:
+    (folder / "open").write_text(CANARY)
+    (folder / "open").chmod(0o644)
+    (folder / "empty").touch(mode=0o600)
+    os.mkfifo(folder / "fifo", 0o600)
+    told = {}
+    for name in ("open", "empty", "fifo", "/dev/zero"):
+        try:
+            done = _run(folder, "run", "--judge-secret-file", str(folder / name), "--print-config", "--", "true")
+            lines = len(done.stderr.strip().splitlines())
+            refused = done.returncode == 2 and lines == 1 and CANARY not in done.stdout + done.stderr
+            told[name] = "ok" if refused else f"status {done.returncode}, {lines} lines"
+        except subprocess.TimeoutExpired:
+            told[name] = "no end"
+            break
+    return Outcome(held=set(told.values()) == {"ok"} and len(told) == 4, measured=str(told))
+
+
+@attack("E105", "e", "root's `run --out` names a folder that a user has made before, full of links to a file of root's",
+        asked="root's file is not written", limit_s=90)  # fmt: skip
+def out_of_a_user(folder: Path) -> Outcome:
+    precious = folder / "precious"
+    precious.write_text(CANARY)
+    out = folder / "out"
+    out.mkdir()
+    os.chown(out, EVE, EVE)
+
+    def act() -> None:
+        for name in ("incidents.jsonl", "run.json", "state.sqlite", "labels.jsonl", "plans.jsonl", "evidence", "capture",
+                     "bus", "whichrank.log", "report.html", "losses.json", "stderr.log"):  # fmt: skip
+            (out / name).symlink_to(precious)
+
+    run_as(EVE, act)
+    done = _run(folder, "run", "--out", str(out), "--", "true")
+    same = precious.read_text() == CANARY and (precious.stat().st_mode & 0o777) == 0o644
+    return Outcome(held=same, measured=f"status {done.returncode}, the file is {'as it was' if same else 'CHANGED'}")
+
+
+@attack("E106", "e", "job and node names full of braces and format words, in hooks' templates", asked="as they are, or refused")
+def names_in_templates(folder: Path) -> Outcome:
+    from whichrank.commands.respond.hooks.slurm import Commands, Slurm
+    from whichrank.commands.respond.planning.acts import Act, HookOperation
+    from whichrank.telemetry.incident_reading import read_incident
+    from whichrank.telemetry.vocabulary import Outcome as HookOutcome
+
+    made = folder / "made"
+    command = ["/bin/sh", "-c", f'printf "%s\\n" "$@" >> {made}', "x", "{job}", "{reason}"]
+    node = ["/bin/sh", "-c", f'printf "%s\\n" "$@" >> {made}', "x", "{node}", "{reason}"]
+    hook = Slurm(Commands(drain=node, undrain=node, requeue=command, show=()))
+    bad = ["{0.__class__}", "%s%n", "{reason}", "--help", "-9", "4711;id", "$(id)", "4711\n4712", "node[1-9]", "٤٧١١", "ALL",
+           "4711_", "4711.0", "", "9" * 400]  # fmt: skip
+    document = read_incident({"id": "0123456789abcdef", "revision": 1})
+    more: dict[str, Any] = {"incident": "0123456789abcdef", "action": "restart", "revision": 1, "job": "j", "attempt": "a",
+                            "document": document}  # fmt: skip
+    done = []
+    for target in bad:
+        for operation in (HookOperation.RESTART_JOB, HookOperation.DRAIN_NODE):
+            act = Act(hook="slurm", operation=operation, target=target, reason="{0.__class__} %s $(id) {job}\nline",
+                      **more)  # fmt: skip
+            hook.describe(act)
+            if hook.do(act).outcome is not HookOutcome.REFUSED:
+                done.append((operation.value, target))
+    hook.do(Act(hook="slurm", operation=HookOperation.RESTART_JOB, target="4711", **more, reason="{0.__class__} %s $(id) {job}"))  # fmt: skip
+    said = made.read_text().splitlines() if made.exists() else []
+    right = said[:2] == ["4711", "{0.__class__} %s $(id) {job}"] or (said[:1] == ["4711"] and "uid=" not in "".join(said))
+    return Outcome(held=not done and right, measured=f"done with: {done}; the true one: {said}"[:200])

@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.attacks.a_judge import CLUSTER, SECOND, VICTIM, Judge, forget_peak, peak_mb, steps_of
 from tests.attacks.register import Outcome, attack
+from whichrank.commands.embedded.embedded_operators import wanted_metrics
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.operator import Context
 from whichrank.telemetry.records import Block, Event, Group, Identity, Record
@@ -240,7 +241,7 @@ def many_metrics(folder: Path) -> Outcome:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
     judge, began, before = _begin(folder)
-    wanted = sorted(judge.runner._metrics or ["DCGM_FI_DEV_GPU_TEMP"])[:3]  # noqa: SLF001  (those that are read)
+    wanted = sorted(wanted_metrics())[:3]
     worst = 0.0
     for number, name in enumerate([*wanted, "x" * 100_000, ""]):
         data = MetricsData()

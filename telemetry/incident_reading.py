@@ -40,6 +40,9 @@ from .printable import safe_incident_id
 from .trust import IdBy, Trust
 from .vocabulary import Action, Bucket, Change, IncidentState, Kind, Scope, Severity
 
+#: The end of the year 9999.
+_LAST_S = 253_402_300_800.0
+
 Word = TypeVar("Word", bound=Enum)
 
 
@@ -159,10 +162,10 @@ def read_times(value: object) -> IncidentTimes:
     """The times from the field ``times`` of an incident document; what is absent or wrong is None, the onset 0.0."""
     of = _mapping(value)
     return IncidentTimes(
-        onset_s=_number(of, "onset") or 0.0,
-        detected_s=_number(of, "detected"),
-        attributed_s=_number(of, "attributed"),
-        resolved_s=_number(of, "resolved"),
+        onset_s=_time_s(of, "onset") or 0.0,
+        detected_s=_time_s(of, "detected"),
+        attributed_s=_time_s(of, "attributed"),
+        resolved_s=_time_s(of, "resolved"),
         extra=_extra(of, ("onset", "detected", "attributed", "resolved")),
     )
 
@@ -320,6 +323,12 @@ def _whole(of: Mapping[str, object], name: str) -> int | None:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _time_s(of: Mapping[str, object], name: str) -> float | None:
+    """Unix seconds that every form of a date can hold; else it is no time."""
+    value = _number(of, name)
+    return value if value is not None and 0 <= value < _LAST_S else None
 
 
 def _number(of: Mapping[str, object], name: str) -> float | None:

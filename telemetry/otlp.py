@@ -281,13 +281,17 @@ def _identity(resource: bytes) -> Identity:
     return cached
 
 
+#: More than a ring can hold; several of them, however they are encoded, still make a key that the bus takes.
+_MAX_ID_CHARS = 3000
+
+
 def read_identity(pairs: Sequence[KeyValue]) -> Identity:
     """The Identity in a resource's attributes; what is absent or of another type is unknown."""
     found = {pair.key: pair.value for pair in pairs}
 
     def text(name: str) -> str:
         value = found.get(name)
-        return value.string_value if value is not None else ""
+        return value.string_value[:_MAX_ID_CHARS] if value is not None else ""
 
     rank = found.get(names.RANK)
     return Identity(

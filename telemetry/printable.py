@@ -35,7 +35,7 @@ def safe_incident_id(text: str) -> str:
 
 def file_name(text: str) -> str:
     """A name for a file or folder: the text, or where that is none what is left of it, with a hash of all of it."""
-    safe = _NO_FILE_NAME.sub("_", text)[:_MAX_FILE_NAME].lstrip(".")
+    safe = _NO_FILE_NAME.sub("_", text)[:_MAX_FILE_NAME].lstrip(".-") or "_"  # "-rf" is an option to many programs
     if safe == text:
         return text
     return f"{safe}-{hashlib.blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"

@@ -118,6 +118,8 @@ def read_settings(
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise SettingsError(f"{path}: not settings: lists or tables within each other without end") from error
     problems = [_unknown(f"{path}:{_line_of(text, key)}", key, known) for key in values if key not in known]
     if problems:
         raise SettingsError("\n".join(problems))

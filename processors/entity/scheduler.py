@@ -138,8 +138,13 @@ def _job_of(state: EntityState, condition: Condition) -> str:
     return only_job(state)
 
 
+#: Unix seconds of any plan there is; what is beyond is no time.
+_LAST_S = 1e11
+
+
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < _LAST_S else None
 
 
 def _utc(time_s: float) -> str:

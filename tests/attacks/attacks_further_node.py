@@ -9,7 +9,6 @@ import resource
 import shutil
 import signal
 import socket
-import stat
 import threading
 import time
 from functools import partial
@@ -22,7 +21,7 @@ from whichrank.agents.collectors.base.collector import Timestamps
 from whichrank.agents.collectors.logs.job_logs import JobLogsCollector
 from whichrank.agents.collectors.surroundings.rank_environments import RankEnvironment
 from whichrank.agents.collectors.surroundings.rank_software import rank_software
-from whichrank.agents.evidence.flight_dumps import dump_paths, find_dump_places, is_settled, read_dump
+from whichrank.agents.evidence.flight_dumps import find_dump_places, is_settled, read_dump
 from whichrank.agents.user_files.user_files import POOL, files_of
 from whichrank.telemetry.vocabulary import EventName
 
@@ -38,13 +37,19 @@ def _quinn_is_seen(node: object, theirs: Path, timeout_s: float = 15) -> float:
     began = time.monotonic()
     with living_as(QUINN, lambda: _KEPT.append(ring(theirs, WHICHRANK_JOB_ID="quiet"))):
         seen = node.turn_until(  # type: ignore[attr-defined]
-            lambda: any(e.identity.job == "quiet" for e in node.events(EventName.RANK_STARTED)), timeout_s  # type: ignore[attr-defined]
+            lambda: any(e.identity.job == "quiet" for e in node.events(EventName.RANK_STARTED)),
+            timeout_s,  # type: ignore[attr-defined]
         )
     return time.monotonic() - began if seen else timeout_s
 
 
-@attack("A109", "a", "stdout is a FIFO, a device, a memfd, a removed file, a socket, a sparse file of 1 TB",
-        asked="nobody waits, memory is bounded, others are seen", limit_s=120)  # fmt: skip
+@attack(
+    "A109",
+    "a",
+    "stdout is a FIFO, a device, a memfd, a removed file, a socket, a sparse file of 1 TB",
+    asked="nobody waits, memory is bounded, others are seen",
+    limit_s=120,
+)
 def odd_descriptors(folder: Path) -> Outcome:
     sorts = ("fifo", "device", "memfd", "removed", "socket", "sparse")
     with shared_node(folder) as node, contextlib.ExitStack() as living:
@@ -89,11 +94,18 @@ def odd_descriptors(folder: Path) -> Outcome:
         node.turn_for(3.0)
         more = _peak_mb() - before
         took = _quinn_is_seen(node, theirs)
-    return Outcome(held=seen and took < 10 and more < 30, measured=f"+{more:.0f} MB, the other's job after {took:.1f} s")
+    return Outcome(
+        held=seen and took < 10 and more < 30, measured=f"+{more:.0f} MB, the other's job after {took:.1f} s"
+    )
 
 
-@attack("A110", "a", "his folder of rings is a FUSE mount of his, whose daemon never answers (allow_other)",
-        asked="others are seen, the agent can be closed", limit_s=60)  # fmt: skip
+@attack(
+    "A110",
+    "a",
+    "his folder of rings is a FUSE mount of his, whose daemon never answers (allow_other)",
+    asked="others are seen, the agent can be closed",
+    limit_s=60,
+)
 def mount_that_never_answers(folder: Path) -> Outcome:
     libc = ctypes.CDLL(None, use_errno=True)
     with shared_node(folder) as node:
@@ -126,12 +138,19 @@ def mount_that_never_answers(folder: Path) -> Outcome:
             for place in mounted:
                 libc.umount2(os.fsencode(place), 2)
         thread.join(10)
-    return Outcome(held=bool(mounted) and slowest[0] < 8 and closed.is_set(),
-                   measured=f"mounted: {len(mounted)}, the other's job after {slowest[0]:.1f} s, turns go on: {closed.is_set()}")  # fmt: skip
+    return Outcome(
+        held=bool(mounted) and slowest[0] < 8 and closed.is_set(),
+        measured=f"mounted: {len(mounted)}, the other's job after {slowest[0]:.1f} s, turns go on: {closed.is_set()}",
+    )
 
 
-@attack("A111", "a", "a ring is truncated, grown and filled with noise while it is read, 2,000 times a second",
-        asked="others are seen; bounded", limit_s=60)  # fmt: skip
+@attack(
+    "A111",
+    "a",
+    "a ring is truncated, grown and filled with noise while it is read, 2,000 times a second",
+    asked="others are seen; bounded",
+    limit_s=60,
+)
 def ring_that_changes(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine, theirs = node.user_folder(EVE), node.user_folder(QUINN)
@@ -149,9 +168,7 @@ def ring_that_changes(folder: Path) -> Outcome:
                     os.ftruncate(path, size)
                     os.pwrite(path, os.urandom(64), int.from_bytes(os.urandom(3), "little") % size)
 
-            pid = os.fork()  # whoever maps what is cut gets a signal; this one does not map it
-            if pid == 0:
-                noise()
+            threading.Thread(target=noise, daemon=True).start()
 
         node.watch()
         with living_as(EVE, act):
@@ -164,8 +181,13 @@ def ring_that_changes(folder: Path) -> Outcome:
     return Outcome(held=took < 8 and more < 60, measured=f"the other's job after {took:.1f} s, +{more:.0f} MB")
 
 
-@attack("A112", "a", "a rank calls itself `x) Z 0 (`, with a newline and ESC, while it lives",
-        asked="it lives; its end is told when it ends", limit_s=60)  # fmt: skip
+@attack(
+    "A112",
+    "a",
+    "a rank calls itself `x) Z 0 (`, with a newline and ESC, while it lives",
+    asked="it lives; its end is told when it ends",
+    limit_s=60,
+)
 def name_like_a_state(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -181,12 +203,19 @@ def name_like_a_state(folder: Path) -> Outcome:
             early = len(node.events(EventName.RANK_EXIT))
         ended = node.turn_until(lambda: node.events(EventName.RANK_EXIT), 5)
         raw = [line for line in node.said if not line.isprintable()]
-    return Outcome(held=bool(seen) and not early and bool(ended) and not raw,
-                   measured=f"seen: {bool(seen)}, {early} ends too early, told then: {bool(ended)}, {len(raw)} raw lines")  # fmt: skip
+    return Outcome(
+        held=bool(seen) and not early and bool(ended) and not raw,
+        measured=f"seen: {bool(seen)}, {early} ends too early, told then: {bool(ended)}, {len(raw)} raw lines",
+    )
 
 
-@attack("A113", "a", "a user looks into his helper: memory, descriptors, variables, ptrace, limits",
-        asked="the kernel refuses each", limit_s=60)  # fmt: skip
+@attack(
+    "A113",
+    "a",
+    "a user looks into his helper: memory, descriptors, variables, ptrace, limits",
+    asked="the kernel refuses each",
+    limit_s=60,
+)
 def into_the_helper(folder: Path) -> Outcome:
     said = folder / "said"
     said.touch()
@@ -218,8 +247,13 @@ def into_the_helper(folder: Path) -> Outcome:
     return Outcome(held=not got, measured=f"he gets: {got or 'nothing'}")
 
 
-@attack("A114", "a", "a user kills each of his helpers as soon as he sees it", asked="others are seen; few are started",
-        limit_s=60)  # fmt: skip
+@attack(
+    "A114",
+    "a",
+    "a user kills each of his helpers as soon as he sees it",
+    asked="others are seen; few are started",
+    limit_s=60,
+)
 def killed_helpers(folder: Path) -> Outcome:
     counted = folder / "count"
     counted.touch()
@@ -252,8 +286,13 @@ def killed_helpers(folder: Path) -> Outcome:
     return Outcome(held=took < 8 and killed < 40, measured=f"{killed} killed; the other's job after {took:.1f} s")
 
 
-@attack("A115", "a", ".git/HEAD and packed-refs of 1 GB, a `gitdir:` that leads to itself, a folder that was removed",
-        asked="bounded, in a second or two", limit_s=60)  # fmt: skip
+@attack(
+    "A115",
+    "a",
+    ".git/HEAD and packed-refs of 1 GB, a `gitdir:` that leads to itself, a folder that was removed",
+    asked="bounded, in a second or two",
+    limit_s=60,
+)
 def git_without_end(folder: Path) -> Outcome:
     home = folder / "eve"
     home.mkdir()
@@ -279,11 +318,18 @@ def git_without_end(folder: Path) -> Outcome:
             found[name] = rank_software(Path("/proc"), RankEnvironment(pid, {})).get("code")
             worst = max(worst, time.monotonic() - began)
     more = _peak_mb() - before
-    return Outcome(held=worst < 5 and more < 40 and not any(found.values()), measured=f"{worst:.1f} s, +{more:.0f} MB, {found}")
+    return Outcome(
+        held=worst < 5 and more < 40 and not any(found.values()), measured=f"{worst:.1f} s, +{more:.0f} MB, {found}"
+    )
 
 
-@attack("A116", "a", "a rank becomes a setuid-root program that keeps its ring's lock, and a file of root's is its stdout",
-        asked="nothing of it is read", limit_s=60)  # fmt: skip
+@attack(
+    "A116",
+    "a",
+    "a rank becomes a setuid-root program with its ring's lock, and a file of root's as its stdout",
+    asked="nothing of it is read",
+    limit_s=60,
+)
 def rank_becomes_setuid(folder: Path) -> Outcome:
     secret = secret_of_root(folder)
     program = folder / "tool"
@@ -315,8 +361,13 @@ def rank_becomes_setuid(folder: Path) -> Outcome:
     return Outcome(held=not leaked and uids[1] == "0", measured=f"uids {'/'.join(uids)}, told of it: {leaked}")
 
 
-@attack("A117", "a", "the flight recorder's path has `..`, %, newline, 200 kB, a FIFO or a device at its end",
-        asked="only his own regular file; nobody waits", limit_s=60)  # fmt: skip
+@attack(
+    "A117",
+    "a",
+    "the flight recorder's path has `..`, %, newline, 200 kB, a FIFO or a device at its end",
+    asked="only his own regular file; nobody waits",
+    limit_s=60,
+)
 def odd_dump_paths(folder: Path) -> Outcome:
     secret = secret_of_root(folder)
     home = folder / "eve"
@@ -331,15 +382,26 @@ def odd_dump_paths(folder: Path) -> Outcome:
 
     run_as(EVE, act)
     found, began = {}, time.monotonic()
-    names = (f"{home}/fifo", f"{home}/link", f"{home}/zero", f"{home}/x/../../secret", "../" * 40 + "proc/self/environ",
-             "/proc/1/environ", "/proc/self/fd/0", "x" * 100_000, f"{home}/own\n%s")  # fmt: skip
+    names = (
+        f"{home}/fifo",
+        f"{home}/link",
+        f"{home}/zero",
+        f"{home}/x/../../secret",
+        "../" * 40 + "proc/self/environ",
+        "/proc/1/environ",
+        "/proc/self/fd/0",
+        "x" * 100_000,
+        f"{home}/own\n%s",
+    )
     for name in names:
-        pid = os.posix_spawn("/bin/sleep", ["sleep", "30"], {"TORCH_FR_DUMP_TEMP_FILE": name}) if False else os.fork()
+        pid = os.fork()
         if pid == 0:
             os.setgroups([])
             os.setresgid(EVE, EVE, EVE)
             os.setresuid(EVE, EVE, EVE)
-            os.execve("/bin/sleep", ["sleep", "30"], {"TORCH_FR_DUMP_TEMP_FILE": name, "TORCH_FR_DUMP_DYNAMIC_FILE_NAME": "0"})
+            os.execve(
+                "/bin/sleep", ["sleep", "30"], {"TORCH_FR_DUMP_TEMP_FILE": name, "TORCH_FR_DUMP_DYNAMIC_FILE_NAME": "0"}
+            )
         time.sleep(0.3)
         places = find_dump_places(pid, 0, EVE, 0)
         content = b""
@@ -352,12 +414,18 @@ def odd_dump_paths(folder: Path) -> Outcome:
         os.waitpid(pid, 0)
     took = time.monotonic() - began
     own = b"".join(found.values())
-    assert dump_paths({}, 0, "/")
-    return Outcome(held=own in (b"", b"his own dump") and took < 20, measured=f"read: {own[:40]!r}, {took:.1f} s for {len(names)}")
+    return Outcome(
+        held=own in (b"", b"his own dump") and took < 20, measured=f"read: {own[:40]!r}, {took:.1f} s for {len(names)}"
+    )
 
 
-@attack("A118", "a", "3,000 logs of a user's match the pattern, in folders 30 deep, newest first; another user has one",
-        asked="the other's is followed; a bounded look", limit_s=120)  # fmt: skip
+@attack(
+    "A118",
+    "a",
+    "3,000 logs of a user's match the pattern, in folders 30 deep, newest first; another user has one",
+    asked="the other's is followed; a bounded look",
+    limit_s=120,
+)
 def many_logs(folder: Path) -> Outcome:
     home = folder / "home"
     for uid in (EVE, QUINN):
@@ -392,7 +460,6 @@ def many_logs(folder: Path) -> Outcome:
         collector.collect(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns() + second * 31_000_000_000))
     collector.close()
     seen = "a line of mine" in lines or "a second line" in lines
-    return Outcome(held=seen and worst < 3 and more < 1100, measured=f"his line: {seen}, {worst:.2f} CPU s, {more} files open")
-
-
-assert stat.S_ISREG is not None
+    return Outcome(
+        held=seen and worst < 3 and more < 1100, measured=f"his line: {seen}, {worst:.2f} CPU s, {more} files open"
+    )

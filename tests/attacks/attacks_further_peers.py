@@ -37,8 +37,13 @@ def slow_hello(folder: Path) -> Outcome:
     return Outcome(held=max(took) < 1.5, measured=f"4 followers in {max(took):.2f} s at most")
 
 
-@attack("B102", "b", "a stranger connects and goes, as often as he can, for three seconds",
-        asked="true followers join; descriptors are given back", limit_s=60)  # fmt: skip
+@attack(
+    "B102",
+    "b",
+    "a stranger connects and goes, as often as he can, for three seconds",
+    asked="true followers join; descriptors are given back",
+    limit_s=60,
+)
 def storm_of_connections(folder: Path) -> Outcome:
     hub, stop, count = Hub(), threading.Event(), 0
     before = len(os.listdir("/proc/self/fd"))
@@ -59,8 +64,10 @@ def storm_of_connections(folder: Path) -> Outcome:
     thread.join(5.0)
     time.sleep(2.0)
     after = len(os.listdir("/proc/self/fd"))
-    return Outcome(held=max(took) < 2.0 and after - before < 40 and count > 100,
-                   measured=f"{count} connections, 2 followers in {max(took):.2f} s, {after - before} descriptors more")  # fmt: skip
+    return Outcome(
+        held=max(took) < 2.0 and after - before < 40 and count > 100,
+        measured=f"{count} connections, 2 followers in {max(took):.2f} s, {after - before} descriptors more",
+    )
 
 
 @attack("B103", "b", "the judge's own words are sent back to it as a HELLO (reflection)", asked="refused", limit_s=30)
@@ -81,16 +88,27 @@ def reflection(folder: Path) -> Outcome:
     return Outcome(held=len(joined) == 1 and took < 1.0, measured=f"{len(joined)} joined, the true one in {took:.2f} s")
 
 
-@attack("B104", "b", "somebody without the secret answers in the judge's place, with WELCOME, with nonsense",
-        asked="he is told nothing and not believed", limit_s=40)  # fmt: skip
+@attack(
+    "B104",
+    "b",
+    "somebody without the secret answers in the judge's place, with WELCOME, with nonsense",
+    asked="he is told nothing and not believed",
+    limit_s=40,
+)
 def false_judge(folder: Path) -> Outcome:
     listener = socket.create_server(("127.0.0.1", 0), backlog=16)
     heard: list[bytes] = []
 
     def serve() -> None:
-        answers = [pack_frame(PeerFrame.WELCOME, b"{}"), pack_frame(PeerFrame.WELCOME, bytes(200)), os.urandom(500),
-                   b"\xff\xff\xff\xff\x02", pack_frame(PeerFrame.MESSAGE, pack_message(
-                       PeerMessage(number=1, topic="whichrank.requests", key="k", value=b"x")))]  # fmt: skip
+        answers = [
+            pack_frame(PeerFrame.WELCOME, b"{}"),
+            pack_frame(PeerFrame.WELCOME, bytes(200)),
+            os.urandom(500),
+            b"\xff\xff\xff\xff\x02",
+            pack_frame(
+                PeerFrame.MESSAGE, pack_message(PeerMessage(number=1, topic="whichrank.requests", key="k", value=b"x"))
+            ),
+        ]
         for number in range(100):
             client, _ = listener.accept()
             with contextlib.suppress(OSError):
@@ -112,20 +130,34 @@ def false_judge(folder: Path) -> Outcome:
     link.close(1.0)
     told = any(b"canary" in each or SECRET in each for each in heard)
     believed = any(isinstance(each, JudgeReached) for each in news)
-    return Outcome(held=not told and not believed and bool(heard),
-                   measured=f"{len(heard)} answers heard, records in them: {told}, believed: {believed}")  # fmt: skip
+    return Outcome(
+        held=not told and not believed and bool(heard),
+        measured=f"{len(heard)} answers heard, records in them: {told}, believed: {believed}",
+    )
 
 
-@attack("B105", "b", "HELLO of 1 MB, of deep JSON, with 100,000 keys, with a key twice, of another version (secret known)",
-        asked="ends its own connection", limit_s=60)  # fmt: skip
+@attack(
+    "B105",
+    "b",
+    "HELLO of 1 MB, of deep JSON, with 100,000 keys, with a key twice, of another version (secret known)",
+    asked="ends its own connection",
+    limit_s=60,
+)
 def large_hello(folder: Path) -> Outcome:
     hub = Hub()
     deep: object = 0
     for _ in range(900):
         deep = [deep]
     began = time.process_time()
-    for fields in ({"node": "x" * (1 << 20)}, {"more": deep}, {f"k{n}": n for n in range(100_000)},
-                   {"key": "another"}, {"version": 1 << 70}, {"node": ""}, {"mono_ns": -(1 << 63)}):  # fmt: skip
+    for fields in (
+        {"node": "x" * (1 << 20)},
+        {"more": deep},
+        {f"k{n}": n for n in range(100_000)},
+        {"key": "another"},
+        {"version": 1 << 70},
+        {"node": ""},
+        {"mono_ns": -(1 << 63)},
+    ):
         with contextlib.suppress(OSError):
             hub.speak(fields)  # type: ignore[arg-type]
     (took,) = hub.joins_within(4.0)
@@ -133,8 +165,13 @@ def large_hello(folder: Path) -> Outcome:
     return Outcome(held=took < 1.5 and cpu < 5, measured=f"a true follower joins in {took:.2f} s, {cpu:.1f} CPU s")
 
 
-@attack("B106", "b", "a follower says that his instance is another's, and joins 200 times under 200 names (secret known)",
-        asked="bounded names and connections; the other is heard", limit_s=60)  # fmt: skip
+@attack(
+    "B106",
+    "b",
+    "a follower says that his instance is another's, and joins 200 times under 200 names (secret known)",
+    asked="bounded names and connections; the other is heard",
+    limit_s=60,
+)
 def instance_of_another(folder: Path) -> Outcome:
     hub = Hub()
     link = PeerLink("127.0.0.1", [hub.port], secret=SECRET, key=KEY, job=JOB, node="true")

@@ -55,8 +55,13 @@ def _ranks(uid: int, environments: Sequence[Mapping[str, str]]) -> Iterator[list
             os.waitpid(pid, 0)
 
 
-@attack("A101", "a", "the kernel quotes what a user chose: a mount option, an overlay's folder, a control group",
-        asked="a user's word, not the kernel's", limit_s=30)  # fmt: skip
+@attack(
+    "A101",
+    "a",
+    "the kernel quotes what a user chose: a mount option, an overlay's folder, a control group",
+    asked="a user's word, not the kernel's",
+    limit_s=30,
+)
 def kernel_quotes_names(folder: Path) -> Outcome:
     records = (
         f"tmpfs: Unknown parameter '{_XID}'",
@@ -89,14 +94,21 @@ def kernel_quotes_names(folder: Path) -> Outcome:
     )
 
 
-@attack("A102", "a", "SLURMD_NODENAME of the own rank is another node, which is drained and in maintenance",
-        asked="this node is told to be neither", limit_s=30)  # fmt: skip
+@attack(
+    "A102",
+    "a",
+    "SLURMD_NODENAME of the own rank is another node, which is drained and in maintenance",
+    asked="this node is told to be neither",
+    limit_s=30,
+)
 def name_of_another_node(folder: Path) -> Outcome:
     own = os.uname().nodename
 
     def scontrol(words: Sequence[str]) -> str:
         if words[2:] == ["show", "res"]:
-            return "ReservationName=m StartTime=100 EndTime=4000000000 Nodes=other7 Flags=MAINT,SPEC_NODES State=ACTIVE\n"
+            return (
+                "ReservationName=m StartTime=100 EndTime=4000000000 Nodes=other7 Flags=MAINT,SPEC_NODES State=ACTIVE\n"
+            )
         if words[2:4] == ["show", "node"]:
             name = words[4]
             state = "IDLE+DRAIN" if name == "other7" else "IDLE"
@@ -116,8 +128,13 @@ def name_of_another_node(folder: Path) -> Outcome:
     return Outcome(held=not told, measured=f"told of this node: {told}")
 
 
-@attack("A103", "a", "a user's 40 processes claim low Slurm ids; another user's true job has a higher one",
-        asked="Slurm is asked about the other's, too", limit_s=30)  # fmt: skip
+@attack(
+    "A103",
+    "a",
+    "a user's 40 processes claim low Slurm ids; another user's true job has a higher one",
+    asked="Slurm is asked about the other's, too",
+    limit_s=30,
+)
 def many_claimed_ids(folder: Path) -> Outcome:
     asked: list[str] = []
 
@@ -133,14 +150,20 @@ def many_claimed_ids(folder: Path) -> Outcome:
     claims = [{"RANK": str(n), "SLURM_JOB_ID": f"{1000 + n}"} for n in range(40)]
     with _ranks(EVE, claims), _ranks(QUINN, [{"RANK": "0", "SLURM_JOB_ID": "4711"}]):
         collector.collect(_now())
-        found = collector.collect(_now()).happenings
-        found = found or []
-    return Outcome(held="4711" in asked and len(set(asked)) <= 64,
-                   measured=f"{len(set(asked))} ids asked about, the other's among them: {'4711' in asked}")  # fmt: skip
+        collector.collect(_now())
+    return Outcome(
+        held="4711" in asked and len(set(asked)) <= 64,
+        measured=f"{len(set(asked))} ids asked about, the other's among them: {'4711' in asked}",
+    )
 
 
-@attack("A104", "a", "a Slurm job is named `x ArrayJobId=4711 ArrayTaskId=1`, and others that hold keys of scontrol",
-        asked="Slurm's answer makes its owner the owner of no other job", limit_s=30)  # fmt: skip
+@attack(
+    "A104",
+    "a",
+    "a Slurm job is named `x ArrayJobId=4711 ArrayTaskId=1`, and others that hold keys of scontrol",
+    asked="Slurm's answer makes its owner the owner of no other job",
+    limit_s=30,
+)
 def name_holds_keys(folder: Path) -> Outcome:
     rest = f"UserId=eve({EVE}) GroupId=eve({EVE}) MCS_label=N/A JobState=RUNNING Requeue=1 Restarts=0"
     lines = (
@@ -158,9 +181,6 @@ def name_holds_keys(folder: Path) -> Outcome:
     }
     right = true == {("4712", EVE), ("4711_1", EVE)}
     return Outcome(held=not wrong and right, measured=f"wrong owners: {wrong}; of a true array: {right}")
-
-
-_SLEEPER = "import time; time.sleep(300)"
 
 
 def _named_as_step(folder: Path, before: Sequence[str], uid: int) -> tuple[subprocess.Popen[bytes], int]:
@@ -186,8 +206,13 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-@attack("A105", "a", "root of a container (own pid namespace, no user namespace) calls a process `slurmstepd: [4711.0]`",
-        asked="the id is claimed, not the kernel's", limit_s=30)  # fmt: skip
+@attack(
+    "A105",
+    "a",
+    "root of a container (own pid namespace, no user namespace) calls a process `slurmstepd: [4711.0]`",
+    asked="the id is claimed, not the kernel's",
+    limit_s=30,
+)
 def step_daemon_of_a_container(folder: Path) -> Outcome:
     boxed, _ = _named_as_step(folder, ["unshare", "--pid", "--fork", "--mount-proc"], 0)
     try:
@@ -203,12 +228,19 @@ def step_daemon_of_a_container(folder: Path) -> Outcome:
     finally:
         for pid in reversed(_descendants(own.pid)):
             os.kill(pid, 9)
-    return Outcome(held=said is IdBy.CLAIMED and true is IdBy.KERNEL and depth >= 3,
-                   measured=f"in the container: {said.value}, root's own on the node: {true.value}")  # fmt: skip
+    return Outcome(
+        held=said is IdBy.CLAIMED and true is IdBy.KERNEL and depth >= 3,
+        measured=f"in the container: {said.value}, root's own on the node: {true.value}",
+    )
 
 
-@attack("A106", "a", "a setuid-root program, called slurmstepd by a user's link, is an ancestor of his rank",
-        asked="the id is claimed", limit_s=30)  # fmt: skip
+@attack(
+    "A106",
+    "a",
+    "a setuid-root program, called slurmstepd by a user's link, is an ancestor of his rank",
+    asked="the id is claimed",
+    limit_s=30,
+)
 def setuid_step_daemon(folder: Path) -> Outcome:
     program = folder / "tool"
     shutil.copy("/bin/sleep", program)
@@ -232,12 +264,19 @@ def setuid_step_daemon(folder: Path) -> Outcome:
     uids = next(x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("Uid")).split()[1:]
     for each in children:
         os.kill(each, 9)
-    return Outcome(held=said is IdBy.CLAIMED and name == "slurmstepd" and len(children) == 2 and uids[1] == "0",
-                   measured=f"{name} with uids {'/'.join(uids)}: {said.value}")  # fmt: skip
+    return Outcome(
+        held=said is IdBy.CLAIMED and name == "slurmstepd" and len(children) == 2 and uids[1] == "0",
+        measured=f"{name} with uids {'/'.join(uids)}: {said.value}",
+    )
 
 
-@attack("A107", "a", "below a control group that is handed to him a user makes slurm/uid_.../job_4711 and goes into it",
-        asked="the id is claimed", limit_s=30)  # fmt: skip
+@attack(
+    "A107",
+    "a",
+    "below a control group that is handed to him a user makes slurm/uid_.../job_4711 and goes into it",
+    asked="the id is claimed",
+    limit_s=30,
+)
 def control_group_of_a_user(folder: Path) -> Outcome:
     place = Path("/sys/fs/cgroup/pids")
     if not place.is_dir():
@@ -267,8 +306,13 @@ def control_group_of_a_user(folder: Path) -> Outcome:
     return Outcome(held=said is IdBy.CLAIMED and is_in, measured=f"in the group: {is_in}, the id is {said.value}")
 
 
-@attack("A108", "a", "1,100 processes of a user have RANK in their environment; another user's rank is younger",
-        asked="the other's rank is found", limit_s=60)  # fmt: skip
+@attack(
+    "A108",
+    "a",
+    "1,100 processes of a user have RANK in their environment; another user's rank is younger",
+    asked="the other's rank is found",
+    limit_s=60,
+)
 def many_environments(folder: Path) -> Outcome:
     script = "i=0; while [ $i -lt 1100 ]; do RANK=$i sleep 100 & i=$((i+1)); done; echo started; wait"
     his = subprocess.Popen(["/bin/sh", "-c", script], user=EVE, group=EVE, stdout=subprocess.PIPE, env={})
@@ -283,4 +327,6 @@ def many_environments(folder: Path) -> Outcome:
         seen = any(each.pid == theirs[0] for each in found)
     for pid in _descendants(his.pid)[::-1]:
         os.kill(pid, 9)
-    return Outcome(held=seen and len(found) <= 2048, measured=f"{len(found)} found, his among them: {seen}, {took:.1f} s")
+    return Outcome(
+        held=seen and len(found) <= 2048, measured=f"{len(found)} found, his among them: {seen}, {took:.1f} s"
+    )

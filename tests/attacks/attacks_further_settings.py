@@ -13,8 +13,13 @@ from tests.attacks.register import Outcome, attack
 from tests.attacks.users import EVE, run_as
 
 
-@attack("E101", "e", "the file that --config names is a link into a user's folder, and a file in a folder that he may write",
-        asked="commands of hooks are not taken from it", limit_s=120)  # fmt: skip
+@attack(
+    "E101",
+    "e",
+    "the file that --config names is a link into a user's folder, and a file in a folder that he may write",
+    asked="commands of hooks are not taken from it",
+    limit_s=120,
+)
 def config_of_a_user(folder: Path) -> Outcome:
     text = 'respond_hooks = "slurm"\nrespond_slurm_requeue = ["/bin/sh", "-c", "id"]\n'
     place = _eves_folder(folder, text)
@@ -24,24 +29,49 @@ def config_of_a_user(folder: Path) -> Outcome:
     inside.write_text(text)
     taken = []
     for path in (link, inside):
-        done = _run(folder, "respond", "--config", str(path), "--from", str(folder), "--once", "--state",
-                    str(folder / "s"), "--print-config")  # fmt: skip
+        done = _run(
+            folder,
+            "respond",
+            "--config",
+            str(path),
+            "--from",
+            str(folder),
+            "--once",
+            "--state",
+            str(folder / "s"),
+            "--print-config",
+        )
         taken.append(done.returncode == 0 and '"id"' in done.stdout)
     return Outcome(held=not any(taken), measured=f"commands taken through the link, from the folder: {taken}")
 
 
 @attack("E102", "e", "commands of hooks in variables, as `sudo -E` keeps them", asked="not taken, one line", limit_s=60)
 def hooks_by_variable(folder: Path) -> Outcome:
-    done = _run(folder, "respond", "--from", str(folder), "--once", "--state", str(folder / "s"), "--print-config",
-                WHICHRANK_RESPOND_SLURM_REQUEUE='["/bin/sh", "-c", "id"]', WHICHRANK_RESPOND_HOOKS="slurm",
-                WHICHRANK_RESPOND_ACT="true")  # fmt: skip
+    done = _run(
+        folder,
+        "respond",
+        "--from",
+        str(folder),
+        "--once",
+        "--state",
+        str(folder / "s"),
+        "--print-config",
+        WHICHRANK_RESPOND_SLURM_REQUEUE='["/bin/sh", "-c", "id"]',
+        WHICHRANK_RESPOND_HOOKS="slurm",
+        WHICHRANK_RESPOND_ACT="true",
+    )
     taken = '"id"' in done.stdout
     lines = len(done.stderr.strip().splitlines())
     return Outcome(held=not taken and lines <= 1, measured=f"taken: {taken}, status {done.returncode}, {lines} lines")
 
 
-@attack("E103", "e", "settings of 100 MB, 20,000 brackets deep, of NUL bytes, not UTF-8; a FIFO, a device, a folder",
-        asked="one line each, at once", limit_s=200)  # fmt: skip
+@attack(
+    "E103",
+    "e",
+    "settings of 100 MB, 20,000 brackets deep, of NUL bytes, not UTF-8; a FIFO, a device, a folder",
+    asked="one line each, at once",
+    limit_s=200,
+)
 def settings_without_end(folder: Path) -> Outcome:
     files = {
         "large": ('out = "' + "x" * (100 << 20)).encode(),
@@ -67,8 +97,13 @@ def settings_without_end(folder: Path) -> Outcome:
     return Outcome(held=set(told.values()) == {"ok"} and len(told) == 7, measured=str(told))
 
 
-@attack("E104", "e", "--judge-secret-file is a FIFO, a device, 0644, empty, a link to another user's file",
-        asked="one line each; the secret is not told", limit_s=200)  # fmt: skip
+@attack(
+    "E104",
+    "e",
+    "--judge-secret-file is a FIFO, a device, 0644, empty, a link to another user's file",
+    asked="one line each; the secret is not told",
+    limit_s=200,
+)
 def secret_files(folder: Path) -> Outcome:
     (folder / "open").write_text(CANARY)
     (folder / "open").chmod(0o644)
@@ -87,8 +122,13 @@ def secret_files(folder: Path) -> Outcome:
     return Outcome(held=set(told.values()) == {"ok"} and len(told) == 4, measured=str(told))
 
 
-@attack("E105", "e", "root's `run --out` names a folder that a user has made before, full of links to a file of root's",
-        asked="root's file is not written", limit_s=90)  # fmt: skip
+@attack(
+    "E105",
+    "e",
+    "root's `run --out` names a folder that a user has made before, full of links to a file of root's",
+    asked="root's file is not written",
+    limit_s=90,
+)
 def out_of_a_user(folder: Path) -> Outcome:
     precious = folder / "precious"
     precious.write_text(CANARY)
@@ -97,8 +137,20 @@ def out_of_a_user(folder: Path) -> Outcome:
     os.chown(out, EVE, EVE)
 
     def act() -> None:
-        for name in ("incidents.jsonl", "run.json", "state.sqlite", "labels.jsonl", "plans.jsonl", "evidence", "capture",
-                     "bus", "whichrank.log", "report.html", "losses.json", "stderr.log"):  # fmt: skip
+        for name in (
+            "incidents.jsonl",
+            "run.json",
+            "state.sqlite",
+            "labels.jsonl",
+            "plans.jsonl",
+            "evidence",
+            "capture",
+            "bus",
+            "whichrank.log",
+            "report.html",
+            "losses.json",
+            "stderr.log",
+        ):
             (out / name).symlink_to(precious)
 
     run_as(EVE, act)
@@ -107,7 +159,12 @@ def out_of_a_user(folder: Path) -> Outcome:
     return Outcome(held=same, measured=f"status {done.returncode}, the file is {'as it was' if same else 'CHANGED'}")
 
 
-@attack("E106", "e", "job and node names full of braces and format words, in hooks' templates", asked="as they are, or refused")
+@attack(
+    "E106",
+    "e",
+    "job and node names full of braces and format words, in hooks' templates",
+    asked="as they are, or refused",
+)
 def names_in_templates(folder: Path) -> Outcome:
     from whichrank.commands.respond.hooks.slurm import Commands, Slurm
     from whichrank.commands.respond.planning.acts import Act, HookOperation
@@ -118,20 +175,57 @@ def names_in_templates(folder: Path) -> Outcome:
     command = ["/bin/sh", "-c", f'printf "%s\\n" "$@" >> {made}', "x", "{job}", "{reason}"]
     node = ["/bin/sh", "-c", f'printf "%s\\n" "$@" >> {made}', "x", "{node}", "{reason}"]
     hook = Slurm(Commands(drain=node, undrain=node, requeue=command, show=()))
-    bad = ["{0.__class__}", "%s%n", "{reason}", "--help", "-9", "4711;id", "$(id)", "4711\n4712", "node[1-9]", "٤٧١١", "ALL",
-           "4711_", "4711.0", "", "9" * 400]  # fmt: skip
+    bad = [
+        "{0.__class__}",
+        "%s%n",
+        "{reason}",
+        "--help",
+        "-9",
+        "4711;id",
+        "$(id)",
+        "4711\n4712",
+        "node[1-9]",
+        "٤٧١١",
+        "ALL",
+        "4711_",
+        "4711.0",
+        "",
+        "9" * 400,
+    ]
     document = read_incident({"id": "0123456789abcdef", "revision": 1})
-    more: dict[str, Any] = {"incident": "0123456789abcdef", "action": "restart", "revision": 1, "job": "j", "attempt": "a",
-                            "document": document}  # fmt: skip
+    more: dict[str, Any] = {
+        "incident": "0123456789abcdef",
+        "action": "restart",
+        "revision": 1,
+        "job": "j",
+        "attempt": "a",
+        "document": document,
+    }
     done = []
     for target in bad:
         for operation in (HookOperation.RESTART_JOB, HookOperation.DRAIN_NODE):
-            act = Act(hook="slurm", operation=operation, target=target, reason="{0.__class__} %s $(id) {job}\nline",
-                      **more)  # fmt: skip
+            act = Act(
+                hook="slurm", operation=operation, target=target, reason="{0.__class__} %s $(id) {job}\nline", **more
+            )
             hook.describe(act)
-            if hook.do(act).outcome is not HookOutcome.REFUSED:
+            is_a_node = operation is HookOperation.DRAIN_NODE and target == "4711.0"  # as nodes may be called
+            if hook.do(act).outcome is not HookOutcome.REFUSED and not is_a_node:
                 done.append((operation.value, target))
-    hook.do(Act(hook="slurm", operation=HookOperation.RESTART_JOB, target="4711", **more, reason="{0.__class__} %s $(id) {job}"))  # fmt: skip
-    said = made.read_text().splitlines() if made.exists() else []
-    right = said[:2] == ["4711", "{0.__class__} %s $(id) {job}"] or (said[:1] == ["4711"] and "uid=" not in "".join(said))
+    hook.do(
+        Act(
+            hook="slurm",
+            operation=HookOperation.RESTART_JOB,
+            target="4711",
+            **more,
+            reason="{0.__class__} %s $(id) {job}",
+        )
+    )
+    said = (
+        made.read_text().replace("4711.0\n{0.__class__} %s $(id) {job}\nline\n", "").splitlines()
+        if made.exists()
+        else []
+    )
+    right = said[:2] == ["4711", "{0.__class__} %s $(id) {job}"] or (
+        said[:1] == ["4711"] and "uid=" not in "".join(said)
+    )
     return Outcome(held=not done and right, measured=f"done with: {done}; the true one: {said}"[:200])

@@ -17,7 +17,7 @@ from ..planning.plan import is_node_name
 
 TIMEOUT_S = 30.0
 #: A job, or one task of an array.
-_JOB_ID = re.compile(r"\d{1,12}(_\d{1,10})?\Z")
+_JOB_ID = re.compile(r"[0-9]{1,12}(_[0-9]{1,10})?\Z")
 _STATE = re.compile(r"\bState=(\S+)")
 _REASON = re.compile(r"\bReason=(.*)")
 _MAX_SHOWN_CHARS = 200

@@ -32,6 +32,8 @@ LOOK_AFTER_S = 2.0
 LOOK_AGAIN_S = 10.0
 #: Unix seconds in floating point tell less than a microsecond apart; no two looks are nearer than this.
 SOONEST_S = 0.1
+#: No look is further away: what ends later, or never, is looked at in between.
+_LATEST_S = 86_400.0
 #: When no other page has come for so long, a page has waited enough.
 QUIET_S = 5.0
 #: A node's place is told so long after its first job at the latest.
@@ -182,7 +184,7 @@ class Desk:
             self.memory.put(trouble)
 
     def _look_soon(self, now: float, after_s: float = LOOK_AFTER_S) -> None:
-        due_ns = int((now + after_s) * 1e9)
+        due_ns = int((now + min(after_s, _LATEST_S)) * 1e9)
         if not self.memory.due_ns or due_ns < self.memory.due_ns or self.memory.due_ns <= int(now * 1e9):
             self.memory.set_due(due_ns)
 

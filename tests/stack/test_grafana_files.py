@@ -97,7 +97,8 @@ def test_what_victorialogs_sorts_by_cannot_be_there_twice() -> None:
     """Twice ends it (1.52.1): the processors before it leave one in a resource, and move a record's there."""
     collector = yaml.safe_load((DEPLOY / "collector" / "collector.yaml").read_text())
     streams = collector["exporters"]["otlp_http/victorialogs"]["headers"]["VL-Stream-Fields"].split(",")
-    once, moved, left = collector["service"]["pipelines"]["logs"]["processors"]
+    limiter, once, moved, left = collector["service"]["pipelines"]["logs"]["processors"]
+    assert limiter == "memory_limiter"  # before all others, so that it can refuse
     assert collector["processors"][moved]["keys"] == streams
     actions = collector["processors"][once]["attributes"]
     kept = {action["from_attribute"]: action["key"] for action in actions if action.get("from_attribute") in streams}

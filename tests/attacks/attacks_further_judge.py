@@ -235,6 +235,7 @@ def requests_from_an_agent(folder: Path) -> Outcome:
     "metrics: 200,000 points in one message, names and attributes without end, NaN, 2^63 stamps",
     asked="bounded",
     limit_s=120,
+    long=True,
 )
 def many_metrics(folder: Path) -> Outcome:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -322,11 +323,12 @@ class _Fails(JobOperator):
     "an unknown defect sets aside 6,000 keys, twice each; then the judge is started again",
     asked="bounded memory, state and letters; the victim is judged",
     limit_s=300,
+    long=True,
 )
 def many_keys_aside(folder: Path) -> Outcome:
     import tests.attacks.a_judge as a_judge
 
-    a_judge.JobOperator = _Fails  # type: ignore[misc]
+    vars(a_judge)["JobOperator"] = _Fails
     judge = Judge(folder)
     judge.start_job()
     forget_peak()
@@ -382,6 +384,7 @@ def many_owners(folder: Path) -> Outcome:
     "conditions of 3,000 devices that are over before they began, and begin again at once",
     asked="bounded; the victim is judged",
     limit_s=120,
+    long=True,
 )
 def many_conditions(folder: Path) -> Outcome:
     judge, began, before = _begin(folder)

@@ -14,7 +14,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from tests.attacks.node import CANARY, ring, secret_of_root, shared_node
+from tests.attacks.node import CANARY, SharedNode, ring, secret_of_root, shared_node
 from tests.attacks.register import Outcome, attack
 from tests.attacks.users import EVE, QUINN, fork_as, living_as, run_as
 from whichrank.agents.collectors.base.collector import Timestamps
@@ -32,13 +32,17 @@ def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _quinn_is_seen(node: object, theirs: Path, timeout_s: float = 15) -> float:
+def _append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def _quinn_is_seen(node: SharedNode, theirs: Path, timeout_s: float = 15) -> float:
     """Seconds until another user's rank is told; ``timeout_s`` where it is not."""
     began = time.monotonic()
     with living_as(QUINN, lambda: _KEPT.append(ring(theirs, WHICHRANK_JOB_ID="quiet"))):
-        seen = node.turn_until(  # type: ignore[attr-defined]
-            lambda: any(e.identity.job == "quiet" for e in node.events(EventName.RANK_STARTED)),
-            timeout_s,  # type: ignore[attr-defined]
+        seen = node.turn_until(
+            lambda: any(e.identity.job == "quiet" for e in node.events(EventName.RANK_STARTED)), timeout_s
         )
     return time.monotonic() - began if seen else timeout_s
 
@@ -150,6 +154,7 @@ def mount_that_never_answers(folder: Path) -> Outcome:
     "a ring is truncated, grown and filled with noise while it is read, 2,000 times a second",
     asked="others are seen; bounded",
     limit_s=60,
+    long=True,
 )
 def ring_that_changes(folder: Path) -> Outcome:
     with shared_node(folder) as node:
@@ -367,6 +372,7 @@ def rank_becomes_setuid(folder: Path) -> Outcome:
     "the flight recorder's path has `..`, %, newline, 200 kB, a FIFO or a device at its end",
     asked="only his own regular file; nobody waits",
     limit_s=60,
+    long=True,
 )
 def odd_dump_paths(folder: Path) -> Outcome:
     secret = secret_of_root(folder)
@@ -406,6 +412,7 @@ def odd_dump_paths(folder: Path) -> Outcome:
         places = find_dump_places(pid, 0, EVE, 0)
         content = b""
         for path in places.paths if places else ():
+            assert places is not None
             with contextlib.suppress(OSError):
                 is_settled(places, path, time.time_ns())
                 content += read_dump(places, path)
@@ -440,7 +447,8 @@ def many_logs(folder: Path) -> Outcome:
             for number in range(100):
                 (place / f"{number}.log").write_text("noise\n" * 50)
 
-    run_as(QUINN, lambda: (home / str(QUINN) / "own.log").write_text("a line of mine\n"))
+    own = home / str(QUINN) / "own.log"
+    run_as(QUINN, lambda: _append(own, "a line of mine\n"))
     run_as(EVE, noisy)
     lines: list[str] = []
 
@@ -455,7 +463,7 @@ def many_logs(folder: Path) -> Outcome:
         collector.collect(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns() + second * 31_000_000_000))
         worst = max(worst, time.process_time() - began)
     more = len(os.listdir("/proc/self/fd")) - fds
-    run_as(QUINN, lambda: (home / str(QUINN) / "own.log").open("a").write("a second line\n") and None)
+    run_as(QUINN, lambda: _append(own, "a second line\n"))
     for second in range(4, 7):
         collector.collect(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns() + second * 31_000_000_000))
     collector.close()

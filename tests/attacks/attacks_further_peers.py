@@ -94,6 +94,7 @@ def reflection(folder: Path) -> Outcome:
     "somebody without the secret answers in the judge's place, with WELCOME, with nonsense",
     asked="he is told nothing and not believed",
     limit_s=40,
+    long=True,
 )
 def false_judge(folder: Path) -> Outcome:
     listener = socket.create_server(("127.0.0.1", 0), backlog=16)
@@ -142,6 +143,7 @@ def false_judge(folder: Path) -> Outcome:
     "HELLO of 1 MB, of deep JSON, with 100,000 keys, with a key twice, of another version (secret known)",
     asked="ends its own connection",
     limit_s=60,
+    long=True,
 )
 def large_hello(folder: Path) -> Outcome:
     hub = Hub()
@@ -159,7 +161,7 @@ def large_hello(folder: Path) -> Outcome:
         {"mono_ns": -(1 << 63)},
     ):
         with contextlib.suppress(OSError):
-            hub.speak(fields)  # type: ignore[arg-type]
+            hub.speak(fields)
     (took,) = hub.joins_within(4.0)
     cpu = time.process_time() - began
     return Outcome(held=took < 1.5 and cpu < 5, measured=f"a true follower joins in {took:.2f} s, {cpu:.1f} CPU s")
@@ -171,6 +173,7 @@ def large_hello(folder: Path) -> Outcome:
     "a follower says that his instance is another's, and joins 200 times under 200 names (secret known)",
     asked="bounded names and connections; the other is heard",
     limit_s=60,
+    long=True,
 )
 def instance_of_another(folder: Path) -> Outcome:
     hub = Hub()

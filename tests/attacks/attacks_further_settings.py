@@ -19,6 +19,7 @@ from tests.attacks.users import EVE, run_as
     "the file that --config names is a link into a user's folder, and a file in a folder that he may write",
     asked="commands of hooks are not taken from it",
     limit_s=120,
+    long=True,
 )
 def config_of_a_user(folder: Path) -> Outcome:
     text = 'respond_hooks = "slurm"\nrespond_slurm_requeue = ["/bin/sh", "-c", "id"]\n'
@@ -71,6 +72,7 @@ def hooks_by_variable(folder: Path) -> Outcome:
     "settings of 100 MB, 20,000 brackets deep, of NUL bytes, not UTF-8; a FIFO, a device, a folder",
     asked="one line each, at once",
     limit_s=200,
+    long=True,
 )
 def settings_without_end(folder: Path) -> Outcome:
     files = {
@@ -103,6 +105,7 @@ def settings_without_end(folder: Path) -> Outcome:
     "--judge-secret-file is a FIFO, a device, 0644, empty, a link to another user's file",
     asked="one line each; the secret is not told",
     limit_s=200,
+    long=True,
 )
 def secret_files(folder: Path) -> Outcome:
     (folder / "open").write_text(CANARY)
@@ -128,6 +131,7 @@ def secret_files(folder: Path) -> Outcome:
     "root's `run --out` names a folder that a user has made before, full of links to a file of root's",
     asked="root's file is not written",
     limit_s=90,
+    long=True,
 )
 def out_of_a_user(folder: Path) -> Outcome:
     precious = folder / "precious"

@@ -92,6 +92,7 @@ def markup(folder: Path) -> Outcome:
     "the same texts, quotes and javascript: links in `report`'s page",
     asked="no tag, handler or link",
     limit_s=90,
+    long=True,
 )
 def page(folder: Path) -> Outcome:
     evil = "\"' onmouseover=alert(1) x='javascript:alert(1)//</script><svg/onload=alert(1)>{{7*7}}"
@@ -182,6 +183,7 @@ def unseen_characters(folder: Path) -> Outcome:
     "a megabyte in every text, 10,000 suspects, 100,000 pieces of evidence: PagerDuty, Slack, panel",
     asked="bounded, quick",
     limit_s=60,
+    long=True,
 )
 def large_texts(folder: Path) -> Outcome:
     document = _hostile("A" * (1 << 18))
@@ -208,6 +210,7 @@ def large_texts(folder: Path) -> Outcome:
     "incidents.jsonl with fields of all wrong types, 900 deep, numbers without end, and a line of 64 MB",
     asked="`incidents show` gives one line each, no traceback",
     limit_s=120,
+    long=True,
 )
 def odd_documents(folder: Path) -> Outcome:
     names = [
@@ -227,13 +230,10 @@ def odd_documents(folder: Path) -> Outcome:
         "confidence",
         "kind",
     ]
+    odd: tuple[object, ...] = (7, "x", [], [[]], {}, {"a": [1]}, None, 1e308, True, [None], {"0": {}})
     lines = [
         json.dumps({**_document(id=f"{n:016x}"), name: value})
-        for n, (name, value) in enumerate(
-            (name, value)
-            for name in names
-            for value in (7, "x", [], [[]], {}, {"a": [1]}, None, 1e308, True, [None], {"0": {}})
-        )
+        for n, (name, value) in enumerate((name, value) for name in names for value in odd)
     ]
     lines += [
         "[" * 100_000,
@@ -308,6 +308,7 @@ def names_of_files(folder: Path) -> Outcome:
     "secrets with control characters, zero-width characters and line ends within, split over rows",
     asked="masked, or broken in pieces that are no secret",
     limit_s=30,
+    long=True,
 )
 def hidden_secrets(folder: Path) -> Outcome:
     secret = "hunter2hunter2hunter2"

@@ -20,10 +20,6 @@ NO_SENTENCE = {
     ("processors/cluster/shared/joint.py", "'jobs' in verdict.words"): "a mapping of what a template may name",
     ("commands/incident_text/incident_view.py", "_PORT.sub(']', text)"): "lines that differ in a port are drawn once",
     ("commands/incident_text/incident_view.py", "text.replace(EMOJI_SELECTOR, '')"): "how wide a terminal draws it",
-    (
-        "commands/run/watching.py",
-        "printable(redact(named or script)).split()",
-    ): "the job's name, which a person has chosen",
 }
 #: Who reads a field with a sentence without taking it apart: to put it into another one, or a rule's template.
 PUTS_IT_ON = {

@@ -100,7 +100,9 @@ class JobOperator:
 
     def forget(self, ctx: Context) -> None:
         """Ends the job's findings, and deletes what is known of it."""
-        self._end(self._load(ctx), ctx, "there are too many jobs, and nothing has been heard of this one for longest")
+        self._end(
+            self._load(ctx), ctx, "the judge keeps no more jobs, and nothing has been heard of this one for longest"
+        )
 
     def let_go(self, key: str) -> None:
         """Forgets the working copy of a job."""

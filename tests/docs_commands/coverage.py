@@ -22,6 +22,7 @@ class Why(Enum):
     IMAGE_REGISTRY = "image registry"
     GPU = "GPU"
     SLURM = "Slurm"
+    SYSTEMD = "systemd as the first process"
     KUBERNETES = "Kubernetes"
     HOURS = "takes hours, or the whole machine"
     DOWNLOADS = "downloads everything anew"
@@ -103,6 +104,8 @@ _MAKE_NOT: Mapping[str, Why] = {
     "same-incidents": Why.HOURS,
     "pins": Why.DOWNLOADS,
     "format": Why.OWN_TREE,
+    # CI runs it.
+    "attacks": Why.HOURS,
 }
 
 #: The whole text of a command as a pattern, and how it is tried.
@@ -123,6 +126,7 @@ RULES: Sequence[tuple[str, Cover]] = (
         ),
     ),
     (r"srun .*", NotHere(why=Why.SLURM)),
+    (r"install -m 6[04][04] .*|systemctl enable --now .*", NotHere(why=Why.SYSTEMD)),
     (
         r"whichrank demo --json",
         Elsewhere("tests/commands/test_demo.py::test_a_real_demo_as_a_program_sees_it", ("demo", "--json")),

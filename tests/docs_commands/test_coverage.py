@@ -16,7 +16,7 @@ from tests.docs_commands.parse import words_of, wrong_with
 
 COMMANDS = all_commands()
 #: Reasons that the machine gives; for the others something is executed all the same.
-OF_MACHINES = (Why.IMAGE_REGISTRY, Why.GPU, Why.SLURM, Why.KUBERNETES)
+OF_MACHINES = (Why.IMAGE_REGISTRY, Why.GPU, Why.SLURM, Why.KUBERNETES, Why.SYSTEMD)
 STACK_TEST = ROOT / "tests" / "stack" / "test_docs_commands.py"
 
 

@@ -37,6 +37,14 @@ for step in range(100_000):
         open(sys.argv[2], "w").write(str(time.time()))
         os.kill(os.getpid(), signal.SIGKILL)
 """
+#: As root's slurmstepd runs a job's step: what is acted on is an id that the kernel confirms, not what a job claims.
+STEP_DAEMON = """
+import ctypes, signal, subprocess, sys
+ctypes.CDLL(None).prctl(15, b"slurmstepd", 0, 0, 0)
+step = subprocess.Popen(sys.argv[1:])
+signal.signal(signal.SIGTERM, lambda *_: step.terminate())
+sys.exit(step.wait())
+"""
 
 
 class Road(Bench):
@@ -56,11 +64,15 @@ class Road(Bench):
         self.rings = folder / "rings"
         self.rings.mkdir(mode=0o700)
 
-    def start(self, name: str, *words: str | Path, **environment: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, *words: str | Path, program: str | Path | None = None, **environment: str
+    ) -> subprocess.Popen[bytes]:
+        """program: where the first word is only what it calls itself."""
         with (self.folder / f"{name}.log").open("ab") as log:
             started = subprocess.Popen(
-                words, env={**self.environment, **environment}, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT
-            )
+                words, executable=program, env={**self.environment, **environment}, cwd=self.folder, stdout=log,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
         self.running.append(started)
         return started
 
@@ -74,8 +86,10 @@ class Road(Bench):
         torchrun = Path(sys.executable).with_name("torchrun")
         self.start(
             f"job-{job}",
+            *(f"slurmstepd: [{job}.batch]", "-I", "-S", "-c", STEP_DAEMON),
             *(torchrun, "--standalone", "--nproc-per-node=2", self.folder / "train.py"),
             *(self.folder / f"now-{job}", self.folder / f"killed-at-{job}"),
+            program=sys.executable,
             WHICHRANK_AUTO="1",
             PYTHONPATH=str(BOOTSTRAP),
             WHICHRANK_DIR=str(self.rings / job),

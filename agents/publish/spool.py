@@ -54,6 +54,11 @@ class Outgoing:
         return len(self.value) + len(self.key) + 300
 
 
+def _private(path: str, flags: int) -> int:
+    """Opens a file that its user alone may read, whatever the umask is."""
+    return os.open(path, flags, 0o600)
+
+
 class Spool:
     def __init__(self, directory: Path, limit_bytes: int, report: Callable[[str], None]) -> None:
         """Opens what an earlier agent left. Raises OSError (no rights, no room, in use by another process).
@@ -246,7 +251,8 @@ class Spool:
             return
         partial = self.directory / f".{LEDGER_NAME}.partial"
         try:
-            partial.write_text(content)
+            with open(partial, "w", opener=_private) as file:
+                file.write(content)
             partial.replace(self.directory / LEDGER_NAME)
             self._ledger_written = content
         except OSError as error:

@@ -47,7 +47,8 @@ def run_alone(chosen: Attack) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o755)
         child = subprocess.Popen(
-            [sys.executable, "-m", "tests.attacks", "--act", chosen.number, "--folder", folder],
+            [sys.executable, "-m", "tests.attacks", "--act", chosen.number, "--of", chosen.act.__module__,
+             "--folder", folder],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         try:
@@ -102,11 +103,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--group", default="", help="numbers that begin so")
     parser.add_argument("--jobs", type=int, default=1, help="so many beside each other (1)")
     parser.add_argument("--act", help=argparse.SUPPRESS)
+    parser.add_argument("--of", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args(words)
-    load_attacks()
     if asked.act:
+        importlib.import_module(asked.of)  # alone: what memory an attack takes is measured
         return _act(asked.act, asked.folder)
+    load_attacks()
     if os.geteuid() != 0:
         print("make attacks needs root: other users, namespaces, control groups", file=sys.stderr)
         return 2

@@ -186,6 +186,7 @@ def name_holds_keys(folder: Path) -> Outcome:
 def _named_as_step(folder: Path, before: Sequence[str], uid: int) -> tuple[subprocess.Popen[bytes], int]:
     """A process called slurmstepd, titled as one of job 4711, with a child; and the child's pid."""
     program = folder / "slurmstepd"
+    program.unlink(missing_ok=True)  # an earlier one may still run
     shutil.copy("/bin/sh", program)
     program.chmod(0o755)
     title = "slurmstepd: [4711.0]"

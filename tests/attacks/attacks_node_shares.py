@@ -474,7 +474,12 @@ def _train(place: Path) -> None:
 
 
 @attack(
-    "H2", "a", "ten owners have a job each", asked="agent and helpers stay under 150 MB, idle helpers end", limit_s=90
+    "H2",
+    "a",
+    "ten owners have a job each",
+    asked="agent and helpers stay under 150 MB, idle helpers end",
+    limit_s=90,
+    long=True,
 )
 def ten_owners(folder: Path) -> Outcome:
     with shared_node(folder) as node, contextlib.ExitStack() as living:

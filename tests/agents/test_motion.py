@@ -122,7 +122,9 @@ def test_a_loop_at_one_place_of_the_code_is_no_work_for_ever(
 ) -> None:
     """CPU time alone counts for half a minute, however crowded the machine is; the stack is what the rank itself
     leaves in its ring. One that sleeps in between is always found where it sleeps: it may do anything."""
-    own, frame = os.getpid(), UserFrame("train.py", 10, "wait")
+    # Not this process: it is the agent's here, and talks with its helper.
+    rank, frame = subprocess.Popen(["sleep", "60"]), UserFrame("train.py", 10, "wait")
+    time.sleep(0.3)  # it has begun
     motion = RankMotion()
     began_ns = time.monotonic_ns()
 
@@ -130,7 +132,7 @@ def test_a_loop_at_one_place_of_the_code_is_no_work_for_ever(
         now_ns = began_ns + second * SECOND_NS
         times_ns = int(0.3 * share * second * SECOND_NS), int(0.7 * share * second * SECOND_NS)
         monkeypatch.setattr(motion_module, "_read_main_ns", lambda pid: times_ns)
-        motion.look(own, os.getuid(), began_ns, 0, stack, dict, now_ns)
+        motion.look(rank.pid, os.getuid(), began_ns, 0, stack, dict, now_ns)
 
     for second in range(40):
         look(second, RingStack(time_ns=0, frames=(UserFrame("train.py", 90, "main"), frame)))
@@ -139,6 +141,8 @@ def test_a_loop_at_one_place_of_the_code_is_no_work_for_ever(
     assert motion.still_since_ns == (began_ns if is_loop else 0)
     look(41, RingStack(time_ns=0, frames=(UserFrame("train.py", 50, "save"),)))
     assert motion.still_since_ns == 0
+    rank.kill()
+    rank.wait()
 
 
 def test_a_loop_that_calls_now_this_now_that_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ class MessageDecoder:
         Copies for people are left out: the operators have what they were copied from. Learns the names of nodes.
         """
         if topic != TOPIC_METRICS:
-            return self._told_on(topic, value, decode_logs(topic, value, with_copies=False))
+            return self._carried_on(topic, value, decode_logs(topic, value, with_copies=False))
         if not self._metrics:
             return []
         found: list[Payload] = []
@@ -52,7 +52,7 @@ class MessageDecoder:
             found += [samples] if isinstance(samples, Broken) else self._in_our_words(samples)
         return found
 
-    def _told_on(self, topic: str, value: bytes, payloads: list[Payload]) -> list[Payload]:
+    def _carried_on(self, topic: str, value: bytes, payloads: list[Payload]) -> list[Payload]:
         """Payloads that this topic carries; all others are one broken record."""
         known: Identity | None = None
         kept: list[Payload] = []

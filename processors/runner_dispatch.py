@@ -72,7 +72,7 @@ class Dispatcher:
                 for record in self._process(index, key, batch):
                     self._place(index, record, index + 1, pending)
         if self.containment.news:
-            self._tell()
+            self._report_contained()
 
     def fire(self, operator: str, key: str, timer: Timer) -> None:
         """Calls the operator of a timer that is due; nothing for one of another release."""
@@ -204,7 +204,7 @@ class Dispatcher:
         record = Record(topic=TOPIC_DLQ, key=message.key, stamp_ns=stamp_ns, payload=kept_letter)
         self._delivery.add(record, kept_letter.value, headers)
 
-    def _tell(self) -> None:
+    def _report_contained(self) -> None:
         """A telemetry incident of what was contained; where that fails as well it is not told again."""
         doubts, self.containment.news = self.containment.news, []
         position = self._state.position

@@ -72,7 +72,7 @@ class AwaitedDumps:
     def _take(self, dump: AwaitedDump, wall_ns: int) -> bool:
         for path in dump.places.paths:
             if not is_settled(dump.places, path, wall_ns):
-                self._tell_too_large(dump, path)
+                self._report_too_large(dump, path)
                 continue
             try:
                 content = read_dump(dump.places, path)
@@ -84,7 +84,7 @@ class AwaitedDumps:
                 return True
         return False
 
-    def _tell_too_large(self, dump: AwaitedDump, path: str) -> None:
+    def _report_too_large(self, dump: AwaitedDump, path: str) -> None:
         try:
             size = look_at_dump(dump.places, path).size_bytes
         except OSError:

@@ -175,12 +175,12 @@ class EvidenceDesk:
             return
         done = threading.Event()
 
-        def last_words() -> None:
+        def look_last() -> None:
             self._look(last=True)
             for known in self._known:
                 self._release(known)
 
-        self._ask(last_words)
+        self._ask(look_last)
         FILES.submit(self._owner_uid, done.set)
         done.wait(patience_s)
         self._is_used = False

@@ -59,7 +59,7 @@ class UserFiles:
 
     def working_folder(self, pid: int, proc: str = "/proc") -> str:
         """Where a process of the user's stands."""
-        return self._words(["working_folder", str(pid), proc])[0]
+        return self._answer_words(["working_folder", str(pid), proc])[0]
 
     def open_descriptor(self, pid: int, number: int) -> tuple[str, int]:
         """Name and descriptor of the user's own regular file behind ``number`` of a process."""
@@ -68,7 +68,7 @@ class UserFiles:
 
     def socket_inodes(self, pid: int, most: int) -> list[int]:
         """Of the sockets among a process's first ``most`` descriptors."""
-        words = self._words(["sockets", str(pid), str(most)])
+        words = self._answer_words(["sockets", str(pid), str(most)])
         return [int(word) for word in words[0].split(",") if word.isdecimal()]
 
     def open_file(self, place: int, name: str, how: str = BELOW) -> int:
@@ -93,21 +93,21 @@ class UserFiles:
 
     def list_names(self, place: int, name: str, how: str = IN_ROOT) -> list[str]:
         """The first ``helper.MOST_NAMES`` names in a folder that the user can list, in no order."""
-        return [name for name in self._words(["names", name, how], place) if name]
+        return [name for name in self._answer_words(["names", name, how], place) if name]
 
     def look_at(self, place: int, name: str, how: str = IN_ROOT) -> SeenFile:
         """What lies at ``name``; a link at its end is not followed. Raises OSError."""
         try:
-            mode, uid, size_bytes, changed_ns = map(int, self._words(["state", name, how], place))
+            mode, uid, size_bytes, changed_ns = map(int, self._answer_words(["state", name, how], place))
         except ValueError:
             raise OSError(errno.EPROTO, "an answer that is none") from None
         return SeenFile(mode=mode, uid=uid, size_bytes=size_bytes, changed_ns=changed_ns)
 
     def remove(self, folder: int, name: str) -> None:
         """Removes the user's own regular file from a folder that is held."""
-        self._words(["remove", name], folder)
+        self._answer_words(["remove", name], folder)
 
-    def _words(self, words: Sequence[str], folder: int = -1) -> list[str]:
+    def _answer_words(self, words: Sequence[str], folder: int = -1) -> list[str]:
         found, fd = self._ask(words, folder)
         if fd >= 0:  # nobody has asked for one
             os.close(fd)

@@ -117,7 +117,7 @@ def flags_of(command: str, kind: type[Settings]) -> Mapping[str, str]:
     for parameter in program()[command].params:
         name = _PARAMETERS.get(parameter.name, parameter.name)
         key = next((prefix + name for prefix in _PREFIXES if prefix + name in kind.model_fields), None)
-        if key is not None and parameter.param_type_name == "option":
+        if key is not None and parameter.param_type_name == "option" and not getattr(parameter, "hidden", False):
             found[key] = _flags(parameter)
     return found
 
@@ -216,7 +216,7 @@ def _command(command: Any) -> str:
     rows = [
         (_flags(each), _value(each), " ".join((each.help or "").split()))
         for each in command.params
-        if each.name != "help"
+        if each.name != "help" and not getattr(each, "hidden", False)  # it only says what to use in its place
     ]
     if rows:
         parts.append(table(("Flag or argument", "Value", "What"), rows))

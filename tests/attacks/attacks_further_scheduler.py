@@ -313,7 +313,6 @@ def control_group_of_a_user(folder: Path) -> Outcome:
     "1,100 processes of a user have RANK in their environment; another user's rank is younger",
     asked="the other's rank is found",
     limit_s=60,
-    long=True,
 )
 def many_environments(folder: Path) -> Outcome:
     script = "i=0; while [ $i -lt 1100 ]; do RANK=$i sleep 100 & i=$((i+1)); done; echo started; wait"

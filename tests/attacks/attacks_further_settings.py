@@ -131,7 +131,6 @@ def secret_files(folder: Path) -> Outcome:
     "root's `run --out` names a folder that a user has made before, full of links to a file of root's",
     asked="root's file is not written",
     limit_s=90,
-    long=True,
 )
 def out_of_a_user(folder: Path) -> Outcome:
     precious = folder / "precious"

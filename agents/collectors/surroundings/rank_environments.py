@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+from ...base.turns import in_turns
 from ..base.kernel_files import list_names, read_bytes
 
 _MAX_ENVIRONMENT_BYTES = 256 << 10
@@ -110,10 +112,9 @@ class RankEnvironments:
                 helpers.setdefault(one.parent_pid, []).append(pid)
             else:
                 ranks.append(pid)
-        return [
-            RankEnvironment(pid, known[pid].environ, tuple(helpers.get(pid, [])[:_MAX_HELPERS]))
-            for pid in ranks[:_MAX_RANKS]
-        ]
+        if len(ranks) > _MAX_RANKS:
+            ranks = sorted(islice(in_turns((self.uid_of(pid), pid) for pid in ranks), _MAX_RANKS))
+        return [RankEnvironment(pid, known[pid].environ, tuple(helpers.get(pid, [])[:_MAX_HELPERS])) for pid in ranks]
 
     def uid_of(self, pid: int) -> int | None:
         """Effective uid of a process; None if it is gone."""

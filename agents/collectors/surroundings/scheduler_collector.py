@@ -14,7 +14,6 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 
 from ....diagnosis.scheduler_facts import (
@@ -32,6 +31,7 @@ from ....diagnosis.scheduler_facts import (
 from ....telemetry.ring_layout import cut_text
 from ....telemetry.trust import Trust
 from ....telemetry.vocabulary import EventName
+from ...base.turns import in_turns
 from ..base.collector import Collected, NodeEvent, Timestamps
 from ..base.kernel_files import read_text
 from .rank_environments import RankEnvironment, RankEnvironments
@@ -171,14 +171,9 @@ class SchedulerCollector:
 
     def _jobs_of_owners(self, ranks: Sequence[RankEnvironment]) -> list[str]:
         """Ids that ranks claim, of each user in turn: nobody's claims keep another's job from being asked about."""
-        of_owner: dict[int | None, list[str]] = {}
-        for rank in ranks:
-            job = slurm_job_id(rank.environ)
-            claimed = of_owner.setdefault(self._ranks.uid_of(rank.pid), []) if job else []
-            if job not in claimed:
-                claimed.append(job)
-        turns = zip_longest(*map(sorted, of_owner.values()))
-        return list(dict.fromkeys(job for turn in turns for job in turn if job))[:_MAX_JOBS]
+        claims = {(self._ranks.uid_of(rank.pid), job) for rank in ranks if (job := slurm_job_id(rank.environ))}
+        in_order = sorted(claims, key=lambda claim: (-1 if claim[0] is None else claim[0], claim[1]))
+        return list(dict.fromkeys(in_turns(in_order)))[:_MAX_JOBS]
 
     def _ask_slurm(self, jobs: Sequence[str], names: Sequence[str], problems: list[str]) -> None:
         for job in jobs:

@@ -42,10 +42,11 @@ def judge_crash(job: JobState, now: int, ctx: Context, *, finished: bool = False
     """Puts the attempt's endings into order; opens, replaces or revises its finding, or sets a timer where it is too
     early.
 
-    finished: no more records will come, so nothing is held back. Does nothing once the job ended with exit code 0.
+    finished: no more records will come, so nothing is held back. Does nothing once the job has ended with exit code 0
+    or because it was told to: the last word on it has been said.
     """
     if job.ends.finished_ns and not finished:
-        if job.ends.exit_code == 0:
+        if job.ends.exit_code == 0 or job.ends.signalled_ns:
             return
         finished = True  # an exit that was seen after the command's own end
     if not any(role_hint(ending) != "none" for ending in job.ends.endings):

@@ -19,7 +19,7 @@ from tests.processors.job.synthetic_job import (
 )
 from whichrank.processors.job.detectors.hang.wait_graph import Wait, find_blockage
 from whichrank.telemetry.records import Event, Finding, Record
-from whichrank.telemetry.vocabulary import EventName, Level, Op, Phase, ProcessState
+from whichrank.telemetry.vocabulary import EventName, ExitState, Level, Op, Phase, ProcessState
 
 
 def only(context: MemoryContext) -> Finding:
@@ -90,6 +90,25 @@ def test_where_it_cleans_up_after_a_stop_is_not_where_it_stood() -> None:
     )
     finding = only(drive(job.records()))
     assert finding.body["suspects"][0]["where"] == {"file": "train.py", "line": 88, "phase": "forward"}
+
+
+def test_an_exit_seen_after_a_job_was_told_to_end_opens_nothing_again() -> None:
+    """Ranks are seen to end in their agent's own time: the command may have told its end before."""
+    ended = {"signal": 15, "exit_code": -15, "exit_state": int(ExitState.RUNNING)}
+    job = SyntheticJob(
+        ranks=4,
+        steps=30,
+        delays=[lambda rank, step, phase: FOREVER if (rank, step, phase) == (3, 20, Phase.FORWARD) else 0],
+        events=[
+            (16.0, EventName.JOB_SIGNALLED, -1, {"signal": 15, "origin": "user"}),
+            *((16.2 + rank / 100, EventName.RANK_EXIT, rank, ended) for rank in (3, 1, 2)),
+            (16.5, EventName.JOB_FINISHED, -1, {"exit_code": -15}),
+            (17.0, EventName.RANK_EXIT, 0, ended),
+        ],
+    )
+    context = drive(job.records())
+    assert [(item.body["kind"], item.cleared) for item in context.findings()][-1] == ("rank_not_entered", True)
+    assert len({item.key for item in context.findings()}) == 1
 
 
 def mesh_step(job: SyntheticJob, rank: int, step: int) -> list[Action]:

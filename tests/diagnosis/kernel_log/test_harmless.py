@@ -17,6 +17,8 @@ from whichrank.diagnosis.kernel_log.stamps import Calendar
 LINES = 12_000
 #: What the tests of this project do to this machine themselves, and is a fault indeed.
 OWN = {"cgroup_oom_kill", "oom_kill", "segfault", "segfault_in_library", "pids_limit", "hung_task"}
+#: A virtual machine whose host has no time for it says so; nobody's test can help that.
+STARVED = {"soft_lockup", "rcu_stall"}
 
 
 def test_no_positive_in_ordinary_lines_in_any_wrapper() -> None:
@@ -49,7 +51,7 @@ def test_no_positive_in_this_machines_own_logs_but_what_tests_did() -> None:
     if not any(logs):
         pytest.skip("no log of this machine can be read")
     found = [event for log in logs for event in read_log(KernelLogReader(), io.BytesIO(log))]
-    assert [event for event in found if event.event not in OWN] == []
+    assert [event for event in found if event.event not in OWN | STARVED] == []
 
 
 def _is_readable(path: Path) -> bool:

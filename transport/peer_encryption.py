@@ -19,9 +19,7 @@ from typing import Protocol
 from .peer_frames import OTHER_SECRET, BrokenPeer
 
 #: Says how whoever speaks plainly can come in; other releases show it as the judge's reason.
-PLAIN_REFUSED = (
-    "this judge speaks TLS only: the same release of whichrank, and the same peer_tls, is needed on all nodes"
-)
+PLAIN_REFUSED = "this judge speaks TLS only: all nodes need the same release of whichrank, and the same peer_tls"
 JUDGE_IS_PLAIN = "no TLS there: another release of whichrank, or peer_tls is off there"
 BY_SECRET, BY_CERTIFICATES = "encrypted with the secret (TLS 1.3)", "encrypted with certificates (TLS 1.3)"
 _READ_BYTES = 1 << 16
@@ -29,7 +27,8 @@ _READ_BYTES = 1 << 16
 _SCRYPT_N, _SCRYPT_R, _SCRYPT_P, _SCRYPT_BYTES = 1 << 15, 8, 1, 64 << 20
 _NAME = "whichrank"
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
-_REFUSED = frozenset({"TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE", "TLSV13_ALERT_CERTIFICATE_REQUIRED"})
+#: Of OpenSSL: self-signed, or by nobody who is believed, or by somebody of the same name.
+_UNKNOWN = frozenset({7, 18, 19, 20, 21})
 _PEM_BEGIN, _PEM_END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 
@@ -182,11 +181,11 @@ def encryption_by_certificates(certificate: Path, key: Path, authority: Path) ->
     except (OSError, UnicodeDecodeError) as error:
         raise NoEncryption(f"peer_ca {authority}: {getattr(error, 'strerror', None) or 'no PEM'}") from error
     try:
-        return _encryption(certificate, key, trusted, BY_CERTIFICATES, "its certificate is not one of peer_ca")
+        return _encryption(certificate, key, trusted, BY_CERTIFICATES, "certificates must be of peer_ca, on all nodes")
     except ssl.SSLError as error:
         raise NoEncryption(
             f"peer_cert {certificate}, peer_key {key}, peer_ca {authority}: not usable together "
-            f"({error.reason or 'no PEM'}); each must be PEM, and the key that of the certificate"
+            f"({getattr(error, 'reason', None) or 'no PEM'}); each must be PEM, and the key that of the certificate"
         ) from error
     except OSError as error:
         raise NoEncryption(f"peer_cert {certificate}, peer_key {key}: {error.strerror or error}") from error
@@ -246,8 +245,9 @@ def _certificate_of(secret: bytes) -> tuple[bytes, bytes]:
 
 def _in_words(error: ssl.SSLError, not_believed: str) -> str:
     reason = error.reason or "no TLS"
-    if isinstance(error, ssl.SSLCertVerificationError) or reason in _REFUSED:
-        return not_believed
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return not_believed if error.verify_code in _UNKNOWN else f"its certificate: {error.verify_message}"
     if reason in _NO_TLS:
         return JUDGE_IS_PLAIN
-    return f"TLS: {reason.replace('_', ' ').lower()}"
+    what = f"TLS: {reason.replace('_', ' ').lower()}"
+    return f"{what}; {not_believed}" if "_ALERT_" in reason else what  # said by the other side

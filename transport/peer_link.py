@@ -104,7 +104,7 @@ class PeerLink:
         kept_bytes: int = KEPT_BYTES,
         encryption: PeerEncryption | None = None,
     ) -> None:
-        """host, ports: where the judge may be. key: of the job. kept_bytes: of messages that the judge has not confirmed.
+        """host, ports: where the judge may be. kept_bytes: of messages that the judge has not confirmed.
 
         encryption: None for a plain connection; a judge that speaks otherwise is not reached.
         """

@@ -21,7 +21,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"torch"},
     ),
     "agents": ({"telemetry", "transport", "diagnosis"}, {"numpy", "psutil", "opentelemetry", "pynvml"}),
-    "transport": ({"telemetry"}, {"kafka", "confluent_kafka"}),
+    "transport": ({"telemetry"}, {"kafka", "confluent_kafka", "cryptography"}),
     "processors": ({"telemetry", "diagnosis"}, {"numpy", "tomli"}),
     # Of the agents what reduces and words what was seen; neither rings, nor processes, nor the way to a bus.
     "simulator": (

@@ -14,17 +14,17 @@ import socket
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
 
 from .hub_news import HubNews, PeerClock, PeerJoined, PeerLost
-from .peer_followers import MAX_NAME, FollowerClock, Followers, read_hello
+from .peer_connection import PeerConnection
+from .peer_encryption import PLAIN_REFUSED, PeerEncryption, PlainEnd
+from .peer_followers import MAX_NAME, Followers, read_hello
 from .peer_frames import (
     MAX_BODY_BYTES,
     NONCE_BYTES,
     VERSION,
     BrokenPeer,
     PeerFrame,
-    Unframer,
     pack_frame,
     pack_ping,
     pack_proof,
@@ -36,6 +36,8 @@ PING_S = 0.5
 #: No byte for so long, of a peer that pings twice a second: it is not there, or the way to it is not.
 SILENT_S = 2.5
 HELLO_S = 5.0
+#: Who speaks TLS begins at once; who has said nothing by then is told that it is asked for (a follower waits for 2 s).
+PLAIN_S = 0.8
 #: A silent connection is kept for so long: the way may come back.
 FORGET_S = 120.0
 #: How long followers may take to hear that the judge goes.
@@ -47,33 +49,28 @@ HELD_BYTES = 64 << 20
 FRAME_S = 10.0
 UNFINISHED_BYTES = 64 << 20
 OUT_BYTES = 8 << 20
-_READ_BYTES = 1 << 16
-
-
-@dataclass(slots=True, eq=False)
-class _Connection:
-    socket: socket.socket
-    since: float
-    heard: float
-    nonce: bytes
-    unframer: Unframer = field(default_factory=Unframer)
-    out: bytearray = field(default_factory=bytearray)
-    frame_since: float = 0.0  # when the frame that is not whole began
-    unfinished_bytes: int = 0  # of it, as counted
-    instance: str = ""  # empty until it has proved who it is
-    silent: bool = False
-    bye: bool = False
-    clock: FollowerClock = field(default_factory=FollowerClock)
 
 
 class PeerHub:
-    def __init__(self, listener: socket.socket, *, secret: bytes, key: str, job: str, node: str) -> None:
-        """listener: bound and listening; it is ours from here on. node: the judge's own name."""
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        secret: bytes,
+        key: str,
+        job: str,
+        node: str,
+        encryption: PeerEncryption | None = None,
+    ) -> None:
+        """listener: bound and listening; it is ours from here on. node: the judge's own name.
+
+        encryption: None for plain connections; whoever speaks otherwise is refused.
+        """
         self._listener = listener
         self._secret, self._key, self._job = secret, key, job
-        self._node = node
+        self._node, self._encryption = node, encryption
         self._followers = Followers(node)
-        self._connections: dict[socket.socket, _Connection] = {}
+        self._connections: dict[socket.socket, PeerConnection] = {}
         self._lock = threading.Lock()
         self._news: deque[HubNews] = deque()
         self._news_bytes = 0
@@ -197,26 +194,33 @@ class PeerHub:
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         now = time.monotonic()
-        connection = _Connection(accepted, since=now, heard=now, nonce=os.urandom(NONCE_BYTES))
+        end = PlainEnd() if self._encryption is None else self._encryption.judge_end()
+        connection = PeerConnection(socket=accepted, since=now, heard=now, nonce=os.urandom(NONCE_BYTES), end=end)
         self._connections[accepted] = connection
         self._selector.register(accepted, selectors.EVENT_READ)
+        if end.ready:
+            self._challenge(connection)
+
+    def _challenge(self, connection: PeerConnection) -> None:
         self._put(connection, pack_frame(PeerFrame.CHALLENGE, bytes([VERSION]) + connection.nonce))
 
-    def _read(self, connection: _Connection) -> None:
+    def _read(self, connection: PeerConnection) -> None:
         if self._news_bytes >= HELD_BYTES and connection.instance:
             connection.heard = connection.frame_since = time.monotonic()  # it is we who do not listen
             self._watch(connection)
             return
+        was_ready = connection.end.ready
         try:
-            data = connection.socket.recv(_READ_BYTES)
+            connection.receive()
         except BlockingIOError:
             return
-        if not data:
-            raise ConnectionResetError
         connection.heard = time.monotonic()
         if not connection.unfinished_bytes:
             connection.frame_since = connection.heard
-        connection.unframer.feed(data)
+        if not was_ready:
+            self._write(connection)
+            if connection.end.ready:
+                self._challenge(connection)
         while connection.socket in self._connections and (frame := connection.unframer.next()) is not None:
             connection.frame_since = connection.heard
             self._take_frame(connection, *frame)
@@ -228,7 +232,7 @@ class PeerHub:
                 waiting = [c for c in self._connections.values() if c.unfinished_bytes]
                 self._drop(min(waiting, key=lambda each: each.frame_since))
 
-    def _take_frame(self, connection: _Connection, kind: PeerFrame, body: bytes) -> None:
+    def _take_frame(self, connection: PeerConnection, kind: PeerFrame, body: bytes) -> None:
         if not connection.instance:
             if kind is not PeerFrame.HELLO:
                 raise BrokenPeer("no hello")
@@ -252,9 +256,9 @@ class PeerHub:
         else:
             raise BrokenPeer(f"a {kind.name} from a follower")
 
-    def _greet(self, connection: _Connection, body: bytes) -> None:
+    def _greet(self, connection: PeerConnection, body: bytes) -> None:
         try:
-            hello = read_hello(self._secret, self._key, connection.nonce, body)
+            hello = read_hello(connection.end.bind(self._secret), self._key, connection.nonce, body)
         except BrokenPeer as error:
             self.strangers += 1
             self._refuse(connection, str(error))
@@ -269,12 +273,12 @@ class PeerHub:
         connection.unframer.limit = MAX_BODY_BYTES
         connection.clock.start(self._now_ns() - hello.mono_ns)
         fields = {"node": known.node, "judge": self._node, "received": known.received}
-        self._put(connection, pack_frame(PeerFrame.WELCOME, pack_proof(self._secret, "judge", hello.nonce, fields)))
+        proof = pack_proof(connection.end.bind(self._secret), "judge", hello.nonce, fields)
+        self._put(connection, pack_frame(PeerFrame.WELCOME, proof))
         self._report(PeerJoined(node=known.node, offset_ns=connection.clock.told_ns))
 
-    def _refuse(self, connection: _Connection, reason: str) -> None:
-        with contextlib.suppress(OSError):
-            connection.socket.send(pack_frame(PeerFrame.REFUSED, reason.encode("utf-8", "replace")[:512]))
+    def _refuse(self, connection: PeerConnection, reason: str) -> None:
+        connection.refuse(reason)
         self._forget(connection)
 
     def _now_ns(self) -> int:
@@ -283,7 +287,10 @@ class PeerHub:
     def _ping_and_look(self, now: float) -> None:
         for connection in list(self._connections.values()):
             if not connection.instance:
-                if now - connection.since > HELLO_S:
+                if not (connection.end.ready or connection.has_spoken) and now - connection.since > PLAIN_S:
+                    self.strangers += 1
+                    self._refuse(connection, PLAIN_REFUSED)  # it waits for us, as who speaks plainly does
+                elif now - connection.since > HELLO_S:
                     self.strangers += 1
                     self._forget(connection)
                 continue
@@ -308,26 +315,21 @@ class PeerHub:
                 if connection.instance and node in (None, self._followers[connection.instance].node):
                     self._put(connection, frame)
 
-    def _put(self, connection: _Connection, frame: bytes) -> None:
+    def _put(self, connection: PeerConnection, frame: bytes) -> None:
         if len(connection.out) + len(frame) > OUT_BYTES:
             self.unsent += 1
             return
-        connection.out += frame
         try:
+            connection.put(frame)
             self._write(connection)
         except OSError:
             self._drop(connection)
 
-    def _write(self, connection: _Connection) -> None:
-        while connection.out:
-            try:
-                sent = connection.socket.send(connection.out)
-            except BlockingIOError:
-                break
-            del connection.out[:sent]
+    def _write(self, connection: PeerConnection) -> None:
+        connection.flush()
         self._watch(connection)
 
-    def _watch(self, connection: _Connection) -> None:
+    def _watch(self, connection: PeerConnection) -> None:
         if connection.socket not in self._connections:
             return
         full = self._news_bytes >= HELD_BYTES and bool(connection.instance)
@@ -341,7 +343,7 @@ class PeerHub:
         elif registered.events != mask:
             self._selector.modify(connection.socket, mask)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: PeerConnection) -> None:
         """The connection has ended, by its peer or by what came over it."""
         if connection.socket not in self._connections:
             return
@@ -353,7 +355,7 @@ class PeerHub:
             self.strangers += 1
         self._forget(connection)
 
-    def _forget(self, connection: _Connection) -> None:
+    def _forget(self, connection: PeerConnection) -> None:
         if self._connections.pop(connection.socket, None) is not None:
             self._unfinished_bytes -= connection.unfinished_bytes
         with contextlib.suppress(KeyError, ValueError):
@@ -381,17 +383,7 @@ class PeerHub:
             for key, _ in self._selector.select(rest):
                 connection = self._connections.get(key.fileobj)  # type: ignore[call-overload]
                 with contextlib.suppress(BlockingIOError):
-                    if connection is not None and not _has_more(connection.socket):
+                    if connection is not None and not connection.has_more():
                         self._forget(connection)
         for connection in list(self._connections.values()):
             self._forget(connection)
-
-
-def _has_more(peer: socket.socket) -> bool:
-    """Read and forget what came. Raises BlockingIOError if nothing has."""
-    try:
-        return bool(peer.recv(_READ_BYTES))
-    except BlockingIOError:
-        raise
-    except OSError:
-        return False

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .peer_encryption import ConnectionEnd, PeerEncryption, PlainEnd
 from .peer_frames import (
     MAX_BODY_BYTES,
     NONCE_BYTES,
@@ -66,6 +67,27 @@ class JudgeSaid:
     body: bytes
 
 
+@dataclass(slots=True)
+class _Wire:
+    socket: socket.socket
+    end: ConnectionEnd
+
+    def begin(self) -> None:
+        """Sends what encryption begins with."""
+        self.open(b"")
+
+    def open(self, data: bytes) -> bytes:
+        """What the bytes that came say; answers what has to be answered. Raises BrokenPeer, OSError."""
+        try:
+            said, answer = self.end.take(data)
+        except BrokenPeer:
+            with contextlib.suppress(OSError):
+                self.socket.sendall(self.end.last_words())
+            raise
+        self.socket.sendall(answer)
+        return said
+
+
 LinkNews = JudgeReached | JudgeLost | JudgeSaid
 
 
@@ -80,9 +102,14 @@ class PeerLink:
         job: str,
         node: str,
         kept_bytes: int = KEPT_BYTES,
+        encryption: PeerEncryption | None = None,
     ) -> None:
+        """host, ports: where the judge may be. kept_bytes: of messages that the judge has not confirmed.
+
+        encryption: None for a plain connection; a judge that speaks otherwise is not reached.
+        """
         self._host, self._ports = host, tuple(ports)
-        self._secret = secret
+        self._secret, self._encryption = secret, encryption
         self._hello: Mapping[str, Any] = {"key": key, "job": job, "node": node, "instance": os.urandom(8).hex()}
         self._kept_bytes = kept_bytes
         self._lock = threading.Lock()
@@ -171,7 +198,7 @@ class PeerLink:
         while not self._finishing.is_set() and (rest := deadline - time.monotonic()) > 0:
             self._finishing.wait(min(rest, 0.5))
 
-    def _connect(self) -> tuple[socket.socket, Unframer] | None:
+    def _connect(self) -> tuple[_Wire, Unframer] | None:
         """The first of the ports behind which this job's judge sits."""
         for port in self._ports:
             if self._finishing.is_set():
@@ -185,22 +212,25 @@ class PeerLink:
                 continue
             try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return connection, self._introduce(connection)
+                wire = _Wire(connection, PlainEnd() if self._encryption is None else self._encryption.follower_end())
+                return wire, self._introduce(wire)
             except (OSError, BrokenPeer, KeyError, TypeError, ValueError) as error:
                 self.problem = str(error) or type(error).__name__
                 connection.close()
         return None
 
-    def _introduce(self, connection: socket.socket) -> Unframer:
+    def _introduce(self, wire: _Wire) -> Unframer:
         """Prove to each other who we are. Raises BrokenPeer, OSError, or what wrong fields raise."""
         unframer = Unframer()
-        body = self._expect(connection, unframer, PeerFrame.CHALLENGE)
+        wire.begin()
+        body = self._expect(wire, unframer, PeerFrame.CHALLENGE)
         if len(body) != 1 + NONCE_BYTES or body[0] != VERSION:
             raise BrokenPeer("another release judges there" if body else "no judge there")
         nonce = os.urandom(NONCE_BYTES)
         hello = {**self._hello, "nonce": nonce.hex(), "mono_ns": time.monotonic_ns()}
-        connection.sendall(pack_frame(PeerFrame.HELLO, pack_proof(self._secret, "follower", body[1:], hello)))
-        answer = unpack_proof(self._secret, "judge", nonce, self._expect(connection, unframer, PeerFrame.WELCOME))
+        secret = wire.end.bind(self._secret)
+        wire.socket.sendall(wire.end.seal(pack_frame(PeerFrame.HELLO, pack_proof(secret, "follower", body[1:], hello))))
+        answer = unpack_proof(secret, "judge", nonce, self._expect(wire, unframer, PeerFrame.WELCOME))
         received, node, judge = int(answer["received"]), str(answer["node"]), str(answer["judge"])
         unframer.limit = MAX_BODY_BYTES
         with self._lock:
@@ -211,22 +241,25 @@ class PeerLink:
         self._report(JudgeReached(node=node, judge=judge, dropped=dropped))
         return unframer
 
-    def _expect(self, connection: socket.socket, unframer: Unframer, kind: PeerFrame) -> bytes:
+    def _expect(self, wire: _Wire, unframer: Unframer, kind: PeerFrame) -> bytes:
         deadline = time.monotonic() + CONNECT_S
         while (frame := unframer.next()) is None:
-            connection.settimeout(max(0.01, deadline - time.monotonic()))
-            data = connection.recv(_READ_BYTES)
+            if (rest := deadline - time.monotonic()) <= 0:
+                raise BrokenPeer("no answer in time")
+            wire.socket.settimeout(rest)
+            data = wire.socket.recv(_READ_BYTES)
             if not data:
                 raise BrokenPeer("it closed the connection")
-            unframer.feed(data)
+            unframer.feed(wire.open(data))
         if frame[0] is PeerFrame.REFUSED:
             raise BrokenPeer(f"the judge there refuses: {frame[1][:200].decode(errors='replace')}")
         if frame[0] is not kind:
             raise BrokenPeer("no judge there")
         return frame[1]
 
-    def _converse(self, connection: socket.socket, unframer: Unframer) -> str:
+    def _converse(self, wire: _Wire, unframer: Unframer) -> str:
         """Until the connection ends; returns why."""
+        connection, seal = wire.socket, wire.end.seal
         connection.setblocking(False)
         out = bytearray()
         heard = looked = time.monotonic()
@@ -240,15 +273,15 @@ class PeerLink:
                     return "silent"
                 if now >= next_ping:
                     next_ping = now + PING_S
-                    out += pack_frame(PeerFrame.PING, pack_ping(time.monotonic_ns(), 0))
+                    out += seal(pack_frame(PeerFrame.PING, pack_ping(time.monotonic_ns(), 0)))
                 if not out:
-                    out += self._next_frames()
+                    out += seal(self._next_frames())
                 if self._abandoned:
                     return "closed"
                 if self._finishing.is_set() and not out:
                     if not said_bye:
                         said_bye = True
-                        out += pack_frame(PeerFrame.BYE)
+                        out += seal(pack_frame(PeerFrame.BYE))
                     elif not self.unacknowledged:
                         return "left"
                 reading: list[socket.socket | int] = [connection, self._wake_read]
@@ -264,7 +297,9 @@ class PeerLink:
                     if not data:
                         return "closed"
                     heard = time.monotonic()
-                    unframer.feed(data)
+                    said, answer = wire.end.take(data)
+                    out += answer
+                    unframer.feed(said)
                     while (frame := unframer.next()) is not None:
                         if frame[0] is PeerFrame.BYE:
                             return "left"

@@ -10,11 +10,16 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ...transport.peer_listener import listen
 from .launcher import find_rendezvous
 from .peer_plan import InstanceRole, PeerPlan, plan_peers, secret_of
 from .peer_secret import NoSecret, find_secret
+from .peer_tls import NOT_ENCRYPTED, NoTls, PeerTls
+
+if TYPE_CHECKING:
+    from ...transport.peer_encryption import PeerEncryption
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,6 +28,8 @@ class PeerSetup:
 
     plan: PeerPlan
     secret: bytes = b""
+    #: None: nothing is encrypted.
+    encryption: PeerEncryption | None = None
     node: str = ""
     job: str = ""
     listener: socket.socket | None = None
@@ -35,18 +42,29 @@ class PeerSetup:
         return self.plan.role
 
     @property
+    def how(self) -> str:
+        """Whether what nodes say to each other is encrypted, and how; or why not."""
+        return NOT_ENCRYPTED if self.encryption is None else self.encryption.how
+
+    @property
     def several(self) -> bool:
         """Whether there are other nodes to talk to."""
         return self.plan.role is not InstanceRole.ALONE
 
 
 def set_up_peers(
-    command: Sequence[str], *, judge: str, secret: str, script: str, report: Callable[[str], None]
+    command: Sequence[str],
+    *,
+    judge: str,
+    secret: str,
+    script: str,
+    report: Callable[[str], None],
+    tls: PeerTls | None = None,
 ) -> PeerSetup:
     """Finds out whether this is one of several nodes, and if so listens as judge or gets ready to follow.
 
-    Never raises for anything that a network or a name service does: then this node is watched alone, with a line to
-    ``report``.
+    tls: how connections are encrypted; None: with the secret. Never raises for anything that a network, a name service
+    or a file does: then this node is watched alone, with a line to ``report``.
     """
     environ, hostname = os.environ, socket.gethostname()
     found = find_rendezvous(command, environ)
@@ -59,8 +77,9 @@ def set_up_peers(
     if plan.role is InstanceRole.ALONE:
         return PeerSetup(plan=plan)
     try:
-        shared = find_secret(secret, environ)
-    except NoSecret as error:
+        shared = secret_of(plan, find_secret(secret, environ))
+        encryption = (tls or PeerTls()).encryption(shared)
+    except (NoSecret, NoTls) as error:
         report(f"{error}; this node is watched alone")
         return PeerSetup(plan=replace(plan, role=InstanceRole.ALONE))
     # Only now: it brings numpy along, and a job on one machine need not wait for that.
@@ -69,7 +88,8 @@ def set_up_peers(
     identity = resolve_identity(environ, pod_labels=read_pod_labels(environ), hostname=hostname)
     setup = PeerSetup(
         plan=plan,
-        secret=secret_of(plan, shared),
+        secret=shared,
+        encryption=encryption,
         node=identity.node,
         job=given or identity.job or f"{script.removesuffix('.py').rsplit('.', 1)[-1]}-{plan.key[:8]}",
     )

@@ -154,11 +154,18 @@ class JudgePeers:
         self._nodes_expected = setup.plan.nodes
         port = setup.listener.getsockname()[1]
         self._node = setup.node
-        self._hub = PeerHub(setup.listener, secret=setup.secret, key=setup.plan.key, job=job, node=setup.node)
+        self._hub = PeerHub(
+            setup.listener,
+            secret=setup.secret,
+            key=setup.plan.key,
+            job=job,
+            node=setup.node,
+            encryption=setup.encryption,
+        )
         self._there: set[str] = set()
         self._foreign = 0  # messages on topics that are not followers'
         self._hub.start()
-        say(f"{setup.plan.why}: judges here, port {port}")
+        say(f"{setup.plan.why}: judges here, port {port}, {setup.how}")
 
     def turn(self, bench: Bench) -> None:
         """Puts followers' messages on the bus; who comes, goes or falls silent becomes an event there."""
@@ -243,8 +250,15 @@ class FollowerPeers:
         self._plan = setup.plan
         self._node = setup.node
         self._link = PeerLink(
-            setup.plan.host, setup.plan.ports, secret=setup.secret, key=setup.plan.key, job=job, node=setup.node
+            setup.plan.host,
+            setup.plan.ports,
+            secret=setup.secret,
+            key=setup.plan.key,
+            job=job,
+            node=setup.node,
+            encryption=setup.encryption,
         )
+        self._how = setup.how
         self._connected = False
         self._reached_once = False
         self._out_of_reach_since: float | None = time.monotonic()
@@ -289,7 +303,7 @@ class FollowerPeers:
             self._say(f"another node has the name {self._node}: this one is called {news.node}")
             self._node = news.node
             bench.rename(news.node)
-        self._say(f"this job is judged on {news.judge} ({self._plan.address}), incidents are kept there")
+        self._say(f"this job is judged on {news.judge} ({self._plan.address}, {self._how}), incidents are kept there")
         bench.tell_of(news.judge, EventName.PEER_CONNECTED, role="judge")
         if self._reached_once or news.dropped:
             bench.announce()

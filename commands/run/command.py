@@ -92,6 +92,7 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
         secret=settings.shared_secret(),
         script=name_script(command),
         report=say,
+        tls=settings.tls(),
     )
     job = prepare_job(command, settings, peers)
     logger = logging.getLogger("whichrank")

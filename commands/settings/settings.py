@@ -18,6 +18,7 @@ from ...agents.privacy.privacy_options import names_of as withheld_names_of
 from ...telemetry.identity import DEFAULT_CLUSTER
 from ...telemetry.vocabulary import Kind
 from ...transport.kafka_topics import DEFAULT_PARTITIONS
+from ..multi_node.peer_tls import PeerTls
 from ..support.addresses import split_address
 from .annotate_options import AnnotateOptions
 from .kafka_options import KafkaOptions, default_data, words_of
@@ -148,12 +149,23 @@ class RunSettings(NodeSettings):
         SecretStr(""), description="what the instances of one job share, by variable or in a settings file (0600)"
     )
     judge_secret_file: Path | None = Field(None, description="file that holds the secret")
+    peer_tls: bool = Field(True, description="encrypt what nodes say to each other; off: nothing is encrypted")
+    peer_cert: Path | None = Field(
+        None, description="this node's certificate, PEM; default: nodes make one from the secret"
+    )
+    peer_key: Path | None = Field(None, description="its key, PEM, which not everybody may read")
+    peer_ca: Path | None = Field(None, description="the authority whose certificates nodes believe, PEM")
     job_name: str = Field("", description="what people call the job; default: the scheduler's word, or the script")
 
     @model_validator(mode="after")
     def _check_secret(self) -> RunSettings:
         self.shared_secret()
+        self.tls()
         return self
+
+    def tls(self) -> PeerTls:
+        """How nodes talk to each other. Raises ValueError where only some of the files are named."""
+        return PeerTls(on=self.peer_tls, certificate=self.peer_cert, key=self.peer_key, authority=self.peer_ca)
 
     def shared_secret(self) -> str:
         """What the instances of one job share, from its file or the settings; "" none. Raises ValueError for a file

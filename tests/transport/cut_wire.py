@@ -1,4 +1,4 @@
-"""A wire between two sockets that a test can cut."""
+"""A wire between two sockets that a test can cut, and on which everything is overheard."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class CutWire:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._pairs: list[socket.socket] = []
+        self.overheard = bytearray()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -38,12 +39,12 @@ class CutWire:
                     continue
                 self._pairs += [near, far]
                 for source, target in ((near, far), (far, near)):
-                    threading.Thread(target=_pump, args=(source, target), daemon=True).start()
+                    threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
 
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_RDWR)
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.overheard += data
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)

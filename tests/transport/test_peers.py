@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.transport.cut_wire import CutWire
 from whichrank.transport import peer_hub
 from whichrank.transport.hub_news import HubNews, PeerClock, PeerJoined, PeerLost
+from whichrank.transport.peer_encryption import PeerEncryption
 from whichrank.transport.peer_followers import Follower, FollowerClock
 from whichrank.transport.peer_frames import (
     MAX_HELLO_BYTES,
@@ -51,7 +52,8 @@ def until(done: Callable[[], bool], seconds: float = 10.0) -> None:
 class Ends:
     """A judge on a port of the kernel's choice, and followers of it."""
 
-    def __init__(self, family: int = socket.AF_INET) -> None:
+    def __init__(self, family: int = socket.AF_INET, encryption: PeerEncryption | None = None) -> None:
+        self.encryption = encryption
         self.links: list[PeerLink] = []
         self.news: list[HubNews] = []
         self.address = "::1" if family == socket.AF_INET6 else "127.0.0.1"
@@ -64,13 +66,14 @@ class Ends:
         listener.bind((self.address, self.port))
         listener.listen()
         self.port = listener.getsockname()[1]
-        self.hub = PeerHub(listener, secret=SECRET, key="k", job="j", node="n0")
+        self.hub = PeerHub(listener, secret=SECRET, key="k", job="j", node="n0", encryption=self.encryption)
         self.hub.start()
         return self.hub
 
     def link(
         self, *, node: str = "n1", secret: bytes = SECRET, key: str = "k", job: str = "j", **more: Any
     ) -> PeerLink:
+        more = {"encryption": self.encryption, **more}
         link = PeerLink(self.address, [self.port], secret=secret, key=key, job=job, node=node, **more)
         link.start()
         self.links.append(link)

@@ -11,6 +11,7 @@ import typer
 from ..run_folder.run_directory import Unusable
 from ..settings.annotate_options import AnnotateOptions
 from ..settings.cli_errors import one_line
+from ..settings.secret_file import read_secret_file
 from ..settings.settings import SettingsError, load_settings, print_settings
 from ..settings.settings_sources import Flags
 
@@ -126,6 +127,6 @@ def _token(path: Path | None) -> str:
     if path is None:
         return os.environ.get(TOKEN, "")
     try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise Unusable(f"{path}: {error.strerror}: write the token there, or set {TOKEN}") from error
+        return read_secret_file(path)
+    except ValueError as error:
+        raise Unusable(f"{path}: {error}: write the token there, or set {TOKEN}") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 
 from .kafka_options import KafkaOptions, default_data
+from .secret_file import read_secret_file
 
 
 class AnnotateOptions(KafkaOptions):
@@ -40,7 +41,6 @@ class AnnotateOptions(KafkaOptions):
         if self.grafana_token_file is None:
             return self.grafana_token.get_secret_value()
         try:
-            return self.grafana_token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "no text"
-            raise ValueError(f"grafana_token_file {self.grafana_token_file}: {why}") from None
+            return read_secret_file(self.grafana_token_file)
+        except ValueError as error:
+            raise ValueError(f"grafana_token_file {self.grafana_token_file}: {error}") from None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+
+_MOST_LINKS = 40
+#: How /proc/self/mountinfo writes what would end a word.
+_ESCAPED = {32: "\\040", 9: "\\011", 10: "\\012", 92: "\\134"}
 
 
 def what_is_wrong_here(path: Path) -> str | None:
@@ -30,24 +35,71 @@ def what_is_wrong_here(path: Path) -> str | None:
     return None
 
 
-def what_is_wrong(path: Path) -> str | None:
+def what_is_wrong(path: Path, state: os.stat_result) -> str | None:
     """Why a file that was named is not to be used; None: it may be. One line with a remedy."""
-    try:
-        state = os.stat(path)
-    except OSError:
-        return None  # whoever reads it says so
-    if state.st_mode & stat.S_IWOTH and stat.S_ISREG(state.st_mode):
+    if state.st_mode & stat.S_IWOTH:
         return f"{path}: everybody may write it, so it is not used: chmod o-w {path}"
     return None
 
 
-def who_reads_secrets(path: Path, keys: Iterable[str]) -> str | None:
+def who_else_decides(path: Path, state: os.stat_result) -> str | None:
+    """Who but root and the caller can change what this file says, or which one has its name; None: nobody.
+
+    Each folder and link on the way counts. A file that is a mount of its own has whoever made the mount put there.
+    One line with a remedy. Raises OSError.
+    """
+    remedy = "so no commands are taken from it: name a file in a folder that you or root alone may write"
+    left = list((Path.cwd() / path).parts[:0:-1])
+    place, links = Path("/"), 0
+    while left:
+        part = left.pop()
+        if part == "..":
+            place = place.parent
+            continue
+        step = place / part
+        found = os.lstat(step)
+        if stat.S_ISREG(found.st_mode) and _is_mount(step):
+            return None
+        sort = "link" if stat.S_ISLNK(found.st_mode) else "folder" if stat.S_ISDIR(found.st_mode) else "file"
+        if not is_of_root_or_own(found):
+            return f"{path}: the {sort} {step} is user {found.st_uid}'s, {remedy}"
+        if sort == "link":
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            target = Path(os.readlink(step))
+            place = Path("/") if target.is_absolute() else place
+            left += [part for part in target.parts[::-1] if part != "/"]
+            continue
+        is_kept = sort == "folder" and (found.st_mode & stat.S_ISVTX or os.statvfs(step).f_flag & os.ST_RDONLY)
+        if not is_kept and (others := _other_writers(found)):
+            return f"{path}: {others} may write the {sort} {step}, {remedy}"
+        place = step
+    return None if is_of_root_or_own(state) else f"{path}: is user {state.st_uid}'s, {remedy}"
+
+
+def is_of_root_or_own(state: os.stat_result) -> bool:
+    """Whether a file belongs to root or to the caller."""
+    return state.st_uid in (0, os.geteuid())
+
+
+def is_writable_by_others(state: os.stat_result) -> bool:
+    """Whether anybody but its owner may write a file, or put something into a folder."""
+    return bool(_other_writers(state))
+
+
+def _is_mount(path: Path) -> bool:
+    """Whether root has mounted a file over this name. (A user may mount one of his own, by FUSE.)"""
+    wanted = str(path).translate(_ESCAPED)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+        found = [line for line in mounts if line.split(" ", 5)[4] == wanted]
+    return bool(found) and not any("user_id=" in line and "user_id=0," not in line for line in found)
+
+
+def who_reads_secrets(path: Path, keys: Iterable[str], state: os.stat_result) -> str | None:
     """Why these keys, which are secrets, may not stand in this file; None: they may. One line with a remedy."""
     named = ", ".join(keys)
-    try:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
-    except OSError:
-        return None
+    mode = stat.S_IMODE(state.st_mode)
     if not named or not mode & 0o077:
         return None
     return (

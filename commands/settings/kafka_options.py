@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ByteSize, Field, SecretStr, model_validator
 
 from ...transport.kafka_settings import KafkaSettings
+from .secret_file import read_secret_file
 from .settings_sources import Settings
 
 
@@ -43,9 +44,9 @@ class KafkaOptions(Settings):
         password = self.kafka_password.get_secret_value()
         if self.kafka_password_file is not None:
             try:
-                password = self.kafka_password_file.read_text().strip()
-            except OSError as error:
-                raise ValueError(f"kafka_password_file {error.filename}: {error.strerror}") from error
+                password = read_secret_file(self.kafka_password_file)
+            except ValueError as error:
+                raise ValueError(f"kafka_password_file {self.kafka_password_file}: {error}") from None
         return KafkaSettings(
             brokers=self.kafka,
             client=self.kafka_client,

@@ -13,6 +13,7 @@ from ...telemetry.identity import DEFAULT_CLUSTER
 from ...telemetry.vocabulary import Bucket, Kind, Scope
 from ..support.addresses import split_address
 from .kafka_options import KafkaOptions, default_data
+from .secret_file import read_secret_file
 
 ReceiverKind = Literal["alertmanager", "pagerduty", "slack", "webhook"]
 #: Where those are reached that are the same for everybody.
@@ -87,9 +88,9 @@ class ReceiverOptions(BaseModel):
         """
         if self.secret_file is not None:
             try:
-                found = self.secret_file.read_text().strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ValueError(f"secret_file {self.secret_file}: {getattr(error, 'strerror', 'no text')}") from None
+                found = read_secret_file(self.secret_file)
+            except ValueError as error:
+                raise ValueError(f"secret_file {self.secret_file}: {error}") from None
             where = f"secret_file {self.secret_file}"
         else:
             found = os.environ.get(self.secret_variable, "").strip() if self.secret_variable else ""

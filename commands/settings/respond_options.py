@@ -14,6 +14,7 @@ from ...telemetry.identity import DEFAULT_CLUSTER
 from ...telemetry.vocabulary import Action, Scope
 from ..support.addresses import split_address
 from .kafka_options import KafkaOptions, default_data, words_of
+from .secret_file import read_secret_file
 
 RESPOND_HOOKS = ("webhook", "slurm", "kubernetes")
 #: Actions that a machine can carry out.
@@ -26,6 +27,8 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 class RespondOptions(KafkaOptions):
     """``whichrank respond``. Limits are of this service, whatever hook does it."""
+
+    holds_commands = True
 
     respond_act: bool = Field(False, description="act; without it only say what would be done")
     respond_from: Path | None = Field(None, description="folder of a run that is read instead of Kafka")
@@ -159,10 +162,13 @@ class RespondOptions(KafkaOptions):
         return frozenset(words_of(self.respond_scopes))
 
     def webhook_secret(self) -> str:
-        """The webhook's secret, from its file or the settings. Raises ValueError for a file that cannot be read."""
+        """The webhook's secret, from its file or the settings.
+
+        Raises ValueError for a file that cannot be read, or that others can read.
+        """
         if self.respond_webhook_secret_file is None:
             return self.respond_webhook_secret.get_secret_value()
         try:
-            return self.respond_webhook_secret_file.read_text().strip()
-        except OSError as error:
-            raise ValueError(f"respond_webhook_secret_file {error.filename}: {error.strerror}") from error
+            return read_secret_file(self.respond_webhook_secret_file)
+        except ValueError as error:
+            raise ValueError(f"respond_webhook_secret_file {self.respond_webhook_secret_file}: {error}") from None

@@ -24,6 +24,7 @@ from .annotate_options import AnnotateOptions
 from .kafka_options import KafkaOptions, default_data, words_of
 from .notify_options import NotifyOptions
 from .respond_options import RespondOptions
+from .secret_file import read_secret_file
 from .settings_sources import Flags, Settings, SettingsError, print_settings, read_settings
 
 __all__ = [
@@ -169,15 +170,14 @@ class RunSettings(NodeSettings):
 
     def shared_secret(self) -> str:
         """What the instances of one job share, from its file or the settings; "" none. Raises ValueError for a file
-        that cannot be read, or is empty.
+        that cannot be read, is empty, or that others can read.
         """
         if self.judge_secret_file is None:
             return self.judge_secret.get_secret_value()
         try:
-            secret = self.judge_secret_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "no text"
-            raise ValueError(f"judge_secret_file {self.judge_secret_file}: {why}") from None
+            secret = read_secret_file(self.judge_secret_file)
+        except ValueError as error:
+            raise ValueError(f"judge_secret_file {self.judge_secret_file}: {error}") from None
         if not secret:
             raise ValueError(f"judge_secret_file {self.judge_secret_file}: is empty; write the secret into it")
         return secret

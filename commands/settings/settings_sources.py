@@ -18,7 +18,8 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from .file_trust import what_is_wrong, what_is_wrong_here, who_reads_secrets
+from .file_trust import what_is_wrong, what_is_wrong_here, who_else_decides, who_reads_secrets
+from .given_file import read_given_file
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,6 +43,8 @@ class Settings(BaseSettings):
 
     #: Whether the file in the current folder counts: for what people start in their own folder, and for nothing else.
     reads_current_folder: ClassVar[bool] = False
+    #: Whether these settings hold commands, which nobody but root and the caller may have written.
+    holds_commands: ClassVar[bool] = False
     # A command needs one of these classes: what checks the values of the others is not built.
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True, defer_build=True)
 
@@ -79,13 +82,11 @@ def settings_path(config: Path | None, *, reads_current_folder: bool = False) ->
     """The settings file that holds; None: none.
 
     The one named, else by the environment, else the system's, or where a command reads it that of the current folder.
-    Raises SettingsError for one that others may write.
+    Raises SettingsError for one that nobody has named and that others may write.
     """
     path = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
     wrong = None
-    if path is not None:
-        wrong = what_is_wrong(path)
-    elif os.path.lexists(unnamed := DEFAULT_FILE if reads_current_folder else SYSTEM_FILE):
+    if path is None and os.path.lexists(unnamed := DEFAULT_FILE if reads_current_folder else SYSTEM_FILE):
         path, wrong = unnamed, what_is_wrong_here(unnamed)
     if wrong is not None:
         raise SettingsError(wrong)
@@ -113,7 +114,7 @@ def read_settings(
             raise SettingsError(on_command_line(key))
     flags = {**given, **flags}
     path = settings_path(config, reads_current_folder=kind.reads_current_folder)
-    text = _read_file(path) if path is not None else ""
+    text, state = _read_file(path) if path is not None else ("", None)
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -123,8 +124,8 @@ def read_settings(
     problems = [_unknown(f"{path}:{_line_of(text, key)}", key, known) for key in values if key not in known]
     if problems:
         raise SettingsError("\n".join(problems))
-    if path is not None and (wrong := who_reads_secrets(path, [key for key in secrets if values.get(key)])):
-        raise SettingsError(wrong)
+    if path is not None and state is not None:
+        _check_trust(path, state, kind, values, secrets)
     values = {key: value for key, value in values.items() if key in kind.model_fields}
     origins = {
         key: "flag"
@@ -182,12 +183,27 @@ def _split_pairs(pairs: Sequence[str], known: Collection[str]) -> dict[str, str]
     return values
 
 
-def _read_file(path: Path) -> str:
+def _check_trust(
+    path: Path, state: os.stat_result, kind: type[Settings], values: Mapping[str, Any], secrets: Collection[str]
+) -> None:
+    """Raises SettingsError for what may not stand in this file. values: what does."""
+    wrong = what_is_wrong(path, state) or who_reads_secrets(path, [key for key in secrets if values.get(key)], state)
+    if wrong is None and kind.holds_commands and any(key in kind.model_fields for key in values):
+        try:
+            wrong = who_else_decides(path, state)
+        except OSError as error:
+            wrong = f"{path}: cannot be read: {error.strerror}"
+    if wrong is not None:
+        raise SettingsError(wrong)
+
+
+def _read_file(path: Path) -> tuple[str, os.stat_result]:
     """Raises SettingsError."""
     try:
-        return path.read_text()
+        content, state = read_given_file(path)
+        return content.decode("utf-8"), state
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}; name a file in TOML") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from error
 

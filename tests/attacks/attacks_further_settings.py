@@ -29,7 +29,10 @@ def config_of_a_user(folder: Path) -> Outcome:
     inside = place / "roots.toml"
     inside.write_text(text)
     taken = []
-    for path in (link, inside):
+    held = folder / "held"
+    held.mkdir()
+    (held / "to").symlink_to(place, target_is_directory=True)
+    for path in (link, inside, held / "to" / "roots.toml", held / "to" / ".." / "eve" / "roots.toml"):
         done = _run(
             folder,
             "respond",
@@ -42,8 +45,17 @@ def config_of_a_user(folder: Path) -> Outcome:
             str(folder / "s"),
             "--print-config",
         )
-        taken.append(done.returncode == 0 and '"id"' in done.stdout)
-    return Outcome(held=not any(taken), measured=f"commands taken through the link, from the folder: {taken}")
+        lines = len(done.stderr.strip().splitlines())
+        taken.append((done.returncode == 0 and '"id"' in done.stdout) or (done.returncode, lines) != (2, 1))
+    own = held / "own.toml"
+    own.write_text(text)
+    done = _run(folder, "respond", "--config", str(own), "--from", str(folder), "--once", "--print-config",
+                "--state", str(folder / "s"))  # fmt: skip
+    own_holds = '"id"' in done.stdout
+    return Outcome(
+        held=not any(taken) and own_holds,
+        measured=f"commands taken through links, from the folder: {taken}; from root's own: {own_holds}",
+    )
 
 
 @attack("E102", "e", "commands of hooks in variables, as `sudo -E` keeps them", asked="not taken, one line", limit_s=60)
@@ -108,12 +120,18 @@ def settings_without_end(folder: Path) -> Outcome:
     long=True,
 )
 def secret_files(folder: Path) -> Outcome:
-    (folder / "open").write_text(CANARY)
-    (folder / "open").chmod(0o644)
+    for name, mode, owner in (("open", 0o644, 0), ("his", 0o600, EVE), ("group", 0o640, 0)):
+        (folder / name).write_text(CANARY)
+        (folder / name).chmod(mode)
+        os.chown(folder / name, owner, owner)
     (folder / "empty").touch(mode=0o600)
+    (folder / "large").write_bytes(b"x" * (64 << 10))
+    (folder / "large").chmod(0o600)
+    (folder / "link").symlink_to(folder / "his")
     os.mkfifo(folder / "fifo", 0o600)
     told = {}
-    for name in ("open", "empty", "fifo", "/dev/zero"):
+    names = ("open", "his", "group", "empty", "large", "link", "fifo", "/dev/zero")
+    for name in names:
         try:
             done = _run(folder, "run", "--judge-secret-file", str(folder / name), "--print-config", "--", "true")
             lines = len(done.stderr.strip().splitlines())
@@ -122,7 +140,15 @@ def secret_files(folder: Path) -> Outcome:
         except subprocess.TimeoutExpired:
             told[name] = "no end"
             break
-    return Outcome(held=set(told.values()) == {"ok"} and len(told) == 4, measured=str(told))
+    # As the kubelet puts a Secret there, with its usual mode.
+    (folder / "volume" / "..2026").mkdir(parents=True)
+    (folder / "volume" / "..2026" / "secret").write_text(CANARY)
+    (folder / "volume" / "..data").symlink_to("..2026")
+    (folder / "volume" / "secret").symlink_to("..data/secret")
+    done = _run(folder, "run", "--judge-secret-file", "volume/secret", "--print-config", "--", "true")
+    told["of Kubernetes"] = f"taken: {done.returncode == 0}"
+    refused = set(told.values()) == {"ok", "taken: True"} and len(told) == len(names) + 1
+    return Outcome(held=refused and told["of Kubernetes"] == "taken: True", measured=str(told))
 
 
 @attack(

@@ -94,6 +94,7 @@ def secrets_in_ps(folder: Path) -> Outcome:
     done = [_run(folder, "run", *way, "--", "true") for way in ways]
     file = folder / "secret"
     file.write_text(CANARY)
+    file.chmod(0o600)
     by_file = _run(folder, "run", "--judge-secret-file", str(file), "--print-config", "--", "true")
     told = sum(CANARY in each.stderr + each.stdout for each in (*done, by_file))
     statuses = [each.returncode for each in done]

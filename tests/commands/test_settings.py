@@ -154,6 +154,7 @@ def test_what_cannot_work_with_kafka_is_one_line(flags: dict[str, str], pairs: l
 
 def test_a_password_comes_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("word\n")
+    (tmp_path / "secret").chmod(0o600)
     pairs = ["kafka_sasl=PLAIN", "kafka_user=me", f"kafka_password_file={tmp_path / 'secret'}"]
     agent, _ = load_settings(AgentOptions, {"kafka": "a:1"}, None, pairs)
     assert agent.kafka_settings().password == "word"

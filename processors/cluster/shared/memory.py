@@ -26,7 +26,7 @@ from .sums import Sums
 from .troubles import Trouble
 
 MAX_TROUBLES = 16_384
-MAX_SIGNS = 16_384
+MAX_SIGNS, MAX_SIGNS_PER_ENTITY = 16_384, 256
 MAX_PLANS = 1_024
 MAX_DOUBTED = 256
 #: Conditions that several jobs' nodes may have for one reason, besides those of entities that are no nodes.
@@ -59,7 +59,7 @@ class Memory:
     def __init__(self, ctx: Context) -> None:
         table = ctx.state.table
         self._misc = table(_MISC)
-        self.version = int(self._misc.get("version") or 0)
+        self._version = int(self._misc.get("version") or 0)
         self.placements = Placements(table("placements"))
         self.landscape = Landscape(table("labels"), table("versions"), table("loads"))
         self.sums = Sums(table("sums"))
@@ -105,7 +105,7 @@ class Memory:
     def current(cls, known: Memory | None, ctx: Context) -> Memory:
         """``known`` if it is what the rows say, else a new copy of them; an empty one where they cannot be read."""
         version = int(ctx.state.table(_MISC).get("version") or 0)
-        if known is not None and known.version == version:
+        if known is not None and known._version == version:
             return known
         try:
             return cls(ctx)
@@ -124,8 +124,8 @@ class Memory:
         """Counts the version up; to be called after each change, so that other copies of these rows are no longer
         current.
         """
-        self.version += 1
-        self._misc.put("version", b"%d" % self.version)
+        self._version += 1
+        self._misc.put("version", b"%d" % self._version)
 
     def set_due(self, due_ns: int) -> None:
         """Keeps when the next look is to be taken (the bus's ns); 0: none is asked for. Sets no timer."""
@@ -261,6 +261,13 @@ class Memory:
         if trouble.leader:
             _discard(self.joined, trouble.leader, trouble.id)
 
+    def drop(self, incident: str) -> None:
+        """Forgets an incident, as it is kept no longer."""
+        trouble = self.troubles.get(incident)
+        if trouble is not None:
+            self._drop(trouble)
+            self.changed()
+
     def _drop(self, trouble: Trouble) -> None:
         self._unlink(trouble)
         self.troubles.pop(trouble.id, None)
@@ -292,6 +299,8 @@ class Memory:
         )
         for key in [k for k, sign in known.items() if sign.until is not None and sign.until < now - SIGN_KEPT_S]:
             del known[key]
+        while len(known) > MAX_SIGNS_PER_ENTITY:
+            del known[next((key for key, sign in known.items() if sign.until is not None), next(iter(known)))]
         if known:
             rows = {key: {field: getattr(sign, field) for field in Sign.__slots__} for key, sign in known.items()}
             self._signs.put(entity, json.dumps(rows, separators=(",", ":")).encode())

@@ -59,7 +59,7 @@ class Memory:
     def __init__(self, ctx: Context) -> None:
         table = ctx.state.table
         self._misc = table(_MISC)
-        self._version = int(self._misc.get("version") or 0)
+        self.version = int(self._misc.get("version") or 0)
         self.placements = Placements(table("placements"))
         self.landscape = Landscape(table("labels"), table("versions"), table("loads"))
         self.sums = Sums(table("sums"))
@@ -73,7 +73,7 @@ class Memory:
         #: By leader: those that have joined it, itself among them.
         self.joined: dict[str, dict[str, None]] = {}
         #: Onsets and ids, in order; ids of those that have changed since the last look; of those that are held back.
-        self.by_onset: list[tuple[float, str]] = []
+        self._by_onset: list[tuple[float, str]] = []
         self.fresh: dict[str, None] = {}
         self.held: dict[str, None] = {}
         for _, row in sorted(self._troubles.rows(), key=lambda each: Trouble.unpack(each[1]).opened):
@@ -105,7 +105,7 @@ class Memory:
     def current(cls, known: Memory | None, ctx: Context) -> Memory:
         """``known`` if it is what the rows say, else a new copy of them; an empty one where they cannot be read."""
         version = int(ctx.state.table(_MISC).get("version") or 0)
-        if known is not None and known._version == version:
+        if known is not None and known.version == version:
             return known
         try:
             return cls(ctx)
@@ -124,8 +124,8 @@ class Memory:
         """Counts the version up; to be called after each change, so that other copies of these rows are no longer
         current.
         """
-        self._version += 1
-        self._misc.put("version", b"%d" % self._version)
+        self.version += 1
+        self._misc.put("version", b"%d" % self.version)
 
     def set_due(self, due_ns: int) -> None:
         """Keeps when the next look is to be taken (the bus's ns); 0: none is asked for. Sets no timer."""
@@ -208,10 +208,10 @@ class Memory:
     def began_within(self, first: float, last: float) -> Iterator[Trouble]:
         """Troubles with an onset from ``first`` to ``last`` (Unix seconds), both included, in order of onset."""
         begin, end = (
-            bisect.bisect_left(self.by_onset, bound) for bound in ((first, ""), (math.nextafter(last, math.inf), ""))
+            bisect.bisect_left(self._by_onset, bound) for bound in ((first, ""), (math.nextafter(last, math.inf), ""))
         )
         for place in range(begin, end):
-            yield self.troubles[self.by_onset[place][1]]
+            yield self.troubles[self._by_onset[place][1]]
 
     def opened_since(self, since: float) -> Iterator[Trouble]:
         """Troubles opened after ``since`` (Unix seconds), the newest first."""
@@ -224,10 +224,10 @@ class Memory:
         before = self.troubles.get(trouble.id)
         if before is None:
             self.by_run.setdefault(trouble.run or trouble.job, []).append(trouble.id)
-            bisect.insort(self.by_onset, (trouble.onset, trouble.id))
+            bisect.insort(self._by_onset, (trouble.onset, trouble.id))
         elif before is not trouble:
             self._unlink(before)
-            bisect.insort(self.by_onset, (trouble.onset, trouble.id))
+            bisect.insort(self._by_onset, (trouble.onset, trouble.id))
         if trouble.ranks and trouble.step >= 0:
             self.by_step.setdefault(step_key(trouble), {})[trouble.id] = None
         if trouble.leader:
@@ -253,9 +253,9 @@ class Memory:
         return True
 
     def _unlink(self, trouble: Trouble) -> None:
-        place = bisect.bisect_left(self.by_onset, (trouble.onset, trouble.id))
-        if self.by_onset[place : place + 1] == [(trouble.onset, trouble.id)]:
-            del self.by_onset[place]
+        place = bisect.bisect_left(self._by_onset, (trouble.onset, trouble.id))
+        if self._by_onset[place : place + 1] == [(trouble.onset, trouble.id)]:
+            del self._by_onset[place]
         if trouble.ranks and trouble.step >= 0:
             _discard(self.by_step, step_key(trouble), trouble.id)
         if trouble.leader:

@@ -232,12 +232,12 @@ house: setup ## circles, arrows, sizes, types, names, docstrings: what a program
 	@$(BIN)/python -m tests.house $(if $(PLACES),--places "$(PLACES)")
 
 .PHONY: attacks
-attacks: setup ## attacks of users, peers and texts on the real agent, judge and services: which held (root; ONLY=A1,C4)
-	@$(BIN)/python -m tests.attacks --jobs 2 $(if $(ONLY),--only $(ONLY))
+attacks: setup ## attacks of users, peers and texts on the real agent, judge and services: which held (root; ONLY=A1,C4 FUZZ_S=20)
+	@$(BIN)/python -m tests.attacks --jobs 2 $(if $(ONLY),--only $(ONLY)) $(if $(FUZZ_S),--fuzz-s $(FUZZ_S))
 
 .PHONY: attacks-long
 attacks-long: setup ## the same with those that take minutes: floods, a noisy owner, strace of the agent, fuzz (root)
-	@$(BIN)/python -m tests.attacks --long
+	@$(BIN)/python -m tests.attacks --long $(if $(ONLY),--only $(ONLY)) $(if $(FUZZ_S),--fuzz-s $(FUZZ_S))
 
 .PHONY: same-incidents
 same-incidents: setup ## simulated runs and captures of real ones judged again: the same incidents as the golden lines? (RESULTS=DIR of make outside)

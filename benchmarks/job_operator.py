@@ -198,6 +198,9 @@ class Context:
     def clear_timer(self, name: str) -> None:
         self.timers.pop(name, None)
 
+    def owner_of(self, job: str) -> str:
+        return ""
+
     def attempt(self, act: Callable[[], None], about: Record | str) -> bool:
         act()
         return True

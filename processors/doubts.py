@@ -13,11 +13,14 @@ from ..telemetry.records import Finding, Identity
 from ..telemetry.vocabulary import Bucket, Kind, Scope, Severity
 
 UNREADABLE = "finding that cannot be read"
+UNREADABLE_INCIDENT = "incident that cannot be read"
 TWO_NODES, MOVED = "rank on two nodes", "rank that two nodes tell of"
 NO_END = "attempt without end"
 NO_NAME = "place that is no name"
 UNKNOWN_NODE = "node of which no place is known"
 NO_SUCH_RANK = "rank beyond its job"
+#: Body of a finding on a job or entity whose state was set aside: what was told of it is over for all that is known.
+SET_ASIDE = "set_aside"
 MOST_NAMED = 8
 MAX_WORDS = 300
 
@@ -45,6 +48,13 @@ def unreadable(finding: Finding, error: Exception) -> Doubt:
     return Doubt(
         what=UNREADABLE, entity=finding.key[:MAX_WORDS], words=f"{finding.key[:MAX_WORDS]} is passed over: {said}"
     )
+
+
+def unreadable_incident(incident: str, error: Exception) -> Doubt:
+    """The doubt about an incident that was published, and raised ``error`` when it was read back."""
+    said = f"{type(error).__name__}: {error}"[:MAX_WORDS]
+    words = f"incident {incident[:64]} was published by another release and is not known here any more: {said}"
+    return Doubt(what=UNREADABLE_INCIDENT, entity=incident[:64], words=words[:MAX_WORDS])
 
 
 def refused_labels(node: str, refused: Sequence[str]) -> Iterator[Doubt]:

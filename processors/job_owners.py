@@ -18,15 +18,21 @@ from ..telemetry.otlp_encode import remember
 from ..telemetry.records import Block, Event, Finding, Identity, Incident, Payload
 from ..telemetry.trust import IdBy
 from ..telemetry.vocabulary import EventName
+from .fair_share import FairShare
 from .operator import Table
 
 Emitted = Block | Event | Finding | Incident
 #: In a key, around id and owner: what is printable holds none.
 _MARK = "\x1f"
 _KEY = re.compile(f"{_MARK}([^{_MARK}]*){_MARK}([^{_MARK}]*){_MARK}")
+#: Fields of ours in which jobs are named in words, and how.
+_SENTENCES = frozenset({"shows", "source", "because", "who", "looks_guilty"})
+_JOB_IN_SENTENCE = re.compile(rf"\bjob ([^\s{_MARK}]*[^\s{_MARK}.,:;!?)\]'\"])")
 _KEY_IN_JSON = re.compile(rb"\\u001f((?:[^\\]|\\(?!u001f))*)\\u001f((?:[^\\]|\\(?!u001f))*)\\u001f")
 #: Ids that one owner has; his oldest is forgotten first.
 MAX_IDS_PER_OWNER = 1024
+#: Of all owners together. Beyond that the oldest id of the owner who has most goes.
+MAX_IDS = 131_072
 #: Owners of one id whose claims are remembered.
 MAX_OWNERS_PER_ID = 16
 MAX_CACHED = 4096
@@ -53,7 +59,7 @@ class JobOwners:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._claims: dict[str, _Claims] = {}
-        self._ids: dict[str, dict[str, None]] = {}  # by owner, oldest first
+        self._ids = FairShare()  # of each claim its id and owner, the oldest first
         self._keyed: dict[Identity, Identity] = {}
         #: Whether any id has had several owners: else no key differs from its id.
         self._is_contested = False
@@ -62,7 +68,7 @@ class JobOwners:
             self._claims[name] = _Claims(plain=known["plain"], by=dict(known["by"]))
             self._is_contested |= len(known["by"]) > 1 or known["plain"] not in known["by"]
             for owner in known["by"]:
-                self._ids.setdefault(owner, {})[name] = None
+                self._ids.touch(_claim(name, owner), owner)
 
     # --- in -----------------------------------------------------------------------------------------------------------
     def keyed(self, payload: Payload) -> Payload:
@@ -79,6 +85,8 @@ class JobOwners:
                 self._hear_scheduler(payload)
             elif payload.name is EventName.RANK_STARTED and identity.owner:
                 self._hear(identity.job, identity.owner, str(payload.attributes.get("id_by") or ""))
+            elif (claim := _claim(identity.job, identity.owner)) in self._ids:
+                self._ids.touch(claim, identity.owner)  # of whom something is heard is not forgotten first
         known = self._keyed.get(identity)
         if known is None:
             known = self._keyed_identity(identity)
@@ -126,20 +134,25 @@ class JobOwners:
             self._hear(str(said["job"]), str(said["owner_uid"]), IdBy.SCHEDULER.value)
 
     def _keep_few(self, owner: str, name: str) -> None:
-        ids = self._ids.setdefault(owner, {})
-        ids[name] = None
-        while len(ids) > MAX_IDS_PER_OWNER:
-            oldest = next(iter(ids))
-            del ids[oldest]
-            claims = self._claims.get(oldest)
-            if claims is None:
-                continue
-            claims.by.pop(owner, None)
-            if claims.by:
-                self._put(oldest, claims)
-            else:
-                del self._claims[oldest]
-                self._table.delete(oldest)
+        self._ids.touch(_claim(name, owner), owner)
+        while self._ids.count_of(owner) > MAX_IDS_PER_OWNER:
+            self._forget(self._ids.idlest_of(owner))
+        while len(self._ids) > MAX_IDS:
+            self._forget(self._ids.first_to_go())
+
+    def _forget(self, claim: str) -> None:
+        owner = self._ids.owner_of(claim)
+        name = claim.removesuffix(_MARK + owner)
+        self._ids.remove(claim)
+        claims = self._claims.get(name)
+        if claims is None:
+            return
+        claims.by.pop(owner, None)
+        if claims.by:
+            self._put(name, claims)
+        else:
+            del self._claims[name]
+            self._table.delete(name)
 
     def _put(self, name: str, claims: _Claims) -> None:
         self._table.put(name, json.dumps({"plain": claims.plain, "by": claims.by}).encode())
@@ -153,6 +166,10 @@ class JobOwners:
         shown = {name: str(job.get(name) or "").removesuffix(f"@{owner}") for name in ("id", "run")}
         self._hear(shown["id"], owner, str(job.get("id_by") or ""))
         return {**document, "job": {**job, **{name: self._key(text, owner) for name, text in shown.items()}}}
+
+    def owner_of(self, key: str) -> str:
+        """Who owns the job of this key; "" where nobody has said it."""
+        return self._parts(key)[1]
 
     # --- out ----------------------------------------------------------------------------------------------------------
     def shown(self, payload: Emitted) -> Emitted:
@@ -211,11 +228,20 @@ class JobOwners:
     def _shown_text(self, text: str) -> str:
         return _KEY.sub(lambda key: self._name(key[1], key[2]), text) if _MARK in text else text
 
-    def _shown_value(self, value: Any) -> Any:
+    def _shown_sentence(self, text: str) -> str:
+        """A sentence of ours names a job by its key: of who was heard first that is the plain id."""
+        return self._shown_text(_JOB_IN_SENTENCE.sub(self._named_in, text) if "job " in text else text)
+
+    def _named_in(self, found: re.Match[str]) -> str:
+        job = found[1]
+        claims = self._claims.get(job)
+        return f"job {self._name(job, claims.plain)}" if claims is not None else found[0]
+
+    def _shown_value(self, value: Any, name: str = "") -> Any:
         if isinstance(value, str):
-            return self._shown_text(value)
+            return self._shown_sentence(value) if name in _SENTENCES else self._shown_text(value)
         if isinstance(value, Mapping):
-            return {self._shown_text(str(name)): self._shown_value(each) for name, each in value.items()}
+            return {self._shown_text(str(name)): self._shown_value(each, str(name)) for name, each in value.items()}
         if isinstance(value, Sequence) and not isinstance(value, bytes):
             return [self._shown_value(each) for each in value]
         return value
@@ -243,3 +269,7 @@ class JobOwners:
                     for share in shares
                 ]  # fmt: skip
         return {name: self._shown_value(value) for name, value in told.items()} if self._is_contested else told
+
+
+def _claim(name: str, owner: str) -> str:
+    return f"{name}{_MARK}{owner}"

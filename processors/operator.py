@@ -76,6 +76,9 @@ class Context(Protocol):
     def clear_timer(self, name: str) -> None:
         """Clears the timer ``name`` of this key; does nothing where it is not set."""
 
+    def owner_of(self, job: str) -> str:
+        """Who owns the job of this key, as far as it was said; "" where it was not. By it bounds are shared."""
+
     def attempt(self, act: Callable[[], None], about: Record | str) -> bool:
         """Calls ``act``. Where it raises, all that it has changed and emitted here is taken back, and False returned.
 
@@ -97,9 +100,13 @@ class Operator(Protocol):
         """True: a key is too much to be set aside, and whatever can fail is done by ``ctx.attempt``."""
 
     @property
+    def keys_are_jobs(self) -> bool:
+        """Whether its keys are those of jobs, so that their owners are known."""
+
+    @property
     def most_keys(self) -> int:
-        """So many keys are kept. Beyond that the one that was idle longest is forgotten; where the operator
-        ``contains_itself``, new ones are dropped and counted."""
+        """So many keys are kept. Beyond that one is forgotten, of the owner who has most the one that was idle longest;
+        where the operator ``contains_itself``, new ones are dropped and counted."""
 
     def forget(self, ctx: Context) -> None:
         """Ends what is open of the key, and deletes all its rows: there are too many keys, and it is idle."""

@@ -96,7 +96,7 @@ class EmbeddedRunner:
             # The disk refused the end of the capture, but not the state: those messages were processed, and their
             # positions are given out again.
             self._state.position.after = bus.last_position
-        self._delivery = Delivery(bus, self._state, on_output)
+        self._delivery = Delivery(bus, self._state, on_output, self._report)
         self._dispatcher = Dispatcher(self._state, self._delivery, self._owners, operators, self._report)
         if live:
             self._delivery.begin()
@@ -131,8 +131,10 @@ class EmbeddedRunner:
 
     @property
     def contained(self) -> int:
-        """How often an operator has raised in this process: each time a key, or a part of one, was contained."""
-        return self._dispatcher.containment.failures
+        """How often an operator has raised in this process, or the bus on one conclusion: each time a key, a part of
+        one, or the conclusion was contained.
+        """
+        return self._dispatcher.containment.failures + self._delivery.refused
 
     @property
     def muted(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..telemetry.records import Finding, Incident, Record
 from .doubts import MAX_WORDS, Doubt
+from .fair_share import FairShare
 from .runner_state import RunnerState
 
 _HOUR_NS = 3_600_000_000_000
@@ -19,8 +20,9 @@ MUTED_NS = _HOUR_NS
 REMEMBERED_NS = 24 * _HOUR_NS
 #: Keys and parts that are remembered; beyond that the oldest failures are forgotten.
 MAX_FAILED = 4096
-#: So many are told of one by one in an hour, and the rest as one.
-MOST_TOLD = 32
+#: So many are told of one by one in an hour, and the rest as one; of an owner of whom nothing was told in the hour the
+#: first one, while there are not too many owners.
+MOST_TOLD, MOST_FIRST_TOLD = 32, 128
 MAX_TRACEBACK = 8_000
 MAX_PART = 300
 FAILED = "record that an operator fails on"
@@ -49,6 +51,8 @@ class _Failed:
     last_ns: int
     muted_until_ns: int = 0
     times: int = 0
+    owner: str = ""
+    is_untold: bool = False
 
 
 def failure_of(operator: str, key: str, part: str, error: Exception) -> OperatorFailure:
@@ -77,6 +81,7 @@ class Containment:
         self._table = state.open_table(("runner", "", "failed"))
         known = [(name, _Failed(**json.loads(row))) for name, row in self._table.rows()]
         self._failed = dict(sorted(known, key=lambda each: each[1].last_ns))
+        self._shares = FairShare((name, each.owner) for name, each in self._failed.items())
         #: What was not told yet.
         self.news: list[Doubt] = []
         #: Calls of operators that have raised, and records that were dropped as their key is muted, in this process.
@@ -89,35 +94,50 @@ class Containment:
         failed = self._failed.get(_name(operator, key, part))
         return failed is not None and now_ns < failed.muted_until_ns
 
-    def note(self, failure: OperatorFailure, now_ns: int) -> bool:
-        """Notes a failure; mutes what has failed before. Whether it is told by itself."""
+    def note(self, failure: OperatorFailure, now_ns: int, owner: str = "") -> bool:
+        """Notes a failure; mutes what has failed before. Whether it is told by itself. owner: of the job."""
         self.failures += 1
         self._forget_old(now_ns)
-        failed = self._failed.pop(failure.name, None) or _Failed(first_ns=now_ns, last_ns=now_ns)
+        failed = self._failed.pop(failure.name, None) or _Failed(first_ns=now_ns, last_ns=now_ns, owner=owner)
         is_new = not failed.times
         failed.times, failed.last_ns = failed.times + 1, now_ns
         if not is_new:
             failed.muted_until_ns = now_ns + MUTED_NS
+        recent = [each for each in (*self._failed.values(), failed) if now_ns - each.first_ns < _HOUR_NS]
+        is_first = sum(each.owner == failed.owner for each in recent) == 1
+        is_told = len(recent) <= MOST_TOLD or (is_first and len(recent) <= MOST_FIRST_TOLD)
+        entity = f"{failure.operator}/{failure.key}" if is_told else _OTHERS
+        if is_told or (is_new and not any(each.is_untold for each in recent)):
+            self.news.append(Doubt(what=FAILED, entity=entity[:MAX_WORDS], words=_words(failure, failed)))
+        failed.is_untold = not is_told
         self._failed[failure.name] = failed
+        self._shares.touch(failure.name, failed.owner)
         row = {name: getattr(failed, name) for name in _Failed.__slots__}
         self._table.put(failure.name, json.dumps(row).encode())
-        told = sum(now_ns - each.first_ns < _HOUR_NS for each in self._failed.values())
-        entity = f"{failure.operator}/{failure.key}" if told <= MOST_TOLD else _OTHERS
-        if told <= MOST_TOLD or (is_new and told == MOST_TOLD + 1):
-            self.news.append(Doubt(what=FAILED, entity=entity[:MAX_WORDS], words=_words(failure, failed)))
-        return told <= MOST_TOLD
+        return is_told
 
     def _forget_old(self, now_ns: int) -> None:
+        """What is too old; of too many one of the owner who has most, so that his never unmute another one's."""
         for name in list(self._failed):
-            if len(self._failed) < MAX_FAILED and now_ns - self._failed[name].last_ns < REMEMBERED_NS:
+            if now_ns - self._failed[name].last_ns < REMEMBERED_NS:
                 break  # they are in the order of their last failure
-            del self._failed[name]
-            self._table.delete(name)
+            self._forget(name)
+        while len(self._failed) >= MAX_FAILED:
+            self._forget(self._shares.first_to_go())
+
+    def _forget(self, name: str) -> None:
+        del self._failed[name]
+        self._shares.remove(name)
+        self._table.delete(name)
 
 
 def _words(failure: OperatorFailure, failed: _Failed) -> str:
     what = f"{failure.part!r} of {failure.key}" if failure.part else failure.key
-    done = "its state was set aside" if not failure.part else "what it had changed was taken back"
+    done = (
+        "its state was set aside and its open incidents ended"
+        if not failure.part
+        else "what it had changed was taken back"
+    )
     if failed.muted_until_ns:
         done += ", and it is muted for an hour"
     return f"operator {failure.operator} failed on {what[:120]}: {failure.reason[:100]}; {done}"[:MAX_WORDS]

@@ -92,6 +92,10 @@ class RunnerContext:
         """Clears the timer ``name``; does nothing where it is not set."""
         self._runner_state.timers.clear(self._operator, self._key, name)
 
+    def owner_of(self, job: str) -> str:
+        """Who owns the job of this key; "" where nobody has said it."""
+        return self._owners.owner_of(job)
+
     def attempt(self, act: Callable[[], None], about: Record | str) -> bool:
         """Calls ``act``; takes back what it did where it raises (``Context.attempt``)."""
         part = part_of(about)

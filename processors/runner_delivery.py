@@ -37,7 +37,10 @@ class Delivery:
     has appended.
     """
 
-    def __init__(self, bus: Bus, state: RunnerState, on_output: Callable[[Record], None]) -> None:
+    def __init__(
+        self, bus: Bus, state: RunnerState, on_output: Callable[[Record], None], report: Callable[[str], None]
+    ) -> None:
+        self._report = report
         self._bus = bus
         self._state = state
         self._on_output = on_output
@@ -47,6 +50,8 @@ class Delivery:
         self._found: Counter[tuple[str, str, bytes]] = Counter()  # outputs on the bus that are still in the outbox
         self._was_late = False
         self.published = 0
+        #: Outputs that the bus cannot hold, in this process.
+        self.refused = 0
 
     def begin(self) -> None:
         """To be called for a runner that is live from its start: finds what of the outbox the bus holds already."""
@@ -117,14 +122,31 @@ class Delivery:
         outputs = [_output(entry) for entry in entries if not self._is_found(entry)]
         try:
             self._bus.publish(outputs, entries[-1].after)
+            self.published += len(outputs)
         except OSError:
             self.catch_up()  # whether it was taken may stand there
             raise
-        self.published += len(outputs)
+        except Exception:  # one of them is what no bus of this sort can hold: the others must not wait for ever
+            self._publish_one_by_one(outputs, entries[-1].after)
+
+    def _publish_one_by_one(self, outputs: Sequence[Output], until: int) -> None:
+        """Some may have been taken before: to have them twice is nothing new after a crash either."""
+        for output in outputs:
+            try:
+                self._bus.publish([output], until)
+                self.published += 1
+            except OSError:
+                self.catch_up()
+                raise
+            except Exception as error:  # as above
+                self.refused += 1
+                if self.refused == 1:
+                    size, why = len(output.value), f"{type(error).__name__}: {error}"[:200]
+                    self._report(f"{output.topic}: a conclusion of {size} bytes cannot be published ({why}); left out")
 
     def _forget(self, entries: Sequence[OutboxEntry]) -> None:
+        self._state.forget_outputs(entries)
         for entry in entries:
-            self._state.forget_output(entry)
             self._shown.discard(entry.id)
             self._records.pop(entry.id, None)
         self._state.commit()

@@ -6,13 +6,14 @@ topic with the traceback, one telemetry incident tells of it, and everything els
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Block, Broken, Finding, Identity, Record
 from ..transport.bus import TOPIC_DLQ, TOPIC_FINDINGS, Message
-from .doubts import doubt_findings
+from .doubts import SET_ASIDE, doubt_findings
+from .fair_share import FairShare
 from .job_owners import JobOwners
 from .operator import Operator, Timer
 from .runner_containment import Containment, OperatorFailure, failure_of
@@ -43,9 +44,12 @@ class Dispatcher:
         self._key_of = tuple(operator.key_of for operator in self._operators)
         self._index_of = {operator.name: index for index, operator in enumerate(self._operators)}
         self._contexts: dict[tuple[int, str], RunnerContext] = {}
-        self._keys = [dict.fromkeys(state.keys_of(operator.name)) for operator in self._operators]  # idlest first
+        self._keys = [
+            FairShare((key, self._owner(each, key)) for key in state.keys_of(each.name)) for each in operators
+        ]
         #: Keys that were forgotten as there were too many, in this process.
         self.forgotten = 0
+        self._given_up: list[tuple[int, str, str]] = []  # operator, key and reason of what was set aside, not told yet
         self._lettered = 0  # position of the last message that became a dead letter here
         self._is_telling = False
         #: What is known of keys that have failed.
@@ -71,7 +75,7 @@ class Dispatcher:
             for key, batch in pending[index].items():
                 for record in self._process(index, key, batch):
                     self._place(index, record, index + 1, pending)
-        if self.containment.news:
+        if self.containment.news or self._given_up:
             self._report_contained()
 
     def fire(self, operator: str, key: str, timer: Timer) -> None:
@@ -147,14 +151,15 @@ class Dispatcher:
     def _make_room(self, index: int, key: str) -> bool:
         """Whether the key is kept: what does not fit makes room for it, or it is one too many."""
         keys, operator = self._keys[index], self._operators[index]
-        if key in keys:
-            del keys[key]
-        elif len(keys) >= operator.most_keys:
-            if operator.contains_itself:
-                return False
-            self._forget(index, next(iter(keys)))
-        keys[key] = None
+        if key not in keys and len(keys) >= operator.most_keys and operator.contains_itself:
+            return False
+        keys.touch(key, self._owner(operator, key))
+        if len(keys) > operator.most_keys:  # it counts, too: who has most may be who brings it
+            self._forget(index, keys.first_to_go())
         return True
+
+    def _owner(self, operator: Operator, key: str) -> str:
+        return self._owners.owner_of(key) if operator.keys_are_jobs else ""
 
     def _forget(self, index: int, key: str) -> None:
         operator, context = self._operators[index], self._context(index, key)
@@ -166,7 +171,7 @@ class Dispatcher:
         except Exception as error:  # as in _process
             self._contain(index, key, failure_of(operator.name, key, "", error))
         emitted = self._take_emitted(index, context)
-        del self._keys[index][key]
+        self._keys[index].remove(key)
         self._contexts.pop((index, key), None)
         self._state.drop_tables(operator.name, key, context.state.names)
         self.dispatch(index + 1, [(index, record) for record in emitted])
@@ -179,7 +184,9 @@ class Dispatcher:
         operator.let_go(key)
         self._context(index, key).emitted.clear()
         if not operator.contains_itself:
-            self._state.put_aside(operator.name, key, self._state.position.now_ns, failure.reason)
+            owner = self._owner(operator, key)
+            self._state.put_aside(operator.name, key, self._state.position.now_ns, failure.reason, owner)
+            self._given_up.append((index, key, failure.reason))
         self._note(failure)
 
     def _contain_row(self, operator: str, key: str, error: Exception) -> None:
@@ -190,8 +197,11 @@ class Dispatcher:
             self._contain(index, key, failure_of(operator, key, "", error))
 
     def _note(self, failure: OperatorFailure) -> None:
+        operator = self._operators[self._index_of[failure.operator]]
         where = f"operator {failure.operator}, {failure.part or failure.key!r}"
-        if self.containment.note(failure, self._state.position.now_ns):
+        job = failure.part.partition("\t")[0] if operator.contains_itself else failure.key
+        owner = self._owners.owner_of(job) if operator.contains_itself or operator.keys_are_jobs else ""
+        if self.containment.note(failure, self._state.position.now_ns, owner):
             kept = f"the message is kept on {TOPIC_DLQ}" if self.message is not None else "at a timer"
             self._report(f"{where}: {failure.reason}; contained, all else goes on ({kept})\n{failure.traceback}")
         message = self.message
@@ -207,10 +217,13 @@ class Dispatcher:
     def _report_contained(self) -> None:
         """A telemetry incident of what was contained; where that fails as well it is not told again."""
         doubts, self.containment.news = self.containment.news, []
+        given_up, self._given_up = self._given_up, []
         position = self._state.position
         if self._is_telling or not position.cluster:
             return
-        records: list[Emitted] = []
+        records: list[Emitted] = [
+            (index, record) for index, key, reason in given_up for record in self._ends_of(index, key, reason)
+        ]
         for finding in doubt_findings(doubts, position.cluster, position.now_ns):
             record = Record(topic=TOPIC_FINDINGS, key=position.cluster, stamp_ns=position.now_ns, payload=finding)
             self._delivery.add(record, encode_payloads([finding]))
@@ -220,3 +233,18 @@ class Dispatcher:
             self.dispatch(0, records)
         finally:
             self._is_telling = False
+
+    def _ends_of(self, index: int, key: str, reason: str) -> Iterator[Record]:
+        """For whoever keeps what the operator has told of the key: nobody will ever say that it is over."""
+        operator, position = self._operators[index], self._state.position
+        job, node = (key, "") if operator.keys_are_jobs else ("", key.partition(":")[2])
+        books = [keys for each, keys in zip(self._operators, self._keys, strict=True) if each.contains_itself]
+        for cluster in dict.fromkeys(cluster for keys in books for cluster in keys):
+            finding = Finding(
+                identity=Identity(cluster=cluster, job=job, node=node),
+                key=f"{SET_ASIDE}/{operator.name}/{key}",
+                cleared=True,
+                time_ns=position.now_ns,
+                body={SET_ASIDE: {"because": reason}},
+            )
+            yield Record(topic=TOPIC_FINDINGS, key=cluster, stamp_ns=position.now_ns, payload=finding)

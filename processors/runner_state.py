@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .runner_aside import ASIDE_SCHEMA, KEPT_ASIDE, SetAside, write_aside
-from .runner_tables import Changes, KeyRows, RowTable, all_made, made, made_or_why_not
+from .runner_aside import ASIDE_SCHEMA, SetAside, surplus, write_aside
+from .runner_tables import Changes, KeyRows, RowTable, TableName, all_made, made, made_or_why_not
 from .runner_timers import TimerTable
 from .state_file import APPLICATION_ID, set_aside, what_is_wrong
 from .state_versions import SCHEMA_VERSION, bring_up, give_rowids
@@ -69,7 +69,8 @@ class RunnerState:
         #: Commits that the disk refused (the changes are kept and written by the next one that succeeds).
         self.failed_commits = 0
         self._report = report
-        self._rows: dict[tuple[str, str, str], KeyRows] = {}
+        self._rows: dict[TableName, KeyRows] = {}
+        self._tables_of: dict[tuple[str, str], dict[str, None]] = {}  # by operator and key
         self.timers = TimerTable()
         self._changes = Changes()
         self._aside: list[SetAside] = []  # not written yet
@@ -91,7 +92,14 @@ class RunnerState:
     # --- rows ---
     def open_table(self, prefix: tuple[str, str, str]) -> RowTable:
         """A table of (operator, key, name), empty where there is none."""
-        return RowTable(prefix, self._rows.setdefault(prefix, {}), self._changes)
+        return RowTable(prefix, self._rows_for(prefix), self._changes)
+
+    def _rows_for(self, table: TableName) -> KeyRows:
+        rows = self._rows.get(table)
+        if rows is None:
+            rows = self._rows[table] = {}
+            self._tables_of.setdefault(table[:2], {})[table[2]] = None
+        return rows
 
     def row_count(self) -> int:
         """How many rows all operators and keys have."""
@@ -121,28 +129,29 @@ class RunnerState:
         self._changes.before = None
         self.timers.end_trial(keep=keep)
         for name, value in () if keep else before.items():
-            rows = self._rows.setdefault(name[:3], {})
+            rows = self._rows_for(name[:3])
             if value is None:
                 rows.pop(name[3], None)
             else:
                 rows[name[3]] = value
 
-    def put_aside(self, operator: str, key: str, at_ns: int, why: str) -> None:
+    def put_aside(self, operator: str, key: str, at_ns: int, why: str, owner: str = "") -> None:
         """Takes rows and timers of a key out of use; the rows stay in the file, under the time and the reason.
 
-        at_ns: Unix, by the bus.
+        at_ns: Unix, by the bus. owner: of the job that the key is of.
         """
         rows: dict[tuple[str, str], bytes] = {}
-        for name, kept in self._rows.items():
-            if name[:2] == (operator, key):
-                for row in list(kept):
-                    rows[(name[2], row)] = made_or_why_not(kept, row)
-                    self._changes.note((*name, row), None)
-                kept.clear()
+        for table in self._tables_of.get((operator, key), ()):
+            kept = self._rows[(operator, key, table)]
+            for row in list(kept):
+                rows[(table, row)] = made_or_why_not(kept, row)
+                self._changes.note((operator, key, table, row), None)
+            kept.clear()
         self.timers.clear_key(operator, key)
         if self._database is not None:
-            self._aside.append(SetAside(operator=operator, key=key, at_ns=at_ns, why=why, rows=rows))
-            del self._aside[:-KEPT_ASIDE]
+            self._aside.append(SetAside(operator=operator, key=key, at_ns=at_ns, why=why, owner=owner, rows=rows))
+            for place in surplus(each.owner for each in self._aside):
+                del self._aside[place]  # one at most
 
     def keys_of(self, operator: str) -> list[str]:
         """Keys of which the operator has rows, in the order in which they came or were read."""
@@ -153,6 +162,9 @@ class RunnerState:
         for table in tables:
             if not self._rows.get((operator, key, table), True):
                 del self._rows[(operator, key, table)]
+                del self._tables_of[(operator, key)][table]
+        if not self._tables_of.get((operator, key), True):
+            del self._tables_of[(operator, key)]
 
     def _make_rows(self) -> None:
         for name in list(self._changes.dirty):
@@ -180,13 +192,12 @@ class RunnerState:
         self._new_outbox.append(entry)
         return entry
 
-    def forget_output(self, entry: OutboxEntry) -> None:
-        """It was delivered; its row goes with the next commit."""
-        self.outbox.remove(entry)
-        if entry in self._new_outbox:
-            self._new_outbox.remove(entry)
-        else:
-            self._done_outbox.append(entry.id)
+    def forget_outputs(self, entries: Iterable[OutboxEntry]) -> None:
+        """They were delivered; their rows go with the next commit."""
+        gone = {entry.id for entry in entries}
+        self._done_outbox += gone.difference(entry.id for entry in self._new_outbox)
+        self._new_outbox = [entry for entry in self._new_outbox if entry.id not in gone]
+        self.outbox = [entry for entry in self.outbox if entry.id not in gone]
 
     # --- SQLite ---
     def commit(self) -> bool:
@@ -292,6 +303,7 @@ class RunnerState:
         self.position = Position(bus=self.position.bus, after=self.position.after)
         self.outbox.clear()
         self._rows.clear()
+        self._tables_of.clear()
         self.timers = TimerTable()
 
     def _load(self, path: Path) -> str | None:
@@ -319,7 +331,7 @@ class RunnerState:
                     return "it belongs to another capture"
                 self.position = _position_of(stored)
             for operator, key, tbl, row, value in database.execute("SELECT operator, key, tbl, row, value FROM rows"):
-                self._rows.setdefault((operator, key, tbl), {})[row] = value
+                self._rows_for((operator, key, tbl))[row] = value
             self.timers.load(database.execute("SELECT operator, key, name, due_ns, set_ns FROM timers"))
             columns = ", ".join(OutboxEntry.__dataclass_fields__)
             for entry in database.execute(f"SELECT {columns} FROM outbox ORDER BY id"):

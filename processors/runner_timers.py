@@ -18,6 +18,7 @@ class TimerTable:
 
     def __init__(self) -> None:
         self._timers: dict[TimerName, TimerTimes] = {}
+        self._of_key: dict[tuple[str, str], dict[str, None]] = {}  # names by operator and key
         self._heap: list[tuple[int, str, str, str]] = []  # (due, key, name, operator); stale ones are skipped
         self.dirty: set[TimerName] = set()
         self._before: dict[TimerName, TimerTimes | None] | None = None  # of those changed on trial
@@ -32,7 +33,7 @@ class TimerTable:
     def load(self, timers: Iterator[tuple[str, str, str, int, int]]) -> None:
         """Takes timers as the file has them: operator, key, name, due, set."""
         for operator, key, name, due_ns, set_ns in timers:
-            self._timers[(operator, key, name)] = (due_ns, set_ns)
+            self._keep((operator, key, name), (due_ns, set_ns))
             self._heap.append((due_ns, key, name, operator))
         heapq.heapify(self._heap)
 
@@ -43,7 +44,7 @@ class TimerTable:
         if current is not None and current[0] == due_ns:
             return
         self._note((operator, key, name))
-        self._timers[(operator, key, name)] = (due_ns, set_ns)
+        self._keep((operator, key, name), (due_ns, set_ns))
         if len(self._heap) > 2 * len(self._timers) + 64:  # mostly stale: operators that move a timer at every message
             self._heap = [(due, k, n, o) for (o, k, n), (due, _) in self._timers.items()]
             heapq.heapify(self._heap)
@@ -55,11 +56,15 @@ class TimerTable:
         if (operator, key, name) in self._timers:
             self._note((operator, key, name))
             del self._timers[(operator, key, name)]
+            names = self._of_key[(operator, key)]
+            del names[name]
+            if not names:
+                del self._of_key[(operator, key)]
 
     def clear_key(self, operator: str, key: str) -> None:
         """Clears all timers of an operator's key."""
-        for timer in [each for each in self._timers if each[:2] == (operator, key)]:
-            self.clear(*timer)
+        for name in list(self._of_key.get((operator, key), ())):
+            self.clear(operator, key, name)
 
     def next_due_ns(self) -> int | None:
         """When the first timer is due (Unix ns by the bus); None if none is set."""
@@ -94,6 +99,10 @@ class TimerTable:
                 self.clear(operator, key, name)
             else:
                 self.set(operator, key, name, *times)
+
+    def _keep(self, timer: TimerName, times: TimerTimes) -> None:
+        self._timers[timer] = times
+        self._of_key.setdefault(timer[:2], {})[timer[2]] = None
 
     def _note(self, timer: TimerName) -> None:
         self.dirty.add(timer)

@@ -13,6 +13,8 @@ from .vocabulary import EventName
 
 #: What people say, by the word that a finding's body has for it.
 WORDS = frozenset({"label", "plan"})
+#: In a "plan" that stands for a line of a folder's file that nobody can read: why.
+UNREADABLE_WORD = "unreadable"
 #: What the runner itself writes, of time.
 _OF_TIME = frozenset({EventName.TICK, EventName.INPUT_SILENT})
 #: What no agent says: a processor's words, and those of a judge about its followers.

@@ -34,7 +34,7 @@ from ..multi_node.peers import NoPeers, Peers
 from ..run_folder.incident_log import IncidentLog
 from ..run_folder.labels import finding_of, read_labels
 from ..run_folder.losses import AGENT_LOSSES, Losses
-from ..run_folder.maintenance_plans import finding_of_plan, read_plans
+from ..run_folder.maintenance_plans import finding_of_odd_line, finding_of_plan, read_plans
 from ..run_folder.run_directory import RunDirectory
 from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 
@@ -198,15 +198,23 @@ class EmbeddedWatch:
         if now < self._said_due:
             return
         self._said_due = now + SAID_PERIOD_S
+        odd: list[tuple[str, str]] = []
+
+        def note(place: str, why: str) -> None:
+            self._say_once(f"{self._folder}/{place}: {why}; passed over: `whichrank plan` and `label` write such lines")
+            odd.append((place, why))
+
         try:
-            labels, self._labels_read = read_labels(self._folder, self._labels_read)
-            plans, self._plans_read = read_plans(self._folder, self._plans_read)
+            labels, self._labels_read = read_labels(self._folder, self._labels_read, note)
+            plans, self._plans_read = read_plans(self._folder, self._plans_read, note)
         except OSError as error:
             self._say_once(f"{error.filename}: {error.strerror or error}; what people say is not read")
             return
         cluster = self._identity.cluster
         said = [finding_of(label, label.cluster or cluster) for label in labels]
-        for finding in (*said, *(finding_of_plan(plan, cluster) for plan in plans)):
+        said += [finding_of_plan(plan, cluster) for plan in plans]
+        said += [finding_of_odd_line(place, why, cluster, time.time_ns()) for place, why in odd]
+        for finding in said:
             self._publish(TOPIC_FINDINGS, KEY_OF_PEOPLE, encode_payloads([finding]))
 
     def tell(self, name: EventName, *, mono_ns: int = 0, **attributes: str | int) -> None:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+from .people_codec import NoWord
 from .run_directory import Unusable
+
+_Word = TypeVar("_Word")
+#: Is told where a line lies, ``plans.jsonl, byte 12``, and why it is none.
+OnOdd = Callable[[str, str], None]
 
 #: Bytes; more is nobody's word.
 MAX_FILE_BYTES = 4 << 20
@@ -33,3 +40,23 @@ def whole_lines(path: Path, after: int = 0) -> tuple[list[bytes], int]:
         return [], after
     whole = content[: content.rfind(b"\n") + 1]
     return whole.splitlines(), after + len(whole)
+
+
+def read_words(
+    path: Path, after: int, read: Callable[[bytes], _Word], on_odd: OnOdd | None = None
+) -> tuple[list[_Word], int]:
+    """(words in whole lines beyond byte ``after``, the byte behind them). What is none is told to ``on_odd``.
+
+    Raises OSError.
+    """
+    lines, end = whole_lines(path, after)
+    words: list[_Word] = []
+    place = after
+    for line in lines:
+        try:
+            words.append(read(line))
+        except NoWord as odd:
+            if on_odd is not None:
+                on_odd(f"{path.name}, byte {place}", str(odd))
+        place += len(line) + 1
+    return words, end

@@ -5,7 +5,6 @@ The newest word on an incident holds. A run that goes on reads its file as well;
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,8 +12,8 @@ from pathlib import Path
 
 from ...telemetry.incident_document import IncidentDocument, IncidentLabel
 from ...telemetry.records import Finding, Identity
-from .jsonl_store import append_line, whole_lines
-from .people_codec import NoWord, PeopleLabel, read_people_label, write_people_label
+from .jsonl_store import OnOdd, append_line, read_words
+from .people_codec import PeopleLabel, read_people_label, write_people_label
 
 LABELS_FILE = "labels.jsonl"
 #: Of a label, what stands in the document always.
@@ -38,17 +37,13 @@ def append_label(folder: Path, label: PeopleLabel, cluster: str) -> None:
     append_line(folder / LABELS_FILE, json.dumps(written, ensure_ascii=False))
 
 
-def read_labels(folder: Path, after: int = 0) -> tuple[list[PeopleLabel], int]:
-    """(labels in whole lines beyond byte ``after``, the byte behind them). What is no label is left out.
+def read_labels(folder: Path, after: int = 0, on_odd: OnOdd | None = None) -> tuple[list[PeopleLabel], int]:
+    """(labels in whole lines beyond byte ``after``, the byte behind them). What is no label is left out, and told to
+    ``on_odd``.
 
     Raises OSError.
     """
-    lines, read = whole_lines(folder / LABELS_FILE, after)
-    labels: list[PeopleLabel] = []
-    for line in lines:
-        with contextlib.suppress(NoWord):
-            labels.append(read_people_label(line))
-    return labels, read
+    return read_words(folder / LABELS_FILE, after, read_people_label, on_odd)
 
 
 def with_labels(incidents: Iterable[IncidentDocument], labels: Iterable[PeopleLabel]) -> list[IncidentDocument]:

@@ -5,13 +5,13 @@ A plan counts from when it was told. The newest word on an id holds.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 
+from ...telemetry.carried import UNREADABLE_WORD
 from ...telemetry.records import Finding, Identity
-from .jsonl_store import append_line, whole_lines
-from .people_codec import MaintenancePlan, NoWord, read_plan_line, write_plan
+from .jsonl_store import OnOdd, append_line, read_words
+from .people_codec import MaintenancePlan, read_plan_line, write_plan
 
 PLANS_FILE = "plans.jsonl"
 
@@ -33,14 +33,16 @@ def append_plan(folder: Path, plan: MaintenancePlan) -> None:
     append_line(folder / PLANS_FILE, json.dumps(write_plan(plan), ensure_ascii=False))
 
 
-def read_plans(folder: Path, after: int = 0) -> tuple[list[MaintenancePlan], int]:
-    """(plans in whole lines beyond byte ``after``, the byte behind them). What is no plan is left out.
+def finding_of_odd_line(place: str, why: str, cluster: str, now_ns: int) -> Finding:
+    """A line that nobody can read, as a finding: the judge counts it and tells of it once. now_ns: Unix."""
+    body = {"plan": {UNREADABLE_WORD: why}}
+    return Finding(identity=Identity(cluster=cluster), key=place, cleared=False, time_ns=now_ns, body=body)
+
+
+def read_plans(folder: Path, after: int = 0, on_odd: OnOdd | None = None) -> tuple[list[MaintenancePlan], int]:
+    """(plans in whole lines beyond byte ``after``, the byte behind them). What is no plan is left out, and told to
+    ``on_odd``.
 
     Raises OSError.
     """
-    lines, read = whole_lines(folder / PLANS_FILE, after)
-    plans: list[MaintenancePlan] = []
-    for line in lines:
-        with contextlib.suppress(NoWord):
-            plans.append(read_plan_line(line))
-    return plans, read
+    return read_words(folder / PLANS_FILE, after, read_plan_line, on_odd)

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from ...telemetry.incident_document import IncidentDocument
+from ..fair_share import FairShare
 from ..operator import Context
 from .case import Case
 from .case_row import pack_case, published_documents, unpack_case
 
 #: Incidents kept per job; beyond that the oldest that ended are forgotten.
 MAX_CASES_PER_JOB = 24
+#: Incidents of all clusters. Beyond that a cluster that has more than its share forgets the idlest of the owner who has
+#: most.
+MAX_INCIDENTS = 16_384
 #: Cases that are held beside their rows, so that these need not be read again for each finding.
 MAX_UNPACKED = 16_384
 #: A job's incidents are forgotten so long after the last of them has ended.
@@ -26,15 +31,29 @@ FORGET = "forget"
 _INCIDENTS, _JOBS, _ENDED = "incidents", "jobs", "ended"
 
 
-class CaseBook:
-    """Over three tables of the operator's state. held: by incident its row, and the case that it holds."""
+@dataclass(slots=True)
+class HeldCases:
+    """Working copies of all clusters' rows. by_id: of each incident its row, and the case that it holds. shares: by
+    cluster its incidents and their owners; after a restart they are as idle as the names of their jobs are early."""
 
-    def __init__(self, ctx: Context, held: dict[str, tuple[bytes, Case]]) -> None:
+    by_id: dict[str, tuple[bytes, Case]] = field(default_factory=dict)
+    shares: dict[str, FairShare] = field(default_factory=dict)
+
+    def let_go(self, cluster: str) -> None:
+        """Rows may have been taken back."""
+        self.by_id.clear()
+        self.shares.pop(cluster, None)
+
+
+class CaseBook:
+    """Over three tables of the operator's state."""
+
+    def __init__(self, ctx: Context, held: HeldCases) -> None:
         self._ctx = ctx
         self._cases, self._jobs, self._ended = (ctx.state.table(name) for name in (_INCIDENTS, _JOBS, _ENDED))
-        if len(held) > MAX_UNPACKED:
-            held.clear()
-        self._held = held
+        if len(held.by_id) > MAX_UNPACKED:
+            held.by_id.clear()
+        self._held, self._shares = held.by_id, held.shares
 
     def of_job(self, job: str) -> list[Case]:
         """The job's incidents that are kept, in order of opening."""
@@ -71,13 +90,14 @@ class CaseBook:
         over = [case for case in cases if _is_over(case)]
         for case in over[: max(0, len(cases) - MAX_CASES_PER_JOB)]:
             cases.remove(case)
-            self._cases.delete(case.id)
-            self._held.pop(case.id, None)
+            self._delete(case.id)
+        share = self._share
         written = [case for case in cases if case.id in touched]
         for case in written:
             packed = pack_case(case)
             self._cases.put(case.id, packed)
             self._held[case.id] = packed, case
+            share.touch(case.id, self._ctx.owner_of(case.job))
         listed = json.dumps([case.id for case in cases]).encode()
         if self._jobs.get(job) != listed:
             self._jobs.put(job, listed)
@@ -97,12 +117,43 @@ class CaseBook:
                 continue
             yield job, self.of_job(job)
             for incident in self._ids(job):
-                self._cases.delete(incident)
-                self._held.pop(incident, None)
+                self._delete(incident)
             self._jobs.delete(job)
             self._ended.delete(job)
         if left:
             self._ctx.set_timer(FORGET, min(left))
+
+    @property
+    def _share(self) -> FairShare:
+        share = self._shares.get(self._ctx.key)
+        if share is None:
+            share = self._shares[self._ctx.key] = FairShare(
+                (incident, self._ctx.owner_of(job)) for job, row in self._jobs.rows() for incident in json.loads(row)
+            )
+        return share
+
+    def surplus(self) -> Iterator[str]:
+        """Incidents that are too many, one by one; each must be dropped before the next."""
+        share = self._share
+        while sum(map(len, self._shares.values())) > MAX_INCIDENTS and len(share) > MAX_INCIDENTS // len(self._shares):
+            yield share.first_to_go()
+
+    def drop(self, incident: str, cases: list[Case], stamp_ns: int) -> None:
+        """Deletes an incident, one of ``cases``, which are all of its job."""
+        self._delete(incident)
+        job = next((case.job for case in cases if case.id == incident), "")
+        left = [case for case in cases if case.id != incident]
+        if left:
+            self._jobs.put(job, json.dumps([case.id for case in left]).encode())
+            self._note_end(job, left, stamp_ns)
+        elif job:
+            self._jobs.delete(job)
+            self._ended.delete(job)
+
+    def _delete(self, incident: str) -> None:
+        self._cases.delete(incident)
+        self._held.pop(incident, None)
+        self._share.remove(incident)
 
     def _ids(self, job: str) -> list[str]:
         return list(json.loads(self._jobs.get(job) or b"[]"))

@@ -20,6 +20,8 @@ KEPT_INTERVALS = 16
 #: Of one job; more causes than this, and the cheapest is told with the others.
 MOST_CAUSES = 64
 OTHERS = "others"
+#: Jobs; looked at once a day.
+MAX_ACCOUNTS = 65_536
 _NS = 1_000_000_000
 #: Rows of ``sums`` are named DIMENSION/NAME.
 BUCKET, KIND, NODE, TENANT = "bucket", "kind", "node", "tenant"
@@ -128,9 +130,11 @@ class Accounts:
         """A job's account; an empty one where nothing was told."""
         return Account.unpack(self._accounts.get(job))
 
-    def unheard_since(self, time_ns: int) -> list[str]:
-        """Jobs whose newest interval ended before ``time_ns`` (Unix)."""
-        return [job for job, row in self._accounts.rows() if Account.unpack(row).end_ns < time_ns]
+    def to_fold(self, time_ns: int) -> list[str]:
+        """Jobs whose newest interval ended before ``time_ns`` (Unix), and of too many the first heard of."""
+        ends = sorted((Account.unpack(row).end_ns, job) for job, row in self._accounts.rows())
+        surplus = max(0, len(ends) - MAX_ACCOUNTS)
+        return [job for place, (end_ns, job) in enumerate(ends) if end_ns < time_ns or place < surplus]
 
     def are_there(self) -> bool:
         """Whether any job has an account."""

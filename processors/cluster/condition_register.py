@@ -7,36 +7,36 @@ that had a suspect there, and one per node with what is seen of it at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 
 from ...telemetry.records import Finding
-from ..condition_document import ConditionReport, read_condition, write_condition
+from ..condition_document import ConditionReport, read_condition
 from ..operator import Context, Table
 from .case import Case
+from .held_conditions import EntityConditions, HeldConditions, halved, read_row
 
 #: Tables.
 _CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED = "conditions", "concerned", "suspected", "watched"
 #: What is over for longer explains nothing any more.
 KEPT_S = 3600.0
 MAX_PER_ENTITY = 256
-#: Entities whose conditions are held beside their rows.
-MAX_HELD = 16_384
 MAX_ENTITIES_PER_JOB = 4096
 MAX_JOBS_PER_NODE = 32
 #: Of one incident.
 MAX_PER_CASE = 24
+#: So many conditions are asked whether they concern an incident: those of its suspects' nodes first.
+MAX_ASKED = 8192
 #: Of one condition, how often it came.
 MAX_SPELLS = 8
 
 
-HeldConditions = dict[str, tuple[bytes, dict[str, ConditionReport]]]
-
-
 class ConditionRegister:
-    """Over four tables of the operator's state. held: by entity its row, and the conditions that it holds."""
+    """Over four tables of one cluster's state. held: working copies of all clusters, and how large their rows are."""
 
-    def __init__(self, entities: Table, jobs: Table, suspected: Table, watched: Table, held: HeldConditions) -> None:
+    def __init__(
+        self, cluster: str, entities: Table, jobs: Table, suspected: Table, watched: Table, held: HeldConditions
+    ) -> None:
+        self._cluster = cluster
         self._entities = entities
         self._held = held
         self._jobs = jobs
@@ -63,23 +63,26 @@ class ConditionRegister:
         """
         condition = read_condition(finding.body["condition"])
         entity = condition.entity
-        known = dict(self._of(entity))
+        before = self._of(entity)
+        known = dict(before.known)
         _put(known, finding.key, condition)
         oldest = now_ns / 1e9 - KEPT_S
         kept = {k: c for k, c in known.items() if c.until is None or c.until > oldest}
         for key in sorted(kept, key=lambda k: kept[k].last)[: max(0, len(kept) - MAX_PER_ENTITY)]:
             del kept[key]
-        if kept:
-            written = {key: write_condition(each) for key, each in kept.items()}
-            row = json.dumps(written, separators=(",", ":")).encode()
-            self._entities.put(entity, row)
-            self._hold(entity, row, kept)
-        else:
-            self._entities.delete(entity)
-            self._held.pop(entity, None)
+        self._write(entity, before.changed_to(kept))
+        self._make_room()
         for job in {rank.job for rank in condition.ranks}:
             self._note(job, entity)
         return condition
+
+    def end_all(self, entity: str, now_s: float) -> None:
+        """What stands of an entity is over: what was known of it was set aside. now_s: Unix."""
+        before = self._of(entity)
+        ended = {
+            key: each if each.until is not None else replace(each, until=now_s) for key, each in before.known.items()
+        }
+        self._write(entity, before.changed_to(ended))
 
     def about(self, case: Case) -> list[ConditionReport]:
         """Conditions that may concern the case, at most MAX_PER_CASE, oldest first.
@@ -87,10 +90,12 @@ class ConditionRegister:
         Of the suspects' nodes, and of entities that concern the job; those nearest to the onset are kept.
         """
         onset = case.primary.onset_s
-        entities = {suspect.node for suspect in case.primary.suspects if suspect.node}
-        entities |= set(json.loads(self._jobs.get(case.job) or b"[]"))
-        nodes = {suspect.node for suspect in case.primary.suspects}
-        found = [condition for entity in sorted(entities) for condition in self._of(entity).values()]
+        nodes = {suspect.node for suspect in case.primary.suspects if suspect.node}
+        others = set(json.loads(self._jobs.get(case.job) or b"[]")) - nodes
+        found: list[ConditionReport] = []
+        for entity in (*sorted(nodes), *sorted(others)):
+            if len(found) < MAX_ASKED:
+                found += self._of(entity).known.values()
         # In a large job something is always the matter somewhere: the suspects' own nodes go first.
         found.sort(key=lambda c: (c.entity not in nodes, c.severity == "info", _distance_s(c, onset), c.name))
         return sorted(found[:MAX_PER_CASE], key=_order)
@@ -118,28 +123,36 @@ class ConditionRegister:
                 else:
                     self._suspected.delete(node)
 
-    def _of(self, entity: str) -> Mapping[str, ConditionReport]:
-        """Not to be changed: read from its row once, for as long as that is what the row says."""
+    def _of(self, entity: str) -> EntityConditions:
+        """Read from its row once, for as long as that is what the row says."""
         row = self._entities.get(entity)
         if not row:
-            return {}
-        held = self._held.get(entity)
-        if held is None or held[0] != row:
-            held = self._hold(entity, row, {key: read_condition(each) for key, each in json.loads(row).items()})
-        return held[1]
-
-    def _hold(
-        self, entity: str, row: bytes, known: dict[str, ConditionReport]
-    ) -> tuple[bytes, dict[str, ConditionReport]]:
-        if len(self._held) > MAX_HELD:
-            self._held.clear()
-        held = self._held[entity] = row, known
+            return EntityConditions()
+        held = self._held.get(self._cluster, entity)
+        if held is None or held.row != row:
+            held = read_row(row)
+            self._held.hold(self._cluster, entity, held)
         return held
 
+    def _write(self, entity: str, conditions: EntityConditions) -> None:
+        if conditions.known:
+            self._entities.put(entity, conditions.row)
+        else:
+            self._entities.delete(entity)
+        self._held.hold(self._cluster, entity, conditions)
+
+    def _make_room(self) -> None:
+        """Who has most gives most: no entity's conditions are pushed out by those of others that have more."""
+        for entity, most_bytes in self._held.too_large(self._cluster, self._entities).items():
+            kept = self._of(entity)
+            while len(kept.row) > most_bytes:
+                kept = halved(kept)
+            self._write(entity, kept)
+
     def _note(self, job: str, entity: str) -> None:
-        entities: list[str] = json.loads(self._jobs.get(job) or b"[]")
-        if entity not in entities:
-            self._jobs.put(job, json.dumps([*entities, entity][-MAX_ENTITIES_PER_JOB:]).encode())
+        row = self._jobs.get(job) or b"[]"
+        if json.dumps(entity).encode() not in row:  # a large job's list is dear to read
+            self._jobs.put(job, json.dumps([*json.loads(row), entity][-MAX_ENTITIES_PER_JOB:]).encode())
 
 
 def _put(known: dict[str, ConditionReport], key: str, condition: ConditionReport) -> None:
@@ -180,4 +193,4 @@ def _order(condition: ConditionReport) -> tuple[float, str, str]:
 def register_of(ctx: Context, held: HeldConditions) -> ConditionRegister:
     """The register over the context's tables. held: working copies, which outlive the record that is taken."""
     entities, jobs, suspected, watched = map(ctx.state.table, (_CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED))
-    return ConditionRegister(entities, jobs, suspected, watched, held)
+    return ConditionRegister(ctx.key, entities, jobs, suspected, watched, held)

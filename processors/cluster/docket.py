@@ -16,7 +16,7 @@ from ...telemetry.records import Event, Finding, Incident, Record
 from ...telemetry.topics import TOPIC_INCIDENTS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import Change, Kind
 from ..condition_document import ConditionReport
-from ..doubts import doubt_findings, unreadable
+from ..doubts import SET_ASIDE, doubt_findings, unreadable, unreadable_incident
 from ..operator import Context
 from ..told_finding import read_told
 from .application import MAYBE_OF_PROGRAM, SETTLES_S
@@ -27,7 +27,7 @@ from .condition_register import ConditionRegister
 from .evidence_requests import wanted_evidence
 from .failures import FAILURES, FailureRegister
 from .folding import accounts_of, begin_folding
-from .hearing import follow_the_job, hear, holds, merge, place
+from .hearing import follow, follow_the_job, give_up, hear, holds, merge, place
 from .joining import cost_key, overlay
 from .shared.desk import Decisions, Desk
 from .shared.memory import Memory
@@ -40,6 +40,8 @@ SETTLED = "settled/"
 COST, COST_NS = "cost/", 2_000_000_000
 #: The timer at which incidents of all jobs are looked at together.
 SHARED = "shared"
+_SET_ASIDE_BECAUSE = "the judge failed on a record of the job and began anew with it: whether it lasts is not known"
+_TOO_MANY = "the judge keeps no more incidents, and of its owner's nothing has been heard of this one for longest"
 #: Words of findings' bodies that tell of nodes and jobs, and of no incident.
 _OF_ALL_JOBS = ("placement", "topology", "change", "load", "plan")
 
@@ -89,6 +91,9 @@ class Docket:
         if "label" in finding.body:
             self._take_label(finding)
             return
+        if SET_ASIDE in finding.body:
+            self._give_up(finding)
+            return
         if "kind" not in finding.body or "bucket" not in finding.body:
             return  # not a conclusion about an incident
         try:
@@ -126,7 +131,35 @@ class Docket:
                     case.conditions = about
                     self._touched.add(case.id)
                     self._publish(case, finding)
-            self._save(job, cases)
+            if cases:  # a node may have ranks of a thousand jobs
+                self._save(job, cases)
+
+    def _give_up(self, finding: Finding) -> None:
+        """What was known of a job or node was set aside: nothing else will say that what it has told is over."""
+        identity = finding.identity
+        if not identity.job:
+            self._conditions.end_all(identity.node, self._now_s)
+            return
+        cases = self._book.of_job(identity.job)
+        for case in cases:
+            give_up(case, _SET_ASIDE_BECAUSE, self._now_s, self._touched)
+            if case.id in self._touched:
+                self._publish(case, finding)
+        if cases:
+            self._save(identity.job, cases)
+
+    def _make_room(self) -> None:
+        """Of too many incidents the idlest of the owner who has most is ended and forgotten."""
+        for incident in self._book.surplus():
+            case = self._book.get(incident)
+            cases = self._book.of_job(case.job) if case is not None else []
+            for each in cases:
+                if each.id == incident:
+                    give_up(each, _TOO_MANY, self._now_s, self._touched)
+                    self._publish(each, None)
+                    self._failures.forget(each.line, each.job)
+            self._book.drop(incident, cases, self._stamp_ns)
+            self._memory.drop(incident)
 
     def _charge(self, finding: Finding) -> None:
         """An interval of a job: what of it is lost belongs to incidents. Told with their next revision, or soon."""
@@ -253,7 +286,7 @@ class Docket:
                 if case.id == incident:
                     if case.joint is not None and case.id in decisions.joint:
                         let_go += case.joint.members
-                    _follow(case, decisions)
+                    follow(case, decisions)
                     self._publish(case, None)
             if trouble is not None:
                 self._save(trouble.job, cases)
@@ -319,10 +352,14 @@ class Docket:
         return sorted(known | self._conditions.suspected_at(condition.entity))
 
     def adopt(self, published: Incident) -> None:
-        """Take an incident as it was published, unless it is known here, or of a release that has other kinds."""
+        """Takes an incident as it was published, unless it is known here. One of a release that has other kinds is
+        counted and told once.
+        """
         try:
             case = case_of_document(published.document)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError) as error:
+            self._desk.doubt(unreadable_incident(str(published.document.get("id", "")), error))
+            self._tell_doubts()
             return
         cases = self._book.of_job(case.job)
         if all(known.id != case.id for known in cases):
@@ -359,25 +396,4 @@ class Docket:
     def _save(self, job: str, cases: list[Case]) -> None:
         for case in self._book.save(job, cases, self._touched, self._stamp_ns):
             self._conditions.note_suspects(case)
-
-
-def _follow(case: Case, decisions: Decisions) -> None:
-    """What was decided over all jobs, for one of their incidents."""
-    id_ = case.id
-    if id_ in decisions.joint:
-        case.joint = decisions.joint[id_]
-    if id_ in decisions.over and case.joint is not None:
-        case.joint = replace(case.joint, resolved=decisions.over[id_])
-    if id_ in decisions.into:
-        leader = decisions.into[id_]
-        case.merged_into, case.has_joined = leader or None, bool(leader)
-        case.joint = None if leader else case.joint
-    if id_ in decisions.charged:
-        case.charged_to = decisions.charged[id_]
-    elif case.merged_into is not None or case.joint is not None:
-        case.charged_to = None
-    if id_ in decisions.plans:
-        case.plan = decisions.plans[id_]
-    case.clock_note = decisions.notes.get(id_, case.clock_note)
-    if id_ in decisions.released or case.merged_into is not None or case.joint is not None:
-        case.hold = None
+        self._make_room()

@@ -35,7 +35,7 @@ def fold(ctx: Context, book: CaseBook) -> None:
     Only jobs without incidents; those with some are folded when these are forgotten.
     """
     accounts = accounts_of(ctx)
-    for job in accounts.unheard_since(ctx.now - KEPT_NS):
+    for job in accounts.to_fold(ctx.now - KEPT_NS):
         if not book.knows(job):
             accounts.fold_job(job, ())
     if accounts.are_there():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 from ...telemetry.incident import incident_id
 from ...telemetry.records import Finding
 from ...telemetry.vocabulary import Kind
-from ..told_finding import ToldFinding
+from ..told_finding import ToldFinding, read_told
 from .case import Case, Contribution, is_blocking_incident
 from .causes import Relation, relate, suspect_ranks
+from .shared.desk import Decisions
 
 
 def holds(case: Case, finding: Finding, told: ToldFinding, touched: set[str]) -> bool:
@@ -105,6 +109,22 @@ def merge(changed: Case, cases: list[Case], touched: set[str]) -> None:
         return
 
 
+def give_up(case: Case, why: str, now_s: float, touched: set[str]) -> None:
+    """Ends an open incident of which nothing will be heard any more; ``why`` is its last piece of evidence.
+
+    now_s: Unix. A finding that comes again opens it again.
+    """
+    if case.is_gone or case.resolved_at is not None:
+        return
+    for contribution in case.contributions:
+        contribution.cleared, contribution.time = True, now_s
+    last = next(each for each in case.contributions if each.key == case.primary_key)
+    said = json.loads(last.body.text)
+    row = {"signal": "resolved", "source": f"job {case.job}", "time": now_s, "shows": why}
+    last.body = read_told({**said, "evidence": [*(said.get("evidence") or ()), row]})
+    touched.add(case.id)
+
+
 def follow_the_job(finding: Finding, told: ToldFinding, cases: list[Case], touched: set[str]) -> None:
     """Notes in the job's cases whether the job runs; a planned stop ends those that block it."""
     now = told.job.now
@@ -125,3 +145,25 @@ def follow_the_job(finding: Finding, told: ToldFinding, cases: list[Case], touch
 def _was_always_so(case: Case) -> bool:
     """Whether all that is known to have caused it was so as long as the job is seen."""
     return all(contribution.body.always for contribution in case.causes)
+
+
+def follow(case: Case, decisions: Decisions) -> None:
+    """Keeps what was decided over all jobs, for one of their incidents."""
+    id_ = case.id
+    if id_ in decisions.joint:
+        case.joint = decisions.joint[id_]
+    if id_ in decisions.over and case.joint is not None:
+        case.joint = replace(case.joint, resolved=decisions.over[id_])
+    if id_ in decisions.into:
+        leader = decisions.into[id_]
+        case.merged_into, case.has_joined = leader or None, bool(leader)
+        case.joint = None if leader else case.joint
+    if id_ in decisions.charged:
+        case.charged_to = decisions.charged[id_]
+    elif case.merged_into is not None or case.joint is not None:
+        case.charged_to = None
+    if id_ in decisions.plans:
+        case.plan = decisions.plans[id_]
+    case.clock_note = decisions.notes.get(id_, case.clock_note)
+    if id_ in decisions.released or case.merged_into is not None or case.joint is not None:
+        case.hold = None

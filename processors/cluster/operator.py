@@ -13,12 +13,12 @@ from functools import partial
 from ...telemetry.records import Finding, Incident, Record
 from ...telemetry.vocabulary import Kind
 from ..operator import Context, Timer
-from .case import Case
-from .case_book import FORGET, CaseBook
-from .condition_register import HeldConditions, register_of
+from .case_book import FORGET, CaseBook, HeldCases
+from .condition_register import register_of
 from .docket import COST, SETTLED, SHARED, Docket
 from .failures import FAILURES, FailureRegister
 from .folding import FOLD, accounts_of, fold
+from .held_conditions import HeldConditions
 from .shared.memory import Memory
 
 UNKNOWN_CLUSTER = "unknown"
@@ -32,7 +32,8 @@ class ClusterOperator:
 
     name = "cluster"
     contains_itself = True
-    most_keys = 1_024
+    keys_are_jobs = False
+    most_keys = 256
 
     def __init__(self, disabled: Collection[Kind] = (), *, asks_for_files: bool = False) -> None:
         """disabled: kinds of which no incident is opened; the attribute may be set at any time. Open ones go on to
@@ -43,9 +44,8 @@ class ClusterOperator:
         self.disabled = frozenset(disabled)
         self._asks_for_files = asks_for_files
         self._memories: dict[str, Memory] = {}
-        #: By incident: its row, and the case that it holds.
-        self._held: dict[str, tuple[bytes, Case]] = {}
-        self._held_conditions: HeldConditions = {}
+        self._held = HeldCases()
+        self._held_conditions = HeldConditions()
 
     def forget(self, ctx: Context) -> None:
         """Nothing: a cluster is not forgotten, however quiet it is."""
@@ -53,7 +53,7 @@ class ClusterOperator:
     def let_go(self, key: str) -> None:
         """Forgets the working copies of a cluster: what all jobs share, cases and conditions."""
         self._memories.pop(key, None)
-        self._held.clear()
+        self._held.let_go(key)
         self._held_conditions.clear()
 
     def key_of(self, record: Record) -> str | None:

@@ -56,6 +56,7 @@ class EntityOperator:
 
     name = "entity"
     contains_itself = False
+    keys_are_jobs = False
     #: An entity takes 4 kB.
     most_keys = 65_536
 

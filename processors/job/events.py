@@ -21,11 +21,11 @@ from .hang.stopped_ranks import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .hang.urgency import STILL_BEFORE_END_NS, Motion, motion_of
 from .intake.bounds import told_world_size
 from .nodes.lost_nodes import judge_nodes
+from .nodes.silent_nodes import clear_lost
 from .numeric.bad_inputs import take_bad_input
 from .numeric.bad_losses import BAD_LOSS_HOLD_NS
 from .numeric.number_findings import revise_number_findings
 from .state.job_state import JobState
-from .state.open_findings import silent_node
 from .state.rank_state import OpenFinding, RankStack
 from .topology.placement import begin_placement_again
 
@@ -227,9 +227,7 @@ def _take_peer_connected(job: JobState, event: Event, stamp_ns: int, ctx: Contex
         return
     job.nodes.facts(name).state = "here"
     _take_peer_clock(job, event, stamp_ns, ctx)
-    for finding in job.findings.of_kind(Kind.AGENT_SILENT):
-        if silent_node(finding) == name:
-            clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {name} is there again")
+    clear_lost(job, name, stamp_ns, ctx)
 
 
 def _take_peer_clock(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:

@@ -88,6 +88,7 @@ class JobOperator:
 
     name = "job"
     contains_itself = False
+    keys_are_jobs = True
     #: A job takes 20 kB at least.
     most_keys = 16_384
 

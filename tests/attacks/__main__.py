@@ -1,8 +1,9 @@
 """Runs the attacks and prints *attack | asked | measured | held or FAILS*.
 
-    python -m tests.attacks [--long] [--only A1,C4] [--group a] [--jobs 2]
+    python -m tests.attacks [--long] [--only A1,C4] [--group a] [--jobs 2] [--fuzz-s 20]
 
-Without ``--long`` those are left out, and counted, that take more than some seconds. Needs root (users, namespaces,
+Without ``--long`` those are left out, and counted, that take more than some seconds. Random input goes on for
+``--fuzz-s`` of CPU for each sort: 20, with ``--long`` 600. Needs root (users, namespaces,
 control groups). Exit status 1 where one did not hold.
 """
 
@@ -25,9 +26,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tests.attacks
-from tests.attacks.register import ATTACKS, Attack, Outcome
+from tests.attacks.register import (
+    ATTACKS,
+    FUZZ_S_VARIABLE,
+    LONG_FUZZ_S,
+    SHORT_FUZZ_S,
+    Attack,
+    Outcome,
+    fuzz_s,
+)
 
 _RESULT = "outcome of the attack: "
+#: Seconds that pass for a second of CPU, at most, beside whatever else runs.
+_WALL_PER_CPU = 3.0
 
 
 def load_attacks() -> None:
@@ -44,6 +55,7 @@ def _in_order(found: Attack) -> tuple[str, int, str]:
 
 def run_alone(chosen: Attack) -> Outcome:
     """In a child of its own session: whatever it leaves behind is killed."""
+    limit_s = chosen.limit_s + (_WALL_PER_CPU * fuzz_s() if chosen.fuzz else 0.0)
     with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o755)
         child = subprocess.Popen(
@@ -52,12 +64,12 @@ def run_alone(chosen: Attack) -> Outcome:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         try:
-            said, errors = child.communicate(timeout=chosen.limit_s)
+            said, errors = child.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
-            return Outcome(held=False, measured=f"not over after {chosen.limit_s:.0f} s")
+            return Outcome(held=False, measured=f"not over after {limit_s:.0f} s")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -102,6 +114,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="numbers, with commas")
     parser.add_argument("--group", default="", help="numbers that begin so")
     parser.add_argument("--jobs", type=int, default=1, help="so many beside each other (1)")
+    parser.add_argument("--fuzz-s", type=float, help="seconds of random input for each sort (20; with --long 600)")
     parser.add_argument("--act", help=argparse.SUPPRESS)
     parser.add_argument("--of", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -109,6 +122,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if asked.act:
         importlib.import_module(asked.of)  # alone: what memory an attack takes is measured
         return _act(asked.act, asked.folder)
+    fuzz = asked.fuzz_s or (LONG_FUZZ_S if asked.long else SHORT_FUZZ_S)
+    os.environ[FUZZ_S_VARIABLE] = str(fuzz)  # their processes have it from there
     load_attacks()
     if os.geteuid() != 0:
         print("make attacks needs root: other users, namespaces, control groups", file=sys.stderr)

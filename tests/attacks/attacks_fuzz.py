@@ -1,7 +1,6 @@
 """Nonsense that decodes, of every type of record, in the middle of an open incident: nothing may come of it.
 
-F3 and F4 run for ten minutes each, in `make attacks-long`. What failed is repeated by its seed:
-FUZZ_SEED=N python -m tests.attacks --only F1.
+For `--fuzz-s` of CPU each. What failed is repeated by its seed: FUZZ_SEED=N python -m tests.attacks --only C6.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tests.attacks.a_judge import CLUSTER, Judge, forget_peak, peak_mb
-from tests.attacks.register import Outcome, attack
+from tests.attacks.register import SHORT_FUZZ_S, Outcome, attack, fuzz_s
 from whichrank.telemetry.attributes import EVENT_ATTRIBUTE_TYPES
 from whichrank.telemetry.otlp import encode_payloads
 from whichrank.telemetry.records import Block, Event, Finding, Group, Identity
@@ -24,8 +23,6 @@ from whichrank.telemetry.tables import TABLES
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_WORDS
 from whichrank.telemetry.vocabulary import Bucket, EventName, Kind, Scope, Severity
 
-MINUTE_S = 60.0
-LONG_S = 600.0
 MOST_RECORDS = 1_000_000
 _INTEGERS = (0, 1, -1, 2, 3, 7, 63, 255, 256, 65_535, 65_536, 1 << 22, 10**9, 10**12, 1 << 40, (1 << 61), -(1 << 61))
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-300, 1e300, -1e300, float("inf"), float("-inf"), float("nan"))
@@ -200,12 +197,12 @@ class Nonsense:
 
 
 def _seed() -> int:
-    return int(os.environ.get("FUZZ_SEED") or int(time.time()))
+    """The same in each short run; another one each time in a long one, which may find more."""
+    return int(os.environ.get("FUZZ_SEED") or (7 if fuzz_s() <= SHORT_FUZZ_S else time.time()))
 
 
-def _fuzz(folder: Path, seconds: float, what: str, seed: int | None = None) -> Outcome:
-    """seconds: of CPU. seed: None draws another one each time."""
-    seed = _seed() if seed is None else seed
+def _fuzz(folder: Path, what: str) -> Outcome:
+    seconds, seed = fuzz_s(), _seed()
     nonsense, judge = Nonsense(seed), Judge(folder)
     judge.start_job()
     judge.kill_rank()
@@ -254,27 +251,12 @@ def _as_concluded(judge: Judge, finding: Finding) -> Any:
     return Record(topic="", key="", stamp_ns=judge.now_ns, payload=finding)
 
 
-@attack(
-    "C6",
-    "c",
-    "nonsense findings, as if an operator had concluded them, for a minute",
-    asked="the judge survives, the incident is unchanged",
-    limit_s=600,
-)
+@attack("C6", "c", "nonsense findings, as if an operator had concluded them",
+        asked="the judge survives, the incident is unchanged", limit_s=120, fuzz=True)  # fmt: skip
 def nonsense_findings(folder: Path) -> Outcome:
-    return _fuzz(folder, MINUTE_S, "findings", seed=7)
+    return _fuzz(folder, "findings")
 
 
-@attack("C7", "c", "nonsense events and blocks that decode, for a minute", asked="nothing raises", limit_s=600)
+@attack("C7", "c", "nonsense events and blocks that decode", asked="nothing raises", limit_s=120, fuzz=True)
 def nonsense_events(folder: Path) -> Outcome:
-    return _fuzz(folder, MINUTE_S, "events", seed=7)
-
-
-@attack("F1", "c", "nonsense findings for ten minutes", asked="the incident is unchanged", limit_s=1500, long=True)
-def long_findings(folder: Path) -> Outcome:
-    return _fuzz(folder, LONG_S, "findings")
-
-
-@attack("F2", "c", "nonsense events and blocks for ten minutes", asked="nothing raises", limit_s=1500, long=True)
-def long_events(folder: Path) -> Outcome:
-    return _fuzz(folder, LONG_S, "events")
+    return _fuzz(folder, "events")

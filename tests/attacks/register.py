@@ -11,6 +11,7 @@ killed after it. An exception, a skip and a time-out count as FAILS.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,8 @@ Act = Callable[[Path], Outcome]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
     """who: a user of the node (a), a peer (b), the agents' rights on Kafka (c), a text (d), an operator's mistake (e),
-    the machine (R). long: takes more than some seconds, and runs in `make attacks-long` alone."""
+    the machine (R). long: takes more than some seconds, and runs in `make attacks-long` alone. fuzz: goes on for
+    ``fuzz_s()`` of CPU, to which limit_s comes."""
 
     number: str
     who: str
@@ -38,21 +40,34 @@ class Attack:
     asked: str
     limit_s: float
     long: bool
+    fuzz: bool
     act: Act
+
+
+#: Holds the seconds of `--fuzz-s` for the attack's own process.
+FUZZ_S_VARIABLE = "ATTACKS_FUZZ_S"
+SHORT_FUZZ_S, LONG_FUZZ_S = 20.0, 600.0
+
+
+def fuzz_s() -> float:
+    """CPU seconds that an attack of random input goes on for."""
+    return float(os.environ.get(FUZZ_S_VARIABLE) or SHORT_FUZZ_S)
 
 
 ATTACKS: dict[str, Attack] = {}
 
 
 def attack(
-    number: str, who: str, text: str, *, asked: str, limit_s: float = 120, long: bool = False
+    number: str, who: str, text: str, *, asked: str, limit_s: float = 120, long: bool = False, fuzz: bool = False
 ) -> Callable[[Act], Act]:
     """Raises ValueError where the number is taken."""
 
     def register(act: Act) -> Act:
         if number in ATTACKS:
             raise ValueError(f"two attacks are called {number}: {ATTACKS[number].act.__name__} and {act.__name__}")
-        ATTACKS[number] = Attack(number=number, who=who, text=text, asked=asked, limit_s=limit_s, long=long, act=act)
+        ATTACKS[number] = Attack(
+            number=number, who=who, text=text, asked=asked, limit_s=limit_s, long=long, fuzz=fuzz, act=act
+        )
         return act
 
     return register

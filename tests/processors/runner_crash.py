@@ -30,8 +30,8 @@ STEPS: dict[str, tuple[type, str, str]] = {
     "after commit": (RunnerState, "commit", "after"),
     "before append": (EmbeddedBus, "append", "before"),
     "after append": (EmbeddedBus, "append", "after"),
-    "before forgetting": (RunnerState, "forget_output", "before"),
-    "after forgetting": (RunnerState, "forget_output", "after"),
+    "before forgetting": (RunnerState, "forget_outputs", "before"),
+    "after forgetting": (RunnerState, "forget_outputs", "after"),
     "before output": (OncePerRevision, "__call__", "before"),
     "after output": (OncePerRevision, "__call__", "after"),
 }

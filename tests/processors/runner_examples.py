@@ -47,6 +47,7 @@ class Watcher:
 
     name = "watcher"
     contains_itself = False
+    keys_are_jobs = True
     most_keys = 100
     ABSENCE_NS = 3 * SECOND
 
@@ -100,6 +101,7 @@ class Docket:
 
     name = "docket"
     contains_itself = False
+    keys_are_jobs = False
     most_keys = 100
 
     def __init__(self) -> None:

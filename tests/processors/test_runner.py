@@ -147,6 +147,7 @@ class Rearming:
 
     name = "rearming"
     contains_itself = False
+    keys_are_jobs = True
     most_keys = 100
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert (state.position.after, state.position.silent) == (77, True)
     (entry,) = state.outbox
     assert (entry.topic, entry.key, entry.stamp_ns, entry.value, entry.headers) == ("t", "k", 3, b"v", "why")
-    state.forget_output(entry)
+    state.forget_outputs([entry])
     assert state.commit()
     state.close()
     state = open_state(tmp_path / "s", said)

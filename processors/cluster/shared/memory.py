@@ -26,7 +26,7 @@ from .sums import Sums
 from .troubles import Trouble
 
 MAX_TROUBLES = 16_384
-MAX_SIGNS = 16_384
+MAX_SIGNS, MAX_SIGNS_PER_ENTITY = 16_384, 256
 MAX_PLANS = 1_024
 MAX_DOUBTED = 256
 #: Conditions that several jobs' nodes may have for one reason, besides those of entities that are no nodes.
@@ -73,7 +73,7 @@ class Memory:
         #: By leader: those that have joined it, itself among them.
         self.joined: dict[str, dict[str, None]] = {}
         #: Onsets and ids, in order; ids of those that have changed since the last look; of those that are held back.
-        self.by_onset: list[tuple[float, str]] = []
+        self._by_onset: list[tuple[float, str]] = []
         self.fresh: dict[str, None] = {}
         self.held: dict[str, None] = {}
         for _, row in sorted(self._troubles.rows(), key=lambda each: Trouble.unpack(each[1]).opened):
@@ -208,10 +208,10 @@ class Memory:
     def began_within(self, first: float, last: float) -> Iterator[Trouble]:
         """Troubles with an onset from ``first`` to ``last`` (Unix seconds), both included, in order of onset."""
         begin, end = (
-            bisect.bisect_left(self.by_onset, bound) for bound in ((first, ""), (math.nextafter(last, math.inf), ""))
+            bisect.bisect_left(self._by_onset, bound) for bound in ((first, ""), (math.nextafter(last, math.inf), ""))
         )
         for place in range(begin, end):
-            yield self.troubles[self.by_onset[place][1]]
+            yield self.troubles[self._by_onset[place][1]]
 
     def opened_since(self, since: float) -> Iterator[Trouble]:
         """Troubles opened after ``since`` (Unix seconds), the newest first."""
@@ -224,10 +224,10 @@ class Memory:
         before = self.troubles.get(trouble.id)
         if before is None:
             self.by_run.setdefault(trouble.run or trouble.job, []).append(trouble.id)
-            bisect.insort(self.by_onset, (trouble.onset, trouble.id))
+            bisect.insort(self._by_onset, (trouble.onset, trouble.id))
         elif before is not trouble:
             self._unlink(before)
-            bisect.insort(self.by_onset, (trouble.onset, trouble.id))
+            bisect.insort(self._by_onset, (trouble.onset, trouble.id))
         if trouble.ranks and trouble.step >= 0:
             self.by_step.setdefault(step_key(trouble), {})[trouble.id] = None
         if trouble.leader:
@@ -253,13 +253,20 @@ class Memory:
         return True
 
     def _unlink(self, trouble: Trouble) -> None:
-        place = bisect.bisect_left(self.by_onset, (trouble.onset, trouble.id))
-        if self.by_onset[place : place + 1] == [(trouble.onset, trouble.id)]:
-            del self.by_onset[place]
+        place = bisect.bisect_left(self._by_onset, (trouble.onset, trouble.id))
+        if self._by_onset[place : place + 1] == [(trouble.onset, trouble.id)]:
+            del self._by_onset[place]
         if trouble.ranks and trouble.step >= 0:
             _discard(self.by_step, step_key(trouble), trouble.id)
         if trouble.leader:
             _discard(self.joined, trouble.leader, trouble.id)
+
+    def drop(self, incident: str) -> None:
+        """Forgets an incident, as it is kept no longer."""
+        trouble = self.troubles.get(incident)
+        if trouble is not None:
+            self._drop(trouble)
+            self.changed()
 
     def _drop(self, trouble: Trouble) -> None:
         self._unlink(trouble)
@@ -292,6 +299,8 @@ class Memory:
         )
         for key in [k for k, sign in known.items() if sign.until is not None and sign.until < now - SIGN_KEPT_S]:
             del known[key]
+        while len(known) > MAX_SIGNS_PER_ENTITY:
+            del known[next((key for key, sign in known.items() if sign.until is not None), next(iter(known)))]
         if known:
             rows = {key: {field: getattr(sign, field) for field in Sign.__slots__} for key, sign in known.items()}
             self._signs.put(entity, json.dumps(rows, separators=(",", ":")).encode())

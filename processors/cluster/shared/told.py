@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ....telemetry.carried import UNREADABLE_WORD
 from .landscape import NodeChange, NodePlaces, ToldLoad
 from .plans import EARLY_S, Plan
 
@@ -51,7 +52,11 @@ def read_load(body: Mapping[str, Any]) -> ToldLoad:
 def plan_of(body: Mapping[str, Any], key: str, *, over: bool) -> Plan:
     """What was announced, from the "plan" of a finding; key: the finding's. over: called off, so it
     explains nothing.
+
+    Raises KeyError, TypeError or ValueError for what is none.
     """
+    if UNREADABLE_WORD in body:
+        raise ValueError(body[UNREADABLE_WORD])
     begin = float(body["begin"])
     return Plan(
         key=key,

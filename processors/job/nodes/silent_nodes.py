@@ -58,9 +58,14 @@ def hear(job: JobState, node: str, told_ns: int, stamp_ns: int, ctx: Context) ->
         known.state, job.unsaved.facts = "here", True
     if known is not None and known.state == "silent":
         known.state, job.unsaved.facts = "here", True
-        for finding in [*job.findings.of_kind(Kind.AGENT_SILENT), *job.findings.of_kind(Kind.NODE_LOST)]:
-            if node == silent_node(finding) or any(item.node == node for item in finding.body.suspects):
-                clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {node} is there again")
+        clear_lost(job, node, stamp_ns, ctx)
+
+
+def clear_lost(job: JobState, node: str, stamp_ns: int, ctx: Context) -> None:
+    """Ends what was told of a node that is heard again: that it is gone, or its agent."""
+    for finding in [*job.findings.of_kind(Kind.AGENT_SILENT), *job.findings.of_kind(Kind.NODE_LOST)]:
+        if node == silent_node(finding) or any(item.node == node for item in finding.body.suspects):
+            clear_finding(job, ctx, stamp_ns, finding, f"whichrank on {node} is there again")
 
 
 def note_silence(job: JobState, node: str, stamp_ns: int) -> None:

@@ -62,6 +62,7 @@ class Court:
 
     def __init__(self) -> None:
         self.disabled: frozenset[Kind] = frozenset()
+        self.owners: dict[str, str] = {}
         self.asks_for_files = False
         self.tables: dict[str, MemoryTable] = {}
         self.emitted: list[Record] = []
@@ -87,6 +88,9 @@ class Court:
 
     def clear_timer(self, name: str) -> None:
         raise AssertionError("there are no timers")
+
+    def owner_of(self, job: str) -> str:
+        return self.owners.get(job, "")
 
     def attempt(self, act: Callable[[], None], about: Record | str) -> bool:
         act()

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from tests.processors.cluster.conftest import START_S, Court, make_finding
-from whichrank.processors.cluster.case_row import published_documents
+from whichrank.commands.run_folder.maintenance_plans import finding_of_odd_line
+from whichrank.processors.cluster import case_book
+from whichrank.processors.cluster.case_row import unpack_case
 from whichrank.processors.cluster.operator import ClusterOperator
+from whichrank.processors.doubts import SET_ASIDE
 from whichrank.processors.told_finding import read_told
 from whichrank.telemetry.incident_reading import read_incident
-from whichrank.telemetry.records import Incident, Record
+from whichrank.telemetry.records import Finding, Incident, Record
 from whichrank.telemetry.vocabulary import Kind
 
 
@@ -42,19 +45,59 @@ def test_a_finding_that_cannot_be_read_ends_nothing(change: dict[str, Any], clea
     assert Kind.RANK_DIED.value in {document["kind"] for document in incidents_of(court)}
 
 
-def test_a_published_incident_of_another_release_is_no_case() -> None:
+def test_a_published_incident_of_another_release_is_no_case_and_is_told_once() -> None:
     court = Court()
     court.hear(make_finding(Kind.RANK_DIED, 2, at=1.0))
     (known,) = incidents_of(court)
     fresh = Court()
     stamp_ns = round((START_S + 9.0) * 1e9)
-    for document in ({**known, "kind": "quantum_flip"}, known):
+    for document in ({**known, "kind": "quantum_flip"}, {**known, "kind": "quantum_flip"}, known):
         record = Record(
             topic="whichrank.incidents", key="local", stamp_ns=stamp_ns, payload=Incident(document=document)
         )
         ClusterOperator(frozenset()).process([record], fresh)
-    adopted = published_documents(fresh.table("incidents").rows())
-    assert [incident.id for incident in adopted] == [known["id"]]
+    adopted = [incident for _, row in fresh.table("incidents").rows() if (incident := unpack_case(row).told)]
+    told = [incident for incident in adopted if incident.bucket == "telemetry"]
+    assert [incident.id for incident in adopted if incident not in told] == [known["id"]]
+    (doubted,) = told
+    assert known["id"] in doubted.evidence[0].shows
+
+
+def test_a_line_of_a_plan_that_cannot_be_read_is_told() -> None:
+    court = Court()
+    court.hear(finding_of_odd_line("plans.jsonl, byte 12", "no JSON", "local", round((START_S + 9.0) * 1e9)))
+    (told,) = {document["id"]: document for document in incidents_of(court)}.values()
+    assert "plans.jsonl, byte 12 is passed over: ValueError: no JSON" in str(told["evidence"])
+
+
+def test_a_job_whose_state_was_set_aside_has_no_open_incident() -> None:
+    court = Court()
+    sound = make_finding(Kind.RANK_NOT_ENTERED, 2, at=1.0)
+    court.hear(sound)
+    away = Finding(identity=sound.identity, key="set_aside/job/j", cleared=True, time_ns=sound.time_ns + 10**9,
+                   body={SET_ASIDE: {"because": "KeyError"}})  # fmt: skip
+    court.hear(away)
+    opened, ended = incidents_of(court)
+    assert (opened["state"], ended["state"], ended["id"]) == ("open", "resolved", opened["id"])
+    assert "is not known" in ended["evidence"][-1]["shows"]
+    court.hear(replace(sound, time_ns=sound.time_ns + 2 * 10**9))
+    assert incidents_of(court)[-1]["state"] == "open"
+
+
+def test_of_too_many_incidents_the_owner_who_has_most_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(case_book, "MAX_INCIDENTS", 8)
+    court = Court()
+    court.owners = {"quiet": "quinn"}
+    for number, job in enumerate(["quiet", *(f"many-{n}" for n in range(20))]):
+        sound = make_finding(Kind.RANK_DIED, 2, at=1.0 + number)
+        court.hear(replace(sound, identity=replace(sound.identity, job=job)))
+    kept = {unpack_case(row).job for _, row in court.table("incidents").rows()}
+    assert len(kept) == 8
+    assert {"quiet", "many-19"} <= kept
+    assert "many-0" not in kept
+    last = {document["job"]["id"]: document["state"] for document in incidents_of(court)}
+    assert last["many-0"] != "open"
+    assert last["quiet"] == "open"
 
 
 @pytest.mark.parametrize("onset", ["999", float("nan"), None, True])

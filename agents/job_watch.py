@@ -63,7 +63,7 @@ class JobWatch:
 
     @property
     def has_agent(self) -> bool:
-        """Whether its first look has been made."""
+        """Whether an agent watches the job: from the first look at its rings on."""
         return self._agent is not None
 
     @property

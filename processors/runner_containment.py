@@ -41,7 +41,7 @@ class OperatorFailure:
 
     @property
     def name(self) -> str:
-        """By which it is known again."""
+        """The failure's name, the same each time: its operator, key and part in one string."""
         return _name(self.operator, self.key, self.part)
 
 

@@ -90,8 +90,8 @@ class RepeatedPoints:
         return values
 
     def look_of(self, value: bytes) -> _Look | None:
-        """The look of which only times and values were encoded into these bytes; None where they were
-        encoded in full.
+        """The template from which these bytes of the last call were made, by putting times and values into it; None
+        where the last call encoded them in full.
         """
         return self._given.get(value)
 

@@ -50,6 +50,6 @@ def is_carried(topic: str, payload: Payload) -> bool:
 
 
 def why_not(topic: str, payload: Payload) -> str:
-    """The reason for people, where ``is_carried`` is False."""
+    """A sentence for people: why a topic does not take this payload. Call it where ``is_carried`` is False."""
     what = payload.name.value if isinstance(payload, Event | Block) else type(payload).__name__.lower()
     return f"a {what} on {topic}, which carries {_BY_TOPIC.get(topic, 'nothing that is read')} only"

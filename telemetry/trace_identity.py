@@ -45,12 +45,12 @@ def incident_trace_id(incident: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def group_word(uid: str) -> int:
-    """A process group as a number of 64 bits."""
+    """A number of 64 bits that stands for a process group's uid in trace ids: a hash, the same on all ranks."""
     return int.from_bytes(_digest(8, "group", uid), "little")
 
 
 def trace_word(trace_id: bytes) -> int:
-    """A trace as a number of 64 bits."""
+    """The first 64 bits of a trace's id as a number."""
     return int.from_bytes(trace_id[:8], "little")
 
 

@@ -151,7 +151,7 @@ class EmbeddedBus:
                 self._report_line(str(error))
 
     def has_given(self, position: int) -> bool:
-        """Always False: at every position lies a message, so a reader knows by itself."""
+        """Always False: each position of this bus holds a message, so ``read`` itself gets a reader to ``position``."""
         return False
 
     def caught_up(self) -> bool:

@@ -121,7 +121,7 @@ class StackTaker:
 
     @property
     def busy(self) -> bool:
-        """Whether an asked stack is still to come."""
+        """Whether a stack that was asked for is still being taken."""
         return bool(self._under_way)
 
     def close(self) -> None:

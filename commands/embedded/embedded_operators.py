@@ -23,5 +23,5 @@ def make_operators(*, listens: bool = False) -> list[Operator]:
 
 
 def wanted_metrics() -> frozenset[str]:
-    """Names of the metrics that the operators ask for."""
+    """Names of the metrics that any of the operators reads; the others need not be decoded."""
     return load_rules().wanted

@@ -36,7 +36,7 @@ FIRST_WORD_S = 0.5
 
 
 class Bench(Protocol):
-    """What peers do to the watch they belong to."""
+    """What ``Peers`` call on the watch of this node: its bus, its display and its agent."""
 
     def append(self, topic: str, key: str, value: bytes) -> None:
         """Puts a message of another node on this bus."""
@@ -58,7 +58,7 @@ class Bench(Protocol):
         """Goes on under this name, as the judge knows another node of the old one."""
 
     def announce(self) -> None:
-        """Says again which ranks are here."""
+        """Publishes again which ranks run on this node: a judge that has just come has not heard it."""
         ...
 
 

@@ -217,7 +217,7 @@ class _Service:
 
 
 def routing_of(options: NotifyOptions) -> Routing:
-    """Who is told what, as the settings have it."""
+    """The table from severities, kinds and jobs to receivers, as the settings have it."""
     receivers = options.notify_receivers
     return Routing(
         severities={name: each.told_severities for name, each in receivers.items() if not each.shadow},

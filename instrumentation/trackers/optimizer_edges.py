@@ -25,10 +25,10 @@ class Edges(Protocol):
     """What the hook uses: OptimizerEdges, or the C one."""
 
     def begin(self, optimizer: Any, /) -> None:
-        """``optimizer.step`` begins."""
+        """Called by the hook as ``optimizer.step`` begins: the optimizer phase begins with it."""
 
     def end(self, optimizer: Any, /) -> None:
-        """``optimizer.step`` returns, also by an exception."""
+        """Called by the hook as ``optimizer.step`` returns or raises: the phase ends, and the step counter is told."""
 
 
 class OptimizerEdges:

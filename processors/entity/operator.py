@@ -76,7 +76,7 @@ class EntityOperator:
         self.let_go(ctx.key)
 
     def let_go(self, key: str) -> None:
-        """Forgets the working copy of an entity."""
+        """Drops the entity's state from memory; its saved rows stay, and the next record loads them."""
         self._states.pop(key, None)
 
     def key_of(self, record: Record) -> str | None:

@@ -106,7 +106,7 @@ class JobOperator:
         )
 
     def let_go(self, key: str) -> None:
-        """Forgets the working copy of a job."""
+        """Drops the job's state from memory; its saved rows stay, and the next record loads them."""
         self._jobs.pop(key, None)
 
     def key_of(self, record: Record) -> str | None:

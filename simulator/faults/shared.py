@@ -74,7 +74,7 @@ def uniform(site: FaultSite, kind: FaultKind) -> Planned:
 
 
 def preempted(site: FaultSite, kind: FaultKind) -> Planned:
-    """The scheduler takes the job's nodes away at ``at_s``."""
+    """A preemption: the scheduler takes the job's nodes away at ``at_s`` (seconds of the simulation)."""
     change = ParameterChange(at_s=site.at_s, family="program", name="granted", value=0.0, job=site.job.name)
     return Planned(changes=(change,), truth=site.truth(kind, "job", ("planned_stop",)))
 

@@ -36,7 +36,7 @@ class Plan:
     jobs: list[str]
 
     def pack(self) -> bytes:
-        """The plan as a row of the table."""
+        """The plan as bytes, one row of the operator's state."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
 
     def explains(self, trouble: Trouble, attempt: Attempt | None, counts: Mapping[Value, int], now: float) -> bool:

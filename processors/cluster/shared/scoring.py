@@ -69,7 +69,7 @@ class Choice:
 
     @property
     def decides(self) -> bool:
-        """Whether it is sure enough to be named alone."""
+        """Whether this candidate is sure enough to be named as the only cause."""
         return self.probability >= DECIDES
 
 

@@ -33,7 +33,7 @@ class NodeSums:
     days: dict[str, float] | None = None
 
     def pack(self) -> bytes:
-        """The sums as a row of the table."""
+        """These sums as JSON bytes, one row of the operator's state; ``Sums`` reads it back."""
         fields = {"hours": self.hours, "blame": self.blame}
         row = fields if self.days is None else {**fields, "days": self.days}
         return json.dumps(row, separators=(",", ":")).encode()

@@ -100,7 +100,7 @@ class Trouble:
 
     @property
     def is_planned(self) -> bool:
-        """Whether somebody wanted it, or has announced it."""
+        """Whether the stop was wanted by somebody, or lies in an announced maintenance."""
         return self.bucket == _PLANNED
 
     @property

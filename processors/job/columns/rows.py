@@ -18,7 +18,7 @@ _items = _Items()
 
 
 def pick(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """``rows[chosen]`` for indices or a mask; always a copy."""
+    """``rows[chosen]``, (k,), as a copy, for chosen: (k,) indices or an (n,) mask; rows: (n,)."""
     items = _as_items(rows)
     return (items.compress(chosen) if chosen.dtype == bool else items.take(chosen)).view(rows.dtype)
 

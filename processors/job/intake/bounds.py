@@ -24,7 +24,7 @@ RANKS_FOR_EACH_HEARD = 64
 
 
 def most_ranks(job: JobState) -> int:
-    """The rank from which on none counts."""
+    """How many ranks this job may have: rows of a rank with this number or a higher one are dropped."""
     return min(MOST_RANKS, max(ALWAYS_RANKS, RANKS_FOR_EACH_HEARD * len(job.ranks)))
 
 

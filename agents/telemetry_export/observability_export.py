@@ -55,7 +55,7 @@ class ObservabilityExport:
         clock_offset_ns: int,
         now_ns: int,
     ) -> None:
-        """Makes spans and metrics of the rows that a flush has collected, before they become blocks. now_ns: monotonic."""
+        """Makes spans and metrics of a flush's rows, before they become blocks. now_ns: monotonic."""
 
         def look() -> None:
             self._spans.see(collected, steps, groups, ranks, clock_offset_ns=clock_offset_ns, now_ns=now_ns)

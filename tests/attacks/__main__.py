@@ -22,10 +22,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import tests.attacks
 from tests.attacks.register import ATTACKS, Attack, Outcome
+from tests.attacks.users import MemoryLimit
 
 _RESULT = "outcome of the attack: "
 
@@ -48,7 +50,7 @@ def run_alone(chosen: Attack) -> Outcome:
         os.chmod(folder, 0o755)
         child = subprocess.Popen(
             [sys.executable, "-m", "tests.attacks", "--act", chosen.number, "--of", chosen.act.__module__,
-             "--folder", folder],
+             "--folder", folder, "--memory-mb", str(chosen.memory_mb)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         try:
@@ -73,8 +75,18 @@ def _timed(chosen: Attack) -> tuple[Outcome, float]:
     return run_alone(chosen), time.monotonic() - began
 
 
-def _act(number: str, folder: Path) -> int:
-    outcome = ATTACKS[number].act(folder)
+def _act(number: str, module: str, folder: Path, memory_mb: int) -> int:
+    limit = MemoryLimit(memory_mb) if memory_mb else None
+    try:
+        if limit is not None:
+            limit.put_in(os.getpid())
+        importlib.import_module(module)  # alone, and under the limit: what memory an attack takes is measured
+        outcome = ATTACKS[number].act(folder)
+        if limit is not None:
+            outcome = replace(outcome, measured=f"{outcome.measured}; {limit.describe()}")
+    finally:
+        if limit is not None:
+            limit.close()
     print(_RESULT + json.dumps({"held": outcome.held, "measured": outcome.measured}), flush=True)
     return 0
 
@@ -105,10 +117,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--act", help=argparse.SUPPRESS)
     parser.add_argument("--of", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--memory-mb", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args(words)
     if asked.act:
-        importlib.import_module(asked.of)  # alone: what memory an attack takes is measured
-        return _act(asked.act, asked.folder)
+        return _act(asked.act, asked.of, asked.folder, asked.memory_mb)
     load_attacks()
     if os.geteuid() != 0:
         print("make attacks needs root: other users, namespaces, control groups", file=sys.stderr)

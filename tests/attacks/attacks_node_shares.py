@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tests.attacks.node import SharedNode, forge, ring, shared_node
 from tests.attacks.register import Outcome, attack
+from tests.attacks.users import AGENT_LIMIT_MB as LIMIT_MB
 from tests.attacks.users import EVE, QUINN, living_as, run_as
 from whichrank.agents.evidence.stacks import StackAnswer, StackRequest, StackTaker
 from whichrank.agents.processes.processes import read_stat
@@ -29,8 +30,6 @@ from whichrank.telemetry.vocabulary import EventName
 
 _KEPT: list[object] = []
 _MB = 1 << 20
-#: What docs/agent.md and docker-compose.yml give the agent.
-LIMIT_MB = 512
 
 
 def _peak_mb() -> float:
@@ -81,7 +80,7 @@ def _beside_quiet(folder: Path, prepare: Callable[[Path], None], most_turn_s: fl
 
 
 @attack("A7", "a", "4,096 folders with an empty ring, named before all others",
-        asked="other users stay watched", limit_s=120)  # fmt: skip
+        asked="other users stay watched", limit_s=120, memory_mb=LIMIT_MB)  # fmt: skip
 def many_folders(folder: Path) -> Outcome:
     def prepare(mine: Path) -> None:
         for number in range(4096):
@@ -92,7 +91,7 @@ def many_folders(folder: Path) -> Outcome:
 
 
 @attack("A7b", "a", "4,096 folders with an empty ring, directly where the roots of users are",
-        asked="other users stay watched", limit_s=120)  # fmt: skip
+        asked="other users stay watched", limit_s=120, memory_mb=LIMIT_MB)  # fmt: skip
 def many_roots(folder: Path) -> Outcome:
     def prepare(mine: Path) -> None:
         for number in range(4096):
@@ -103,7 +102,7 @@ def many_roots(folder: Path) -> Outcome:
     return _beside_quiet(folder, prepare, 1.0, 0.5)
 
 
-@attack("A8", "a", "100,000 empty folders", asked="a bounded look", limit_s=180, long=True)
+@attack("A8", "a", "100,000 empty folders", asked="a bounded look", limit_s=180, memory_mb=LIMIT_MB, long=True)
 def very_many_folders(folder: Path) -> Outcome:
     def prepare(mine: Path) -> None:
         for number in range(100_000):
@@ -112,7 +111,9 @@ def very_many_folders(folder: Path) -> Outcome:
     return _beside_quiet(folder, prepare, 1.0, 0.5)
 
 
-@attack("A9", "a", "200,000 empty rings in one folder", asked="a bounded look", limit_s=180, long=True)
+@attack(
+    "A9", "a", "200,000 empty rings in one folder", asked="a bounded look", limit_s=180, memory_mb=LIMIT_MB, long=True
+)
 def very_many_rings(folder: Path) -> Outcome:
     def prepare(mine: Path) -> None:
         for number in range(200_000):
@@ -122,7 +123,7 @@ def very_many_rings(folder: Path) -> Outcome:
 
 
 @attack("A10", "a", "400 folders with a valid ring each, of ranks that live",
-        asked="threads, memory and time do not grow with the folders", limit_s=120)  # fmt: skip
+        asked="threads, memory and time do not grow with the folders", limit_s=120, memory_mb=LIMIT_MB)  # fmt: skip
 def many_tiny_jobs(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -151,7 +152,7 @@ def many_tiny_jobs(folder: Path) -> Outcome:
 
 
 @attack("A11", "a", "sparse rings that claim 255, 31 and 31 MB and take nothing, with an exception each",
-        asked="bounded memory", limit_s=60)  # fmt: skip
+        asked="bounded memory", limit_s=60, memory_mb=LIMIT_MB)  # fmt: skip
 def sparse_rings(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -175,7 +176,7 @@ def sparse_rings(folder: Path) -> Outcome:
         return Outcome(held=more_mb < 100, measured=f"{more_mb:.0f} MB more, {_peak_mb():.0f} MB in all")
 
 
-@attack("A12", "a", "24 MB of definitions in one ring", asked="bounded memory and time", limit_s=90)
+@attack("A12", "a", "24 MB of definitions in one ring", asked="bounded memory and time", limit_s=90, memory_mb=LIMIT_MB)
 def many_definitions(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -208,7 +209,14 @@ def many_definitions(folder: Path) -> Outcome:
         )
 
 
-@attack("A13", "a", "a group's list of ranks has 4,000 ranges of a million each", asked="bounded memory", limit_s=60)
+@attack(
+    "A13",
+    "a",
+    "a group's list of ranks has 4,000 ranges of a million each",
+    asked="bounded memory",
+    limit_s=60,
+    memory_mb=LIMIT_MB,
+)
 def wide_ranges(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -308,7 +316,14 @@ def surrogate(folder: Path) -> Outcome:
         return Outcome(held=seen, measured=f"the other's job seen: {seen}")
 
 
-@attack("A26", "a", "one ring floods valid events, 65,536 in half a second", asked="a share for each owner", limit_s=90)
+@attack(
+    "A26",
+    "a",
+    "one ring floods valid events, 65,536 in half a second",
+    asked="a share for each owner",
+    limit_s=90,
+    memory_mb=LIMIT_MB,
+)
 def flood(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -368,7 +383,14 @@ def taken_folder(folder: Path) -> Outcome:
         return Outcome(held=seen and refused, measured=f"the user's job seen: {seen}, root refused: {refused}")
 
 
-@attack("H1", "a", "a user stops and kills his helper", asked="nobody else waits; the agent stays small", limit_s=90)
+@attack(
+    "H1",
+    "a",
+    "a user stops and kills his helper",
+    asked="nobody else waits; the agent stays small",
+    limit_s=90,
+    memory_mb=LIMIT_MB,
+)
 def stopped_helper(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)

@@ -30,7 +30,8 @@ Act = Callable[[Path], Outcome]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
     """who: a user of the node (a), a peer (b), the agents' rights on Kafka (c), a text (d), an operator's mistake (e),
-    the machine (R). long: takes more than some seconds, and runs in `make attacks-long` alone."""
+    the machine (R). long: takes more than some seconds, and runs in `make attacks-long` alone. memory_mb: it runs under
+    that limit (``users.MemoryLimit``), without the users' processes that it starts; 0: under none."""
 
     number: str
     who: str
@@ -38,6 +39,7 @@ class Attack:
     asked: str
     limit_s: float
     long: bool
+    memory_mb: int
     act: Act
 
 
@@ -45,14 +47,16 @@ ATTACKS: dict[str, Attack] = {}
 
 
 def attack(
-    number: str, who: str, text: str, *, asked: str, limit_s: float = 120, long: bool = False
+    number: str, who: str, text: str, *, asked: str, limit_s: float = 120, long: bool = False, memory_mb: int = 0
 ) -> Callable[[Act], Act]:
     """Raises ValueError where the number is taken."""
 
     def register(act: Act) -> Act:
         if number in ATTACKS:
             raise ValueError(f"two attacks are called {number}: {ATTACKS[number].act.__name__} and {act.__name__}")
-        ATTACKS[number] = Attack(number=number, who=who, text=text, asked=asked, limit_s=limit_s, long=long, act=act)
+        ATTACKS[number] = Attack(
+            number=number, who=who, text=text, asked=asked, limit_s=limit_s, long=long, memory_mb=memory_mb, act=act
+        )
         return act
 
     return register

@@ -28,7 +28,7 @@ from .flushes import Flushes
 from .privacy.privacy_options import STACKS
 from .privacy.redaction_filter import Publish, PublishRanked
 from .publish.shipper import Shipper
-from .rank_looks import RankLooks
+from .rank_looks import RankLooks, next_look_ns
 from .ranks.drain import drain_rings
 from .ranks.launches import Launches, identity_of_job
 from .ranks.local_verdicts import to_ns, wants_a_closer_look
@@ -252,7 +252,7 @@ class Agent:
         if paused_ns > _OWN_PAUSE_NS:
             self._looks.had_a_pause(now_ns)
         self._last_poll_ns = now_ns
-        self._next_look_ns = now_ns + to_ns(settings.look_period_s)
+        self._next_look_ns = next_look_ns(now_ns, to_ns(settings.look_period_s), self._flushes.jobs_here)
         for fd in ended:
             self._by_pidfd.pop(fd).alive = False
             self._poller.unregister(fd)  # at once: it stays readable, and a loop that fails below must not spin

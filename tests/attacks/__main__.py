@@ -1,6 +1,6 @@
 """Runs the attacks and prints *attack | asked | measured | held or FAILS*.
 
-    python -m tests.attacks [--long] [--only A1,C4] [--group a] [--jobs 2]
+    python -m tests.attacks [--long] [--only A1,C4] [--group a] [--jobs 2] [--fuzz-s 20]
 
 Without ``--long`` those are left out, and counted, that take more than some seconds. Needs root (users, namespaces,
 control groups). Exit status 1 where one did not hold.
@@ -114,6 +114,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="numbers, with commas")
     parser.add_argument("--group", default="", help="numbers that begin so")
     parser.add_argument("--jobs", type=int, default=1, help="so many beside each other (1)")
+    parser.add_argument("--fuzz-s", type=float, default=20.0, help="seconds of CPU of each short fuzz (20)")
     parser.add_argument("--act", help=argparse.SUPPRESS)
     parser.add_argument("--of", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -125,6 +126,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if os.geteuid() != 0:
         print("make attacks needs root: other users, namespaces, control groups", file=sys.stderr)
         return 2
+    os.environ["ATTACKS_FUZZ_S"] = str(asked.fuzz_s)  # for the children
     only = set(filter(None, asked.only.split(",")))
     if unknown := only - ATTACKS.keys():
         parser.error(f"no attack is called {', '.join(sorted(unknown))}")

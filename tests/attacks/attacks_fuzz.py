@@ -1,7 +1,7 @@
 """Nonsense that decodes, of every type of record, in the middle of an open incident: nothing may come of it.
 
-F3 and F4 run for ten minutes each, in `make attacks-long`. What failed is repeated by its seed:
-FUZZ_SEED=N python -m tests.attacks --only F1.
+For `--fuzz-s` seconds each (20); F1 and F2 for ten minutes each, in `make attacks-long`. What failed is repeated by
+its seed: FUZZ_SEED=N python -m tests.attacks --only F1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from whichrank.telemetry.tables import TABLES
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_WORDS
 from whichrank.telemetry.vocabulary import Bucket, EventName, Kind, Scope, Severity
 
-MINUTE_S = 60.0
+#: ``--fuzz-s`` of the command line.
+SECONDS_VARIABLE, USUAL_S = "ATTACKS_FUZZ_S", 20.0
 LONG_S = 600.0
 MOST_RECORDS = 1_000_000
 _INTEGERS = (0, 1, -1, 2, 3, 7, 63, 255, 256, 65_535, 65_536, 1 << 22, 10**9, 10**12, 1 << 40, (1 << 61), -(1 << 61))
@@ -199,6 +200,11 @@ class Nonsense:
         )
 
 
+def fuzz_s() -> float:
+    """How long one fuzz of those lasts that are not long ones, in seconds of CPU."""
+    return float(os.environ.get(SECONDS_VARIABLE) or USUAL_S)
+
+
 def _seed() -> int:
     return int(os.environ.get("FUZZ_SEED") or int(time.time()))
 
@@ -257,17 +263,17 @@ def _as_concluded(judge: Judge, finding: Finding) -> Any:
 @attack(
     "C6",
     "c",
-    "nonsense findings, as if an operator had concluded them, for a minute",
+    "nonsense findings, as if an operator had concluded them",
     asked="the judge survives, the incident is unchanged",
     limit_s=600,
 )
 def nonsense_findings(folder: Path) -> Outcome:
-    return _fuzz(folder, MINUTE_S, "findings", seed=7)
+    return _fuzz(folder, fuzz_s(), "findings", seed=7)
 
 
-@attack("C7", "c", "nonsense events and blocks that decode, for a minute", asked="nothing raises", limit_s=600)
+@attack("C7", "c", "nonsense events and blocks that decode", asked="nothing raises", limit_s=600)
 def nonsense_events(folder: Path) -> Outcome:
-    return _fuzz(folder, MINUTE_S, "events", seed=7)
+    return _fuzz(folder, fuzz_s(), "events", seed=7)
 
 
 @attack("F1", "c", "nonsense findings for ten minutes", asked="the incident is unchanged", limit_s=1500, long=True)

@@ -22,6 +22,9 @@ from .reduction.definitions import Definitions
 from .telemetry_export.observability_export import ObservabilityExport
 
 _CLOCK_STEP_NS = 10_000_000
+#: Of all jobs of a node together one flush in so long, up to the period of progress: each costs a millisecond or two,
+#: however little it brings. What is urgent does not wait for it.
+_PER_JOB_S = 0.1
 
 
 class Flushes:
@@ -53,6 +56,8 @@ class Flushes:
         self.tell_people_of(identity)
         self._inferred_steps = InferredSteps()
         self.next_flush_ns = self.next_progress_ns = 0
+        #: How many jobs are watched on this node, this one included.
+        self.jobs_here = 1
         self._step_at_flush = (0, monotonic_ns())  # highest step of any rank, and when
 
     def tell_people_of(self, identity: Identity) -> None:
@@ -76,6 +81,7 @@ class Flushes:
         settings = self._settings
         self._pending.urgent = False
         period_s = settings.fast_flush_period_s if self._steps_are_short(ranks, now_ns) else settings.flush_period_s
+        period_s = max(period_s, min(_PER_JOB_S * self.jobs_here, settings.progress_period_s))
         self.next_flush_ns = now_ns + to_ns(period_s - settings.look_period_s / 2)
         if with_progress:
             self.next_progress_ns = now_ns + to_ns(settings.progress_period_s - settings.look_period_s / 2)

@@ -28,7 +28,7 @@ from .flushes import Flushes
 from .privacy.privacy_options import STACKS
 from .privacy.redaction_filter import Publish, PublishRanked
 from .publish.shipper import Shipper
-from .rank_looks import RankLooks
+from .rank_looks import RankLooks, next_look_ns
 from .ranks.drain import drain_rings
 from .ranks.launches import Launches, identity_of_job
 from .ranks.local_verdicts import to_ns, wants_a_closer_look
@@ -101,7 +101,6 @@ class Agent:
         self._free_slots = list(range(self.settings.max_rings - 1, -1, -1))
         now_ns = monotonic_ns()
         self._started_ns = now_ns if since_ns is None else since_ns
-        self._last_poll_ns = now_ns
         self._news = PendingEvents(wall_ns() - now_ns)
         self._evidence = EvidenceStore(evidence_directory, self.settings.evidence_bytes, self.health)
         self._endings = ExitReporter(
@@ -113,7 +112,7 @@ class Agent:
         self._next_look_ns, self._next_launchers_ns = 0, now_ns
         self._next_health_ns = now_ns + to_ns(self.settings.health_period_s)
         self._may_touch, self._closed = True, False
-        self._missed_since_ns = missed_since_ns
+        self._missed_since_ns, self._last_poll_ns = missed_since_ns, now_ns
 
     def _new_answers(self) -> EvidenceAnswers:
         return EvidenceAnswers(
@@ -158,9 +157,11 @@ class Agent:
         """A descriptor that is readable as soon as a watched process has ended; -1 after ``close``."""
         return -1 if self._poller.closed else self._poller.fileno()
 
-    def poll(self) -> None:
-        """Do what is due. Never raises for anything a ring, a process, the bus or the disk can do."""
-        now_ns = self._monotonic_ns()
+    def poll(self, jobs_here: int = 1) -> None:
+        """Do what is due. Never raises for anything a ring, a process, the bus or the disk can do.
+
+        jobs_here: of this node; the more, the less often each is flushed."""
+        now_ns, self._flushes.jobs_here = self._monotonic_ns(), jobs_here
         if self._closed:
             return
         ended = [fd for fd, flags in self._poller.poll(0) if flags & _ENDED] if self._by_pidfd else []
@@ -251,7 +252,7 @@ class Agent:
         if paused_ns > _OWN_PAUSE_NS:
             self._looks.had_a_pause(now_ns)
         self._last_poll_ns = now_ns
-        self._next_look_ns = now_ns + to_ns(settings.look_period_s)
+        self._next_look_ns = next_look_ns(now_ns, to_ns(settings.look_period_s), self._flushes.jobs_here)
         for fd in ended:
             self._by_pidfd.pop(fd).alive = False
             self._poller.unregister(fd)  # at once: it stays readable, and a loop that fails below must not spin

@@ -42,6 +42,8 @@ class JobWatch:
         self.folder, self.job = folder, job
         self.last_look = FolderLook(changed_ns=folder.changed_ns, at_ns=since_ns)
         self.is_over = False
+        #: How many jobs are watched on this node; set by another thread.
+        self.jobs_here = 1
         self._since_ns = since_ns
         self._make_agent = make_agent
         self._idle_s = idle_s
@@ -87,7 +89,7 @@ class JobWatch:
         look = FolderLook(changed_ns=self._changed_ns(), at_ns=time.monotonic_ns())
         while not self._requests.empty():
             agent.request(self._requests.get_nowait())
-        agent.poll()
+        agent.poll(self.jobs_here)
         if agent.watched:
             self._idle_since_s = time.monotonic()
         elif time.monotonic() - self._idle_since_s > self._idle_s:

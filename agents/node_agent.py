@@ -113,6 +113,8 @@ class NodeAgent:
             if is_new and tried[folder.owner_uid] < _TRIED_PER_TURN and self._has_room(folder.owner_uid):
                 tried[folder.owner_uid] += 1
                 self._watch(folder, left.at_ns if left is not None else self._since_ns)
+        for watch in self._watches.values():
+            watch.jobs_here = len(self._watches)
         end_idle_helpers()
         if not self._watches:
             self._tell_alive()

@@ -30,6 +30,13 @@ _GRACE_NS = 1_000_000_000
 _WITNESS_NS = 200_000_000
 
 
+def next_look_ns(now_ns: int, period_ns: int, jobs_here: int) -> int:
+    """When a job is looked at again. Of several jobs on a node all together: one wake-up with warm caches for all."""
+    if jobs_here == 1:
+        return now_ns + period_ns
+    return ((now_ns + period_ns // 2) // period_ns + 1) * period_ns
+
+
 class RankLooks:
     """Owned by the polling thread. Times are monotonic."""
 

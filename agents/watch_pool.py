@@ -47,6 +47,9 @@ class WatchPool:
         #: Until when each owner has used up his share.
         self._paid_until_s: dict[int, float] = {}
         self._node_paid_until_s = 0.0
+        #: When the waiting thread wakes next, and owners whose next folder is due and waits for another of theirs.
+        self._wakes_s = 0.0
+        self._held_back: set[int] = set()
         self._ready: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -112,16 +115,20 @@ class WatchPool:
             if self._ending and not self._entries:
                 return None
             busy = {entry.watch.folder.owner_uid for entry in self._entries.values() if entry.is_running}
+            self._held_back.clear()
             waiting = sorted((e for e in self._entries.values() if not e.is_running), key=lambda e: e.due_s)
             for entry in waiting:
                 uid = entry.watch.folder.owner_uid
                 due_s = entry.due_s if self._ending else max(entry.due_s, self._allowed_s(uid))
                 if due_s > now_s:
                     next_s = min(next_s, due_s)
-                elif uid not in busy:  # else its worker rings when it is done
+                elif uid in busy:  # its worker rings when it is done
+                    self._held_back.add(uid)
+                else:
                     busy.add(uid)
                     entry.is_running = True
                     self._ready.put(entry)
+            self._wakes_s = next_s
         return max(next_s - now_s, 0.0)
 
     def _allowed_s(self, uid: int) -> float:
@@ -155,7 +162,9 @@ class WatchPool:
                 self._forget(entry)
             else:
                 self._listen(entry)
-        self._ring()
+            is_awaited = self._ending or uid in self._held_back or entry.due_s < self._wakes_s
+        if is_awaited:
+            self._ring()
 
     def _listen(self, entry: _Entry) -> None:
         """Once: while a look is under way nobody is woken by what that look will see."""

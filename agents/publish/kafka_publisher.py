@@ -25,6 +25,8 @@ logger = logging.getLogger("whichrank.agents")
 
 #: Between two looks at answers and disk, while there is something to look after, and else.
 _TURN_S, _IDLE_TURN_S = 0.05, 0.5
+#: After the first message the others of the same flush, and of other jobs', are waited for: one turn for all.
+_GATHER_S = 0.02
 _LEDGER_NS = 1_000_000_000
 _FIRST_CONNECT_S, _LONGEST_CONNECT_S = 0.5, 15.0
 _SPOOL_RETRY_NS = 10_000_000_000
@@ -126,7 +128,8 @@ class KafkaPublisher:
     # --- the thread ---------------------------------------------------------------------------------------------------
     def _run(self) -> None:
         while True:
-            self._wake.wait(_TURN_S if self._outbox.unsent or self._replace_by_ns else _IDLE_TURN_S)
+            if self._wake.wait(_TURN_S if self._outbox.unsent or self._replace_by_ns else _IDLE_TURN_S):
+                time.sleep(_GATHER_S)
             self._wake.clear()
             now_ns = self._monotonic_ns()
             try:

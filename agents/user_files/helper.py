@@ -1,11 +1,8 @@
 """What is done with one user's rights: open, list and remove what he can name. Also the program of his helper process.
 
-    main(UID, GID, GROUPS)                     a SOCK_SEQPACKET socket is its standard input
-    main(UID, GID, GROUPS, FD, WORD ...)       becomes the program that is open as FD, with these words
-
-It imports a little of the standard library only: it is started by root, once per user, from wherever the interpreter
-lies. Before it reads a request it gives up all rights but the user's. It holds nothing that the user may not have: no
-descriptor of the agent, an empty environment. Whoever asks believes no answer, and waits for none for long.
+It imports a little of the standard library only: ``helper_starter`` forks it, once per user. Before it reads a request
+it gives up all rights but the user's. It holds nothing that the user may not have: no descriptor of the agent, an empty
+environment. Whoever asks believes no answer, and waits for none for long.
 """
 
 from __future__ import annotations
@@ -254,22 +251,29 @@ def receive(connection: Socket) -> tuple[bytes, int]:
     return raw, fds[0] if fds else -1
 
 
-def main(words: Sequence[str]) -> None:
-    """Becomes the helper of the user that the words name, or a program with his rights."""
-    uid, gid = int(words[0]), int(words[1])
-    groups = [int(group) for group in words[2].split(",") if group]
-    if len(words) > 3:
-        give_up_rights(uid, gid, groups, PROGRAM_LIMITS, traces=True)
-        os.execve(int(words[3]), list(words[4:]), {})  # by descriptor: it may lie where the user cannot look for it
-    connection = Socket(fileno=os.dup(0))
-    give_up_rights(uid, gid, groups, HELPER_LIMITS)
-    serve(connection, uid)
+def run_helper(connection: Socket, words: Sequence[str]) -> NoReturn:
+    """Becomes the helper of the user that the words name (uid, gid, groups), and the process ends.
 
-
-def run(words: Sequence[str]) -> NoReturn:
-    """``main``, and the process ends. No traceback: it would open this program's text again, and nobody reads it."""
+    No traceback: it would open this program's text again, and nobody reads it.
+    """
     try:
-        main(words)
+        uid, gid, groups = _ids(words)
+        give_up_rights(uid, gid, groups, HELPER_LIMITS)
+        serve(connection, uid)
     except BaseException:
         os._exit(1)
     os._exit(0)
+
+
+def become_program(words: Sequence[str]) -> NoReturn:
+    """Becomes a program with a user's rights. The words: uid, gid, groups, the program's descriptor, its own words."""
+    try:
+        uid, gid, groups = _ids(words)
+        give_up_rights(uid, gid, groups, PROGRAM_LIMITS, traces=True)
+        os.execve(int(words[3]), list(words[4:]), {})  # by descriptor: it may lie where the user cannot look for it
+    finally:
+        os._exit(1)
+
+
+def _ids(words: Sequence[str]) -> tuple[int, int, list[int]]:
+    return int(words[0]), int(words[1]), [int(group) for group in words[2].split(",") if group]

@@ -19,11 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import helper
+from . import helper, helper_starter
 
 #: A package of its own there, whose modules import a little of the standard library only.
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from user_files.helper import run; run(sys.argv[2:])"
-_COMMAND = (sys.executable, "-I", "-S", "-c", _PROGRAM, str(Path(helper.__file__).resolve().parents[1]))
+_FOLDER = str(Path(helper.__file__).resolve().parents[1])
+_BEGIN = (sys.executable, "-I", "-S", "-c")
+_STARTER = "import sys; sys.path.append(sys.argv[1]); from user_files.helper_starter import main; main()"
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from user_files.helper import become_program as become; "
+_PROGRAM += "become(sys.argv[2:])"
 #: The interpreter begins with root's rights: until it is ready, nobody can hold it up but the machine.
 _START_S = 10.0
 _ANSWER_S = 3.0
@@ -46,11 +49,86 @@ class HelperUnavailable(OSError):
     """The user's helper cannot be started, has been ended, or does not answer."""
 
 
+class HelperStarter:
+    """The process that forks helpers (``helper_starter``), started on demand. May be used by several threads.
+
+    No user can stop or kill it. Where it has died, its helpers live on until nobody asks them anything.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the process; 0: there is none."""
+        child = self._child
+        return child.pid if child is not None and child.poll() is None else 0
+
+    def start(self, rights: Rights, theirs: socket.socket) -> int:
+        """The pid of a new helper, which has its end of a connection. Raises OSError."""
+        words = [helper_starter.START, str(rights.uid), str(rights.gid), ",".join(map(str, rights.groups))]
+        with self._lock:
+            for is_last in (False, True):  # somebody may have killed it
+                connection = self._connection or self._begin()
+                try:
+                    helper.send(connection, words, theirs.fileno())
+                    said = connection.recv(64)
+                except OSError:
+                    said = b""
+                if pid := int(said or b"0"):
+                    return pid
+                if said or is_last:
+                    break
+                self._end()
+        raise OSError(errno.EAGAIN, "no process can be started")
+
+    def end(self, pid: int) -> None:
+        """Ends a helper, if it still runs."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._connection is not None:
+                helper.send(self._connection, [helper_starter.END, str(pid)], -1)
+
+    def close(self) -> None:
+        """Ends the process, and with it what it has started; the next helper starts another one."""
+        with self._lock:
+            self._end()
+
+    def _begin(self) -> socket.socket:
+        self._end()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._child = subprocess.Popen(
+                [*_BEGIN, _STARTER, _FOLDER],
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                cwd="/", env=_NO_ENVIRONMENT, start_new_session=True,
+            )  # fmt: skip
+        ours.settimeout(_START_S)
+        self._connection = ours
+        return ours
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(1.0)
+            self._child.kill()
+            self._child.wait()
+            self._child = None
+
+
+#: This process's.
+STARTER = HelperStarter()
+
+
 class HelperProcess:
     def __init__(self, uid: int) -> None:
         self._rights = Rights(uid)
         self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._pid = 0
         self._connection: socket.socket | None = None
         self._used_s = self._started_s = time.monotonic()
         self._killed = 0
@@ -59,8 +137,15 @@ class HelperProcess:
     @property
     def pid(self) -> int:
         """Of the process that runs now; 0: none does."""
-        child = self._child
-        return child.pid if child is not None and child.poll() is None else 0
+        connection = self._connection
+        if connection is None:
+            return 0
+        with contextlib.suppress(OSError, ValueError):  # closed by another thread
+            waits = select.poll()
+            waits.register(connection, 0)
+            if not waits.poll(0):
+                return self._pid
+        return 0
 
     @property
     def idle_s(self) -> float:
@@ -121,13 +206,8 @@ class HelperProcess:
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            rights = self._rights
-            groups = ",".join(map(str, rights.groups))
-            self._child = subprocess.Popen(
-                [*_COMMAND, str(rights.uid), str(rights.gid), groups],
-                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                cwd="/", env=_NO_ENVIRONMENT, start_new_session=True,
-            )  # fmt: skip
+            self._pid = STARTER.start(self._rights, theirs)
+            theirs.close()  # only the helper has it now: when that ends, we hear of it
             ours.settimeout(_START_S)
             if ours.recv(len(helper.READY)) != helper.READY:
                 raise ConnectionResetError(errno.ECONNRESET, "it ended before it was ready")
@@ -144,12 +224,7 @@ class HelperProcess:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        if self._child is not None:
-            with contextlib.suppress(OSError):
-                self._child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(1.0)  # what hangs in a dead file system is reaped when another child is started
-            self._child = None
+            STARTER.end(self._pid)
 
 
 def run_bounded(
@@ -161,7 +236,7 @@ def run_bounded(
     """
     groups = ",".join(map(str, rights.groups))
     child = subprocess.Popen(
-        [*_COMMAND, str(rights.uid), str(rights.gid), groups, str(program), *words],
+        [*_BEGIN, _PROGRAM, _FOLDER, str(rights.uid), str(rights.gid), groups, str(program), *words],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         cwd="/", env=_NO_ENVIRONMENT, pass_fds=(program,), start_new_session=True,
     )  # fmt: skip

@@ -9,6 +9,9 @@ from _collections_abc import Sequence
 from struct import Struct
 
 _CAP_SYS_PTRACE = 19
+#: KILL, SETGID, SETUID, SETPCAP, and what helpers of root and tracers keep.
+STARTER_CAPABILITIES = (5, 6, 7, 8, _CAP_SYS_PTRACE)
+_PR_SET_NAME = 15
 _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 8, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 #: Version 3, this thread.
@@ -61,6 +64,11 @@ def give_up_rights(
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot refuse new privileges")
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # so that his debugger cannot make it say what it likes
+
+
+def name_process(name: str) -> None:
+    """What ``ps`` calls this process, in 15 bytes."""
+    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def _is_tracing_restricted() -> bool:

@@ -17,7 +17,7 @@ from functools import partial
 
 from . import helper
 from .capabilities import can_become_others
-from .helper_process import HelperProcess, Rights, run_bounded
+from .helper_process import STARTER, HelperProcess, Rights, run_bounded
 from .system_calls import BELOW, IN_ROOT, FileState, state_of
 
 #: So many helpers at once; the one that was asked longest ago ends for another one.
@@ -218,6 +218,7 @@ def end_helpers() -> None:
     """Ends all helpers; the next request starts another one."""
     POOL.close()
     SLOW_POOL.close()
+    STARTER.close()
 
 
 def open_own(path: str | os.PathLike[str]) -> int:

@@ -23,9 +23,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import tests.attacks
+<<<<<<< HEAD
 from tests.attacks.register import (
     ATTACKS,
     FUZZ_S_VARIABLE,
@@ -35,6 +37,10 @@ from tests.attacks.register import (
     Outcome,
     fuzz_s,
 )
+=======
+from tests.attacks.register import ATTACKS, Attack, Outcome
+from tests.attacks.users import MemoryLimit
+>>>>>>> fccc71940b0afc920c022939b2b29ad9591bdac2
 
 _RESULT = "outcome of the attack: "
 #: Seconds that pass for a second of CPU, at most, beside whatever else runs.
@@ -60,7 +66,7 @@ def run_alone(chosen: Attack) -> Outcome:
         os.chmod(folder, 0o755)
         child = subprocess.Popen(
             [sys.executable, "-m", "tests.attacks", "--act", chosen.number, "--of", chosen.act.__module__,
-             "--folder", folder],
+             "--folder", folder, "--memory-mb", str(chosen.memory_mb)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         try:
@@ -85,8 +91,18 @@ def _timed(chosen: Attack) -> tuple[Outcome, float]:
     return run_alone(chosen), time.monotonic() - began
 
 
-def _act(number: str, folder: Path) -> int:
-    outcome = ATTACKS[number].act(folder)
+def _act(number: str, module: str, folder: Path, memory_mb: int) -> int:
+    limit = MemoryLimit(memory_mb) if memory_mb else None
+    try:
+        if limit is not None:
+            limit.put_in(os.getpid())
+        importlib.import_module(module)  # alone, and under the limit: what memory an attack takes is measured
+        outcome = ATTACKS[number].act(folder)
+        if limit is not None:
+            outcome = replace(outcome, measured=f"{outcome.measured}; {limit.describe()}")
+    finally:
+        if limit is not None:
+            limit.close()
     print(_RESULT + json.dumps({"held": outcome.held, "measured": outcome.measured}), flush=True)
     return 0
 
@@ -114,20 +130,30 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="numbers, with commas")
     parser.add_argument("--group", default="", help="numbers that begin so")
     parser.add_argument("--jobs", type=int, default=1, help="so many beside each other (1)")
+<<<<<<< HEAD
     parser.add_argument("--fuzz-s", type=float, help="seconds of random input for each sort (20; with --long 600)")
+=======
+    parser.add_argument("--fuzz-s", type=float, default=20.0, help="seconds of CPU of each short fuzz (20)")
+>>>>>>> fccc71940b0afc920c022939b2b29ad9591bdac2
     parser.add_argument("--act", help=argparse.SUPPRESS)
     parser.add_argument("--of", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--memory-mb", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args(words)
     if asked.act:
+<<<<<<< HEAD
         importlib.import_module(asked.of)  # alone: what memory an attack takes is measured
         return _act(asked.act, asked.folder)
     fuzz = asked.fuzz_s or (LONG_FUZZ_S if asked.long else SHORT_FUZZ_S)
     os.environ[FUZZ_S_VARIABLE] = str(fuzz)  # their processes have it from there
+=======
+        return _act(asked.act, asked.of, asked.folder, asked.memory_mb)
+>>>>>>> fccc71940b0afc920c022939b2b29ad9591bdac2
     load_attacks()
     if os.geteuid() != 0:
         print("make attacks needs root: other users, namespaces, control groups", file=sys.stderr)
         return 2
+    os.environ["ATTACKS_FUZZ_S"] = str(asked.fuzz_s)  # for the children
     only = set(filter(None, asked.only.split(",")))
     if unknown := only - ATTACKS.keys():
         parser.error(f"no attack is called {', '.join(sorted(unknown))}")

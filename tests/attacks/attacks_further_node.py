@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.attacks.node import CANARY, SharedNode, ring, secret_of_root, shared_node
 from tests.attacks.register import Outcome, attack
+from tests.attacks.users import AGENT_LIMIT_MB as LIMIT_MB
 from tests.attacks.users import EVE, QUINN, fork_as, living_as, run_as
 from whichrank.agents.collectors.base.collector import Timestamps
 from whichrank.agents.collectors.logs.job_logs import JobLogsCollector
@@ -53,6 +54,7 @@ def _quinn_is_seen(node: SharedNode, theirs: Path, timeout_s: float = 15) -> flo
     "stdout is a FIFO, a device, a memfd, a removed file, a socket, a sparse file of 1 TB",
     asked="nobody waits, memory is bounded, others are seen",
     limit_s=120,
+    memory_mb=LIMIT_MB,
 )
 def odd_descriptors(folder: Path) -> Outcome:
     sorts = ("fifo", "device", "memfd", "removed", "socket", "sparse")
@@ -154,6 +156,7 @@ def mount_that_never_answers(folder: Path) -> Outcome:
     "a ring is truncated, grown and filled with noise while it is read, 2,000 times a second",
     asked="others are seen; bounded",
     limit_s=60,
+    memory_mb=LIMIT_MB,
     long=True,
 )
 def ring_that_changes(folder: Path) -> Outcome:
@@ -267,16 +270,14 @@ def killed_helpers(folder: Path) -> Outcome:
         mine, theirs = node.user_folder(EVE), node.user_folder(QUINN)
 
         def hunter() -> None:
-            end, killed, own = time.monotonic() + 12, 0, os.getpid()
+            end, killed, own = time.monotonic() + 12, set[str](), os.getpid()
             while time.monotonic() < end:
                 for name in filter(str.isdecimal, os.listdir("/proc")):
                     with contextlib.suppress(OSError):
-                        if int(name) != own and os.stat(f"/proc/{name}").st_uid in (EVE, 0):
-                            text = Path(f"/proc/{name}/cmdline").read_bytes()
-                            if b"user_files" in text and str(EVE).encode() in text.split(b"\0"):
-                                os.kill(int(name), signal.SIGKILL)
-                                killed += 1
-                                counted.write_text(str(killed))
+                        if int(name) != own and Path(f"/proc/{name}/comm").read_text() == f"helper-{EVE}\n":
+                            os.kill(int(name), signal.SIGKILL)
+                            killed.add(name)
+                            counted.write_text(str(len(killed)))
                 time.sleep(0.01)
 
         node.watch()
@@ -288,7 +289,7 @@ def killed_helpers(folder: Path) -> Outcome:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     killed = int(counted.read_text() or 0)
-    return Outcome(held=took < 8 and killed < 40, measured=f"{killed} killed; the other's job after {took:.1f} s")
+    return Outcome(held=took < 8 and 0 < killed < 40, measured=f"{killed} killed; the other's job after {took:.1f} s")
 
 
 @attack(
@@ -297,6 +298,7 @@ def killed_helpers(folder: Path) -> Outcome:
     ".git/HEAD and packed-refs of 1 GB, a `gitdir:` that leads to itself, a folder that was removed",
     asked="bounded, in a second or two",
     limit_s=60,
+    memory_mb=LIMIT_MB,
 )
 def git_without_end(folder: Path) -> Outcome:
     home = folder / "eve"
@@ -432,6 +434,7 @@ def odd_dump_paths(folder: Path) -> Outcome:
     "3,000 logs of a user's match the pattern, in folders 30 deep, newest first; another user has one",
     asked="the other's is followed; a bounded look",
     limit_s=120,
+    memory_mb=LIMIT_MB,
 )
 def many_logs(folder: Path) -> Outcome:
     home = folder / "home"

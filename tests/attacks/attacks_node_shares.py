@@ -17,10 +17,11 @@ from pathlib import Path
 
 from tests.attacks.node import SharedNode, forge, ring, shared_node
 from tests.attacks.register import Outcome, attack
+from tests.attacks.users import AGENT_LIMIT_MB as LIMIT_MB
 from tests.attacks.users import EVE, QUINN, living_as, run_as
 from whichrank.agents.evidence.stacks import StackAnswer, StackRequest, StackTaker
 from whichrank.agents.processes.processes import read_stat
-from whichrank.agents.user_files.user_files import POOL, SLOW_POOL
+from whichrank.agents.user_files.user_files import POOL
 from whichrank.instrumentation import rank_identity
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry import ring_layout as layout
@@ -29,8 +30,6 @@ from whichrank.telemetry.vocabulary import EventName
 
 _KEPT: list[object] = []
 _MB = 1 << 20
-#: What docs/agent.md and docker-compose.yml give the agent.
-LIMIT_MB = 512
 
 
 def _peak_mb() -> float:
@@ -81,7 +80,7 @@ def _beside_quiet(folder: Path, prepare: Callable[[Path], None], most_turn_s: fl
 
 
 @attack("A7", "a", "4,096 folders with an empty ring, named before all others",
-        asked="other users stay watched", limit_s=120)  # fmt: skip
+        asked="other users stay watched", limit_s=120, memory_mb=LIMIT_MB)  # fmt: skip
 def many_folders(folder: Path) -> Outcome:
     def prepare(mine: Path) -> None:
         for number in range(4096):
@@ -92,7 +91,7 @@ def many_folders(folder: Path) -> Outcome:
 
 
 @attack("A7b", "a", "4,096 folders with an empty ring, directly where the roots of users are",
-        asked="other users stay watched", limit_s=120)  # fmt: skip
+        asked="other users stay watched", limit_s=120, memory_mb=LIMIT_MB)  # fmt: skip
 def many_roots(folder: Path) -> Outcome:
     def prepare(mine: Path) -> None:
         for number in range(4096):
@@ -103,7 +102,7 @@ def many_roots(folder: Path) -> Outcome:
     return _beside_quiet(folder, prepare, 1.0, 0.5)
 
 
-@attack("A8", "a", "100,000 empty folders", asked="a bounded look", limit_s=180, long=True)
+@attack("A8", "a", "100,000 empty folders", asked="a bounded look", limit_s=180, memory_mb=LIMIT_MB, long=True)
 def very_many_folders(folder: Path) -> Outcome:
     def prepare(mine: Path) -> None:
         for number in range(100_000):
@@ -112,7 +111,9 @@ def very_many_folders(folder: Path) -> Outcome:
     return _beside_quiet(folder, prepare, 1.0, 0.5)
 
 
-@attack("A9", "a", "200,000 empty rings in one folder", asked="a bounded look", limit_s=180, long=True)
+@attack(
+    "A9", "a", "200,000 empty rings in one folder", asked="a bounded look", limit_s=180, memory_mb=LIMIT_MB, long=True
+)
 def very_many_rings(folder: Path) -> Outcome:
     def prepare(mine: Path) -> None:
         for number in range(200_000):
@@ -122,7 +123,7 @@ def very_many_rings(folder: Path) -> Outcome:
 
 
 @attack("A10", "a", "400 folders with a valid ring each, of ranks that live",
-        asked="threads, memory and time do not grow with the folders", limit_s=120)  # fmt: skip
+        asked="threads, memory and time do not grow with the folders", limit_s=120, memory_mb=LIMIT_MB)  # fmt: skip
 def many_tiny_jobs(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -151,7 +152,7 @@ def many_tiny_jobs(folder: Path) -> Outcome:
 
 
 @attack("A11", "a", "sparse rings that claim 255, 31 and 31 MB and take nothing, with an exception each",
-        asked="bounded memory", limit_s=60)  # fmt: skip
+        asked="bounded memory", limit_s=60, memory_mb=LIMIT_MB)  # fmt: skip
 def sparse_rings(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -175,7 +176,7 @@ def sparse_rings(folder: Path) -> Outcome:
         return Outcome(held=more_mb < 100, measured=f"{more_mb:.0f} MB more, {_peak_mb():.0f} MB in all")
 
 
-@attack("A12", "a", "24 MB of definitions in one ring", asked="bounded memory and time", limit_s=90)
+@attack("A12", "a", "24 MB of definitions in one ring", asked="bounded memory and time", limit_s=90, memory_mb=LIMIT_MB)
 def many_definitions(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -208,7 +209,14 @@ def many_definitions(folder: Path) -> Outcome:
         )
 
 
-@attack("A13", "a", "a group's list of ranks has 4,000 ranges of a million each", asked="bounded memory", limit_s=60)
+@attack(
+    "A13",
+    "a",
+    "a group's list of ranks has 4,000 ranges of a million each",
+    asked="bounded memory",
+    limit_s=60,
+    memory_mb=LIMIT_MB,
+)
 def wide_ranges(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -308,7 +316,14 @@ def surrogate(folder: Path) -> Outcome:
         return Outcome(held=seen, measured=f"the other's job seen: {seen}")
 
 
-@attack("A26", "a", "one ring floods valid events, 65,536 in half a second", asked="a share for each owner", limit_s=90)
+@attack(
+    "A26",
+    "a",
+    "one ring floods valid events, 65,536 in half a second",
+    asked="a share for each owner",
+    limit_s=90,
+    memory_mb=LIMIT_MB,
+)
 def flood(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -368,7 +383,14 @@ def taken_folder(folder: Path) -> Outcome:
         return Outcome(held=seen and refused, measured=f"the user's job seen: {seen}, root refused: {refused}")
 
 
-@attack("H1", "a", "a user stops and kills his helper", asked="nobody else waits; the agent stays small", limit_s=90)
+@attack(
+    "H1",
+    "a",
+    "a user stops and kills his helper",
+    asked="nobody else waits; the agent stays small",
+    limit_s=90,
+    memory_mb=LIMIT_MB,
+)
 def stopped_helper(folder: Path) -> Outcome:
     with shared_node(folder) as node:
         mine = node.user_folder(EVE)
@@ -387,115 +409,3 @@ def stopped_helper(folder: Path) -> Outcome:
             left = POOL.pids
         return Outcome(held=seen and took_s < 8 and len(left) <= 2,
                        measured=f"the other's job seen after {took_s:.1f} s, {len(left)} helpers")  # fmt: skip
-
-
-@attack("N1", "a", "a noisy owner: 4,096 folders, sparse rings, a flood; beside him a quiet job hangs and ends",
-        asked="his end is told in the usual time, none of his records is lost; the agent keeps to its limits",
-        limit_s=300, long=True)  # fmt: skip
-def noisy_beside_quiet(folder: Path) -> Outcome:
-    with shared_node(folder) as node:
-        mine, theirs = node.user_folder(EVE, "0-first"), node.user_folder(QUINN)
-
-        def noisy() -> None:
-            for number in range(4096):
-                (mine / f"{number:04}").mkdir()
-                (mine / f"{number:04}" / "x.ring").touch()
-            for number in range(80):
-                place = mine / f"live-{number:02}"
-                place.mkdir(mode=0o700)
-                writer = ring(place, WHICHRANK_JOB_ID=f"noise-{number}")
-                if number % 2:
-                    forge(writer.path, 31 * _MB)
-                _KEPT.append(writer)
-            loud = RingWriter.create(mine / "live-00", rank=1, local_rank=1, world_size=2, identity={}, slots=1 << 16)
-            group = loud.define_group({"name": "g", "ranks": "0-1", "backend": "gloo"})
-            _KEPT.append(loud)
-            threading.Thread(target=_flood, args=(loud, group), daemon=True).start()
-
-        def quiet() -> None:
-            (theirs / "job").mkdir(mode=0o700)
-            writer = ring(theirs / "job", WHICHRANK_JOB_ID="quiet")
-            group = writer.define_group({"name": "g", "ranks": "0", "backend": "gloo"})
-            for _ in range(50):
-                seq = writer.enqueue(group, 1, 1 << 20, 1, -1, 0)
-                writer.complete(group, seq, time.monotonic_ns(), 0)
-            writer.enqueue(group, 1, 1 << 20, 1, -1, 0)  # never ends
-            _KEPT.append(writer)
-
-        node.watch()
-        with living_as(EVE, noisy):
-            node.turn_for(8.0)
-            with living_as(QUINN, quiet):
-                began_s = time.monotonic()
-                seen = node.turn_until(lambda: _is_seen(node), 15)
-                seen_s = time.monotonic() - began_s
-                _, share = _slowest_turn_s(node, 5.0)
-                began_s = time.monotonic()
-            told = node.turn_until(lambda: any(e.identity.job == "quiet" for e in node.events(EventName.RANK_EXIT)), 10)
-            told_s = time.monotonic() - began_s
-        health = [e.attributes for e in node.events(EventName.AGENT_HEALTH) if e.identity.job == "quiet"]
-        lost = sum(int(h.get("events_lost", 0)) + int(h.get("drops.publish_refused", 0)) for h in health[-1:])
-        helpers_mb = sum(_pss_mb(pid) for pid in [*POOL.pids, *SLOW_POOL.pids])
-        return Outcome(
-            held=seen and told and seen_s < 3 and told_s < 2 and not lost and _peak_mb() + helpers_mb < 200,
-            measured=f"seen after {seen_s:.1f} s, its end after {told_s:.1f} s, {lost} records lost, "
-            f"{100 * share:.0f} % of a core, {_peak_mb():.0f} MB and {helpers_mb:.0f} MB of helpers",
-        )
-
-
-def _flood(writer: RingWriter, group: int) -> None:
-    while True:
-        for _ in range(1000):
-            seq = writer.enqueue(group, 1, 1 << 20, 1, -1, 0)
-            writer.complete(group, seq, time.monotonic_ns(), 0)
-        time.sleep(0.002)
-
-
-def _pss_mb(pid: int) -> float:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
-
-
-def _train(place: Path) -> None:
-    """A rank that makes a step every 0.2 s, in a thread."""
-    writer = ring(place)
-    _KEPT.append(writer)
-
-    def steps() -> None:
-        while True:
-            writer.end_step(None, None, 0)
-            writer.beat()
-            time.sleep(0.2)
-
-    threading.Thread(target=steps, daemon=True).start()
-
-
-@attack(
-    "H2",
-    "a",
-    "ten owners have a job each",
-    asked="agent and helpers stay under 150 MB, idle helpers end",
-    limit_s=90,
-    long=True,
-)
-def ten_owners(folder: Path) -> Outcome:
-    with shared_node(folder) as node, contextlib.ExitStack() as living:
-        node.watch()
-        for number in range(10):
-            uid = EVE + 100 + number
-            place = node.user_folder(uid)
-            living.enter_context(living_as(uid, partial(_train, place)))
-        seen = node.turn_until(lambda: len(node.events(EventName.RANK_STARTED)) == 10, 20)
-        helpers = [_pss_mb(pid) for pid in [*POOL.pids, *SLOW_POOL.pids]]
-        share = _slowest_turn_s(node, 4.0)[1]
-        node.turn_for(6.0)
-        left = len(POOL.pids) + len(SLOW_POOL.pids)
-    whole_mb = _peak_mb() + sum(helpers)
-    return Outcome(
-        held=seen and whole_mb < 150 and left <= 1,  # root's, of the folder that holds the roots here
-        measured=f"{len(helpers)} helpers, {sum(helpers):.0f} MB; agent {_peak_mb():.0f} MB, {100 * share:.1f} % of a "
-        f"core; {left} helpers left after 10 s",
-    )

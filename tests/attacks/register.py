@@ -32,7 +32,8 @@ Act = Callable[[Path], Outcome]
 class Attack:
     """who: a user of the node (a), a peer (b), the agents' rights on Kafka (c), a text (d), an operator's mistake (e),
     the machine (R). long: takes more than some seconds, and runs in `make attacks-long` alone. fuzz: goes on for
-    ``fuzz_s()`` of CPU, to which limit_s comes."""
+    ``fuzz_s()`` of CPU, to which limit_s comes. memory_mb: it runs under that limit (``users.MemoryLimit``), without
+    the users' processes that it starts; 0: under none."""
 
     number: str
     who: str
@@ -41,6 +42,7 @@ class Attack:
     limit_s: float
     long: bool
     fuzz: bool
+    memory_mb: int
     act: Act
 
 
@@ -58,7 +60,15 @@ ATTACKS: dict[str, Attack] = {}
 
 
 def attack(
-    number: str, who: str, text: str, *, asked: str, limit_s: float = 120, long: bool = False, fuzz: bool = False
+    number: str,
+    who: str,
+    text: str,
+    *,
+    asked: str,
+    limit_s: float = 120,
+    long: bool = False,
+    fuzz: bool = False,
+    memory_mb: int = 0,
 ) -> Callable[[Act], Act]:
     """Raises ValueError where the number is taken."""
 
@@ -66,7 +76,15 @@ def attack(
         if number in ATTACKS:
             raise ValueError(f"two attacks are called {number}: {ATTACKS[number].act.__name__} and {act.__name__}")
         ATTACKS[number] = Attack(
-            number=number, who=who, text=text, asked=asked, limit_s=limit_s, long=long, fuzz=fuzz, act=act
+            number=number,
+            who=who,
+            text=text,
+            asked=asked,
+            limit_s=limit_s,
+            long=long,
+            fuzz=fuzz,
+            memory_mb=memory_mb,
+            act=act,
         )
         return act
 

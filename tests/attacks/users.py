@@ -1,9 +1,10 @@
-"""Processes of users who have no rights, and control groups with a memory limit."""
+"""Processes of users who have no rights, and a memory limit for the agent beside them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -12,6 +13,8 @@ from pathlib import Path
 
 #: Two users of a node, and the one whose files nobody may read.
 EVE, QUINN = 12001, 12002
+#: What docs/agent.md and docker-compose.yml give the agent.
+AGENT_LIMIT_MB = 512
 
 
 def fork_as(uid: int, act: Callable[[], None]) -> int:
@@ -23,6 +26,8 @@ def fork_as(uid: int, act: Callable[[], None]) -> int:
     status = 1
     try:
         os.setsid()
+        for procs in _OUTSIDE:
+            procs.write_text(str(os.getpid()))
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
@@ -68,28 +73,58 @@ def living_as(uid: int, act: Callable[[], None]) -> Iterator[int]:
             os.waitpid(pid, 0)
 
 
-@contextlib.contextmanager
-def memory_limited(name: str, limit_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A control group of the kernel with a memory limit (version 1 or 2), and what puts a process into it.
+class MemoryLimit:
+    """A limit for this process and what it starts, but for users' processes (``fork_as``): those are not the agent's.
 
-    Raises OSError where this machine has no such controller.
+    A control group of the kernel, version 1 or 2; where it has no memory controller, RLIMIT_AS above what there is.
     """
-    old = Path("/sys/fs/cgroup/memory")
-    folder = (old if old.is_dir() else Path("/sys/fs/cgroup")) / f"whichrank-attack-{name}-{os.getpid()}"
-    folder.mkdir()
-    try:
-        (folder / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")).write_text(str(limit_bytes))
 
-        def put_in(pid: int) -> None:
-            (folder / "cgroup.procs").write_text(str(pid))
+    def __init__(self, limit_mb: int) -> None:
+        old = Path("/sys/fs/cgroup/memory")
+        self._top = old if old.is_dir() else Path("/sys/fs/cgroup")
+        self._peak = "memory.max_usage_in_bytes" if old.is_dir() else "memory.peak"
+        self._limit_mb = limit_mb
+        self._folder: Path | None = self._top / f"whichrank-attack-{os.getpid()}"
+        try:
+            self._folder.mkdir()
+            name = "memory.limit_in_bytes" if old.is_dir() else "memory.max"
+            (self._folder / name).write_text(str(limit_mb << 20))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
+            self._folder = None
 
-        yield put_in
-    finally:
+    def put_in(self, pid: int) -> None:
+        """Limits a process. Without a control group this must be the caller itself. Raises OSError."""
+        if self._folder is not None:
+            (self._folder / "cgroup.procs").write_text(str(pid))
+            _OUTSIDE.append(self._top / "cgroup.procs")
+            return
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+        most = pages * os.sysconf("SC_PAGE_SIZE") + (self._limit_mb << 20)
+        resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
+
+    def describe(self) -> str:
+        """What it ran under, and the most that it took."""
+        if self._folder is None:
+            return f"under RLIMIT_AS, {self._limit_mb} MB more than at first (no memory controller here)"
+        peak_mb = int((self._folder / self._peak).read_text()) >> 20
+        return f"in a control group of {self._limit_mb} MB, at most {peak_mb} MB of it"
+
+    def close(self) -> None:
+        """Ends what is left in the group, but for the caller, and removes it."""
+        if self._folder is None:
+            return
         with contextlib.suppress(OSError):
-            for pid in (folder / "cgroup.procs").read_text().split():
+            (self._top / "cgroup.procs").write_text(str(os.getpid()))
+            for pid in (self._folder / "cgroup.procs").read_text().split():
                 os.kill(int(pid), signal.SIGKILL)
         for _ in range(50):
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                self._folder.rmdir()
                 break
             signal.sigtimedwait([], 0.1)
+
+
+#: Where users' processes go, once this one is limited.
+_OUTSIDE: list[Path] = []

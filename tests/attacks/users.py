@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -68,17 +69,20 @@ def living_as(uid: int, act: Callable[[], None]) -> Iterator[int]:
             os.waitpid(pid, 0)
 
 
+_MEMORY = Path("/sys/fs/cgroup/memory")
+
+
 @contextlib.contextmanager
 def memory_limited(name: str, limit_bytes: int) -> Iterator[Callable[[int], None]]:
     """A control group of the kernel with a memory limit (version 1 or 2), and what puts a process into it.
 
-    Raises OSError where this machine has no such controller.
+    What is in it at the end is killed, but for this process. Raises OSError where this machine has no such controller.
     """
-    old = Path("/sys/fs/cgroup/memory")
-    folder = (old if old.is_dir() else Path("/sys/fs/cgroup")) / f"whichrank-attack-{name}-{os.getpid()}"
+    root = _MEMORY if _MEMORY.is_dir() else Path("/sys/fs/cgroup")
+    folder = _group(name)
     folder.mkdir()
     try:
-        (folder / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")).write_text(str(limit_bytes))
+        (folder / ("memory.limit_in_bytes" if _MEMORY.is_dir() else "memory.max")).write_text(str(limit_bytes))
 
         def put_in(pid: int) -> None:
             (folder / "cgroup.procs").write_text(str(pid))
@@ -86,10 +90,39 @@ def memory_limited(name: str, limit_bytes: int) -> Iterator[Callable[[int], None
         yield put_in
     finally:
         with contextlib.suppress(OSError):
-            for pid in (folder / "cgroup.procs").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+            for pid in map(int, (folder / "cgroup.procs").read_text().split()):
+                if pid == os.getpid():
+                    (root / "cgroup.procs").write_text(str(pid))
+                else:
+                    os.kill(pid, signal.SIGKILL)
         for _ in range(50):
             with contextlib.suppress(OSError):
                 folder.rmdir()
                 break
             signal.sigtimedwait([], 0.1)
+
+
+def _group(name: str) -> Path:
+    root = _MEMORY if _MEMORY.is_dir() else Path("/sys/fs/cgroup")
+    return root / f"whichrank-attack-{name}-{os.getpid()}"
+
+
+@contextlib.contextmanager
+def own_memory_limited(name: str, limit_bytes: int) -> Iterator[Callable[[], str]]:
+    """This process, and what it starts, in a control group with a memory limit; what says under which limit it ran, and
+    how much it took at most. Where the kernel has no such controller its address space is limited instead.
+
+    Beyond the limit the kernel kills it: the attack has failed then.
+    """
+    limit_mb = limit_bytes >> 20
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(memory_limited(name, limit_bytes))(os.getpid())
+        except OSError:
+            before = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, before[1]))
+            stack.callback(resource.setrlimit, resource.RLIMIT_AS, before)
+            yield lambda: f"under RLIMIT_AS of {limit_mb} MB (no memory controller here)"
+            return
+        most = _group(name) / ("memory.max_usage_in_bytes" if _MEMORY.is_dir() else "memory.peak")
+        yield lambda: f"{int(most.read_text()) >> 20} MB with files at most in a control group of {limit_mb} MB"

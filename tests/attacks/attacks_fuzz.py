@@ -196,13 +196,13 @@ class Nonsense:
         )
 
 
-def _seed() -> int:
+def first_seed() -> int:
     """The same in each short run; another one each time in a long one, which may find more."""
     return int(os.environ.get("FUZZ_SEED") or (7 if fuzz_s() <= SHORT_FUZZ_S else time.time()))
 
 
 def _fuzz(folder: Path, what: str) -> Outcome:
-    seconds, seed = fuzz_s(), _seed()
+    seconds, seed = fuzz_s(), first_seed()
     nonsense, judge = Nonsense(seed), Judge(folder)
     judge.start_job()
     judge.kill_rank()

@@ -10,7 +10,7 @@ import contextlib
 import pickle
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +212,9 @@ def states(folder: Path) -> Outcome:
         judge.kill_rank()
         judge.runner.close()
         path = folder / "first" / "state.sqlite"
-        sound, rounds, number = path.read_bytes(), Rounds(), 0
-        with sqlite3.connect(path) as database:
-            rows = database.execute("SELECT rowid, value FROM rows").fetchall()
+        rounds, number = Rounds(), 0
+        places = list(_places_in(path))
+        sound = path.read_bytes()
         forget_peak()
         before = peak_mb()
 
@@ -224,7 +224,7 @@ def states(folder: Path) -> Outcome:
             _begin_again(judge, path)
             path.write_bytes(changed(sound, changes) if is_file else sound)
             if not is_file:
-                _change_row(path, *rows[place % len(rows)], changes)
+                _change(path, *places[place % len(places)], changes)
             judge.runner = judge._start()  # noqa: SLF001
             judge.pass_time(1)
             judge.start_job(f"new-{number}")
@@ -247,6 +247,31 @@ def _begin_again(judge: Judge, path: Path) -> None:
     del judge.said[:]
 
 
-def _change_row(path: Path, rowid: int, value: bytes, changes: Sequence[tuple[float, bytes | str]]) -> None:
+#: What of the file is changed by value, by table.
+_COLUMNS = {
+    "rows": ("operator", "key", "tbl", "row", "value"),
+    "timers": ("operator", "key", "name", "due_ns", "set_ns"),
+    "position": ("value",),
+    "outbox": ("topic", "key", "stamp_ns", "value", "headers", "after"),
+}
+_KEYS = {"rows": "rowid", "timers": "name", "position": "name", "outbox": "id"}
+
+
+def _places_in(path: Path) -> Iterator[tuple[str, str, object, object]]:
+    """Table, column, key and value. The outbox is given an entry, as if the process had died before it was sent."""
     with contextlib.closing(sqlite3.connect(path)) as database, database:
-        database.execute("UPDATE rows SET value = ? WHERE rowid = ?", (changed(value, changes), rowid))
+        database.execute("INSERT INTO outbox VALUES (1, 'whichrank.incidents', 'k', 1, x'0a00', '', 0)")
+        for table, columns in _COLUMNS.items():
+            for column in columns:
+                for key, value in database.execute(f"SELECT {_KEYS[table]}, {column} FROM {table}"):
+                    yield table, column, key, value
+
+
+def _change(
+    path: Path, table: str, column: str, key: object, value: object, changes: Sequence[tuple[float, bytes | str]]
+) -> None:
+    """Numbers and texts become bytes or other texts."""
+    content = changed(value if isinstance(value, bytes) else str(value).encode(), changes)
+    new: object = content if isinstance(value, bytes) else content.decode("utf-8", "replace")
+    with contextlib.closing(sqlite3.connect(path)) as database, contextlib.suppress(sqlite3.IntegrityError), database:
+        database.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE {_KEYS[table]} = ?", (new, key))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,7 +56,8 @@ class _Claims:
 class JobOwners:
     """Keys and names of jobs and runs, over one table. Not thread-safe."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, report: Callable[[str], None] | None = None) -> None:
+        """report: takes one line where rows cannot be read; they are left out."""
         self._table = table
         self._claims: dict[str, _Claims] = {}
         self._ids = FairShare()  # of each claim its id and owner, the oldest first
@@ -64,10 +65,18 @@ class JobOwners:
         #: Whether any id has had several owners: else no key differs from its id.
         self._is_contested = False
         for name, row in table.rows():
-            known = json.loads(row)
-            self._claims[name] = _Claims(plain=known["plain"], by=dict(known["by"]))
-            self._is_contested |= len(known["by"]) > 1 or known["plain"] not in known["by"]
-            for owner in known["by"]:
+            try:
+                claims = _read_claims(row)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                table.delete(name)
+                if report is not None:
+                    why = f"{type(error).__name__}: {error}"[:100]
+                    report(f"state, table owners, row {name[:100]!r}: {why}; whose that id is will be heard again")
+                    report = None
+                continue
+            self._claims[name] = claims
+            self._is_contested |= len(claims.by) > 1 or claims.plain not in claims.by
+            for owner in claims.by:
                 self._ids.touch(_claim(name, owner), owner)
 
     # --- in -----------------------------------------------------------------------------------------------------------
@@ -269,6 +278,11 @@ class JobOwners:
                     for share in shares
                 ]  # fmt: skip
         return {name: self._shown_value(value) for name, value in told.items()} if self._is_contested else told
+
+
+def _read_claims(row: bytes) -> _Claims:
+    known = json.loads(row)
+    return _Claims(plain=str(known["plain"]), by={str(owner): str(by) for owner, by in known["by"].items()})
 
 
 def _claim(name: str, owner: str) -> str:

@@ -91,7 +91,7 @@ class EmbeddedRunner:
         self._report = report if report is not None else _log.warning
         self._decoder = MessageDecoder(metrics, self._report)
         self._state = RunnerState(state_path, bus=bus.identity, start_after=start_after, report=self._report)
-        self._owners = JobOwners(self._state.open_table(("runner", "", "owners")))
+        self._owners = JobOwners(self._state.open_table(("runner", "", "owners")), self._report)
         if live and bus.reads_outputs and self._state.position.after > bus.last_position:
             # The disk refused the end of the capture, but not the state: those messages were processed, and their
             # positions are given out again.

@@ -79,8 +79,10 @@ class Containment:
 
     def __init__(self, state: RunnerState) -> None:
         self._table = state.open_table(("runner", "", "failed"))
-        known = [(name, _Failed(**json.loads(row))) for name, row in self._table.rows()]
+        known = [(name, failed) for name, row in self._table.rows() if (failed := _read_failed(row)) is not None]
         self._failed = dict(sorted(known, key=lambda each: each[1].last_ns))
+        for name in [name for name, _ in self._table.rows() if name not in self._failed]:
+            self._table.delete(name)  # a key is then as one that has never failed
         self._shares = FairShare((name, each.owner) for name, each in self._failed.items())
         #: What was not told yet.
         self.news: list[Doubt] = []
@@ -129,6 +131,16 @@ class Containment:
         del self._failed[name]
         self._shares.remove(name)
         self._table.delete(name)
+
+
+def _read_failed(row: bytes) -> _Failed | None:
+    """What this release or another one has written; None for what is nothing of that."""
+    try:
+        said = json.loads(row)
+        times = {name: int(said.get(name, 0)) for name in ("first_ns", "last_ns", "muted_until_ns", "times")}
+        return _Failed(**times, owner=str(said.get("owner", "")), is_untold=bool(said.get("is_untold")))
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return None
 
 
 def _words(failure: OperatorFailure, failed: _Failed) -> str:

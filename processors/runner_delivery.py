@@ -99,12 +99,21 @@ class Delivery:
         self._drop_overtaken()
         has_caught_up = self.has_caught_up()
         ready: list[OutboxEntry] = []
+        damaged: list[OutboxEntry] = []
         for entry in list(self._state.outbox):
             if entry.id not in self._shown:
-                self._on_output(self._record_of(entry))
+                try:
+                    record = self._record_of(entry)
+                except (ValueError, LookupError, TypeError, AttributeError) as error:
+                    self._refuse(f"the state's outbox, entry {entry.id}", len(entry.value), error)
+                    damaged.append(entry)
+                    continue
+                self._on_output(record)
                 self._shown.add(entry.id)
             if has_caught_up:
                 ready.append(entry)
+        if damaged:
+            self._forget(damaged)
         while ready:
             count = _whole_positions(ready, PUBLISH_LIMIT)
             if publishes:
@@ -139,10 +148,13 @@ class Delivery:
                 self.catch_up()
                 raise
             except Exception as error:  # as above
-                self.refused += 1
-                if self.refused == 1:
-                    size, why = len(output.value), f"{type(error).__name__}: {error}"[:200]
-                    self._report(f"{output.topic}: a conclusion of {size} bytes cannot be published ({why}); left out")
+                self._refuse(output.topic, len(output.value), error)
+
+    def _refuse(self, where: str, size: int, error: Exception) -> None:
+        self.refused += 1
+        if self.refused == 1:
+            why = f"{type(error).__name__}: {error}"[:200]
+            self._report(f"{where}: a conclusion of {size} bytes cannot be published ({why}); left out, as all such")
 
     def _forget(self, entries: Sequence[OutboxEntry]) -> None:
         self._state.forget_outputs(entries)
@@ -186,6 +198,7 @@ class Delivery:
         if record is not None:
             return record
         payload: Payload
+        json.loads(entry.headers or "{}").items()  # raises where an earlier life's file is damaged
         if entry.topic == TOPIC_DLQ:
             reason = json.loads(entry.headers)[names.DLQ_REASON] if entry.headers else ""
             payload = Broken(topic=entry.topic, reason=reason, value=entry.value)

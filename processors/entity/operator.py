@@ -44,6 +44,8 @@ _STATE, _VERSION = "state", "version"
 #: Unix seconds in a double are exact to a quarter of a microsecond: a timer that fires that much too early finds
 #: nothing to do, and would be set to the same time for ever.
 _TIMER_SLACK_NS = 1_000
+#: Entities that are held beside their rows, those heard of last.
+MAX_HELD = 4_096
 #: A condition that is over is remembered for so long, for how often it came back.
 REMEMBERED_S = 3600.0
 #: Fields of a condition that are reported as they are; what it remembers for itself is not.
@@ -193,7 +195,10 @@ class EntityOperator:
         version = b"%d" % (int(table.get(_VERSION) or 0) + 1)
         table.put(_VERSION, version)
         table.put_later(_STATE, state.pack)
+        self._states.pop(ctx.key, None)
         self._states[ctx.key] = (version, state)
+        if len(self._states) > MAX_HELD:
+            del self._states[next(iter(self._states))]
         ends = [c.last + c.lasts_s for c in state.conditions.values() if c.until is None and c.lasts_s]
         ends += [c.until + REMEMBERED_S for c in state.conditions.values() if c.until is not None]
         if ends:

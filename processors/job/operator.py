@@ -55,6 +55,8 @@ CLOSE_SOON_NS = 200_000_000
 CLOSE_SLOW_NS = 1_000_000_000
 #: The steps of those counts, and what other nodes flush at the same time, come in right after.
 COUNTS_HOLD_NS = 100_000_000
+#: Jobs that are held beside their rows.
+MAX_HELD = 4_096
 _LOOK = "look"
 #: What is known of a job goes so long after its last record.
 KEPT_NS = 24 * 3_600_000_000_000
@@ -161,7 +163,10 @@ class JobOperator:
     def _load(self, ctx: Context) -> Worlds:
         worlds = self._jobs.get(ctx.key)
         if worlds is None or not worlds.are_current(ctx):
+            self._jobs.pop(ctx.key, None)
             worlds = self._jobs[ctx.key] = Worlds.load(ctx)
+            if len(self._jobs) > MAX_HELD:
+                del self._jobs[next(iter(self._jobs))]
         return worlds
 
     def _save(self, worlds: Worlds, ctx: Context) -> None:
@@ -187,7 +192,7 @@ class JobOperator:
         worlds.delete(ctx)
         ctx.clear_timer(_LOOK)
         ctx.clear_timer(_FORGET)
-        del self._jobs[ctx.key]
+        self._jobs.pop(ctx.key, None)
 
     def _look(self, job: JobState, ctx: Context) -> None:
         """Takes the decision that is due, at its own stamp, after all that has come before it."""

@@ -27,7 +27,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import tests.attacks
-<<<<<<< HEAD
 from tests.attacks.register import (
     ATTACKS,
     FUZZ_S_VARIABLE,
@@ -37,10 +36,7 @@ from tests.attacks.register import (
     Outcome,
     fuzz_s,
 )
-=======
-from tests.attacks.register import ATTACKS, Attack, Outcome
 from tests.attacks.users import MemoryLimit
->>>>>>> fccc71940b0afc920c022939b2b29ad9591bdac2
 
 _RESULT = "outcome of the attack: "
 #: Seconds that pass for a second of CPU, at most, beside whatever else runs.
@@ -130,30 +126,20 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="numbers, with commas")
     parser.add_argument("--group", default="", help="numbers that begin so")
     parser.add_argument("--jobs", type=int, default=1, help="so many beside each other (1)")
-<<<<<<< HEAD
     parser.add_argument("--fuzz-s", type=float, help="seconds of random input for each sort (20; with --long 600)")
-=======
-    parser.add_argument("--fuzz-s", type=float, default=20.0, help="seconds of CPU of each short fuzz (20)")
->>>>>>> fccc71940b0afc920c022939b2b29ad9591bdac2
     parser.add_argument("--act", help=argparse.SUPPRESS)
     parser.add_argument("--of", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--memory-mb", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args(words)
     if asked.act:
-<<<<<<< HEAD
-        importlib.import_module(asked.of)  # alone: what memory an attack takes is measured
-        return _act(asked.act, asked.folder)
+        return _act(asked.act, asked.of, asked.folder, asked.memory_mb)
     fuzz = asked.fuzz_s or (LONG_FUZZ_S if asked.long else SHORT_FUZZ_S)
     os.environ[FUZZ_S_VARIABLE] = str(fuzz)  # their processes have it from there
-=======
-        return _act(asked.act, asked.of, asked.folder, asked.memory_mb)
->>>>>>> fccc71940b0afc920c022939b2b29ad9591bdac2
     load_attacks()
     if os.geteuid() != 0:
         print("make attacks needs root: other users, namespaces, control groups", file=sys.stderr)
         return 2
-    os.environ["ATTACKS_FUZZ_S"] = str(asked.fuzz_s)  # for the children
     only = set(filter(None, asked.only.split(",")))
     if unknown := only - ATTACKS.keys():
         parser.error(f"no attack is called {', '.join(sorted(unknown))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,20 @@ START_NS = 1_790_000_000 * SECOND
 CLUSTER, VICTIM = "c1", "victim"
 
 
+#: What docs and compose give to a processor.
+JUDGE_BYTES = 2 << 30
+
+
 class Judge:
     """As `whichrank process` reads: blocks, logs, metrics and words. Time passes when it is told to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keeps: Collection[str] | None = None) -> None:
+        """keeps: jobs of whose incidents the outputs are kept, as a bus drops what it has sent; None: all outputs."""
         self.ns = 0
         self.folder = folder
         self.outputs: list[Record] = []
+        self._keeps = keeps
+        self._letters = 0
         self.said: list[str] = []
         self.bus = EmbeddedBus(folder / "bus", start_wall_ns=START_NS, monotonic_ns=lambda: self.ns)
         self.runner = self._start()
@@ -42,12 +49,19 @@ class Judge:
             self.bus,
             self.folder / "state.sqlite",
             operators,
-            self.outputs.append,
+            self._take,
             live=True,
             report=self.said.append,
             input_topics=INPUT_TOPICS | {TOPIC_LOGS, TOPIC_WORDS},
             metrics=wanted_metrics(),
         )
+
+    def _take(self, record: Record) -> None:
+        self._letters += record.topic == TOPIC_DLQ
+        if self._keeps is None or (
+            isinstance(record.payload, Incident) and record.payload.document.get("job", {}).get("id") in self._keeps
+        ):
+            self.outputs.append(record)
 
     def start_again(self) -> None:
         self.runner.close()
@@ -94,7 +108,7 @@ class Judge:
 
     @property
     def letters(self) -> int:
-        return sum(record.topic == TOPIC_DLQ for record in self.outputs)
+        return self._letters
 
     def lives(self) -> bool:
         """Whether the death of a rank of another job is still told, after a restart as well."""

@@ -1,11 +1,7 @@
 """Nonsense that decodes, of every type of record, in the middle of an open incident: nothing may come of it.
 
-<<<<<<< HEAD
-For `--fuzz-s` of CPU each. What failed is repeated by its seed: FUZZ_SEED=N python -m tests.attacks --only C6.
-=======
 For `--fuzz-s` seconds each (20); F1 and F2 for ten minutes each, in `make attacks-long`. What failed is repeated by
 its seed: FUZZ_SEED=N python -m tests.attacks --only F1.
->>>>>>> fccc71940b0afc920c022939b2b29ad9591bdac2
 """
 
 from __future__ import annotations
@@ -28,12 +24,6 @@ from whichrank.telemetry.tables import TABLES
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_WORDS
 from whichrank.telemetry.vocabulary import Bucket, EventName, Kind, Scope, Severity
 
-<<<<<<< HEAD
-=======
-#: ``--fuzz-s`` of the command line.
-SECONDS_VARIABLE, USUAL_S = "ATTACKS_FUZZ_S", 20.0
-LONG_S = 600.0
->>>>>>> fccc71940b0afc920c022939b2b29ad9591bdac2
 MOST_RECORDS = 1_000_000
 _INTEGERS = (0, 1, -1, 2, 3, 7, 63, 255, 256, 65_535, 65_536, 1 << 22, 10**9, 10**12, 1 << 40, (1 << 61), -(1 << 61))
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-300, 1e300, -1e300, float("inf"), float("-inf"), float("nan"))
@@ -207,18 +197,13 @@ class Nonsense:
         )
 
 
-def fuzz_s() -> float:
-    """How long one fuzz of those lasts that are not long ones, in seconds of CPU."""
-    return float(os.environ.get(SECONDS_VARIABLE) or USUAL_S)
-
-
-def _seed() -> int:
+def first_seed() -> int:
     """The same in each short run; another one each time in a long one, which may find more."""
     return int(os.environ.get("FUZZ_SEED") or (7 if fuzz_s() <= SHORT_FUZZ_S else time.time()))
 
 
 def _fuzz(folder: Path, what: str) -> Outcome:
-    seconds, seed = fuzz_s(), _seed()
+    seconds, seed = fuzz_s(), first_seed()
     nonsense, judge = Nonsense(seed), Judge(folder)
     judge.start_job()
     judge.kill_rank()
@@ -267,7 +252,6 @@ def _as_concluded(judge: Judge, finding: Finding) -> Any:
     return Record(topic="", key="", stamp_ns=judge.now_ns, payload=finding)
 
 
-<<<<<<< HEAD
 @attack("C6", "c", "nonsense findings, as if an operator had concluded them",
         asked="the judge survives, the incident is unchanged", limit_s=120, fuzz=True)  # fmt: skip
 def nonsense_findings(folder: Path) -> Outcome:
@@ -277,29 +261,3 @@ def nonsense_findings(folder: Path) -> Outcome:
 @attack("C7", "c", "nonsense events and blocks that decode", asked="nothing raises", limit_s=120, fuzz=True)
 def nonsense_events(folder: Path) -> Outcome:
     return _fuzz(folder, "events")
-=======
-@attack(
-    "C6",
-    "c",
-    "nonsense findings, as if an operator had concluded them",
-    asked="the judge survives, the incident is unchanged",
-    limit_s=600,
-)
-def nonsense_findings(folder: Path) -> Outcome:
-    return _fuzz(folder, fuzz_s(), "findings", seed=7)
-
-
-@attack("C7", "c", "nonsense events and blocks that decode", asked="nothing raises", limit_s=600)
-def nonsense_events(folder: Path) -> Outcome:
-    return _fuzz(folder, fuzz_s(), "events", seed=7)
-
-
-@attack("F1", "c", "nonsense findings for ten minutes", asked="the incident is unchanged", limit_s=1500, long=True)
-def long_findings(folder: Path) -> Outcome:
-    return _fuzz(folder, LONG_S, "findings")
-
-
-@attack("F2", "c", "nonsense events and blocks for ten minutes", asked="nothing raises", limit_s=1500, long=True)
-def long_events(folder: Path) -> Outcome:
-    return _fuzz(folder, LONG_S, "events")
->>>>>>> fccc71940b0afc920c022939b2b29ad9591bdac2

@@ -19,9 +19,9 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.attacks.attacks_fuzz import LONG_S, _seed, fuzz_s
+from tests.attacks.attacks_fuzz import first_seed
 from tests.attacks.node import OWN
-from tests.attacks.register import Outcome, attack
+from tests.attacks.register import Outcome, attack, fuzz_s
 from tests.attacks.users import AGENT_LIMIT_MB
 from whichrank.agents.base.priority import Priority
 from whichrank.agents.base.settings import AgentSettings
@@ -80,7 +80,7 @@ def _peak_mb() -> float:
 
 def _fuzz(strategy: st.SearchStrategy[Any], act: Callable[[Any], None], seconds: float) -> Outcome:
     """Gives ``act`` one example after another; it raises where something is wrong."""
-    first, count, slowest = _seed(), 0, 0.0
+    first, count, slowest = first_seed(), 0, 0.0
     seen: list[Any] = []
 
     @settings(max_examples=_EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
@@ -222,14 +222,9 @@ def _read_ring(place: Path, contents: list[bytes]) -> None:
 
 
 @attack("F5", "a", "rings changed at random: header, rows, events, definitions, texts, length",
-        asked="no look fails, what is sent can be read", limit_s=300, memory_mb=AGENT_LIMIT_MB)  # fmt: skip
+        asked="no look fails, what is sent can be read", limit_s=120, fuzz=True, memory_mb=AGENT_LIMIT_MB)  # fmt: skip
 def rings(folder: Path) -> Outcome:
     return _fuzz_rings(fuzz_s())
-
-
-@attack("F5b", "a", "the same for ten minutes", asked="the same", limit_s=1500, long=True, memory_mb=AGENT_LIMIT_MB)
-def rings_long(folder: Path) -> Outcome:
-    return _fuzz_rings(LONG_S)
 
 
 # --- logs -----------------------------------------------------------------------------------------------------------
@@ -289,15 +284,10 @@ def _fuzz_logs(folder: Path, seconds: float) -> Outcome:
     return _fuzz(examples, act, seconds)
 
 
-@attack("F6", "a", "lines of logs, cut, doubled, joined and mixed with noise", asked="no look fails", limit_s=300,
-        memory_mb=AGENT_LIMIT_MB)  # fmt: skip
+@attack("F6", "a", "lines of logs, cut, doubled, joined and mixed with noise", asked="no look fails", limit_s=120,
+        fuzz=True, memory_mb=AGENT_LIMIT_MB)  # fmt: skip
 def logs(folder: Path) -> Outcome:
     return _fuzz_logs(folder, fuzz_s())
-
-
-@attack("F6b", "a", "the same for ten minutes", asked="the same", limit_s=1500, long=True, memory_mb=AGENT_LIMIT_MB)
-def logs_long(folder: Path) -> Outcome:
-    return _fuzz_logs(folder, LONG_S)
 
 
 # --- dumps of the flight recorder -----------------------------------------------------------------------------------
@@ -370,11 +360,6 @@ def _fuzz_dumps(seconds: float) -> Outcome:
 
 
 @attack("F7", "a", "dumps of the flight recorder with other values and other bytes: pickles of each protocol, JSON",
-        asked="a reason in one line, or a diagnosis", limit_s=300, memory_mb=AGENT_LIMIT_MB)  # fmt: skip
+        asked="a reason in one line, or a diagnosis", limit_s=120, fuzz=True, memory_mb=AGENT_LIMIT_MB)  # fmt: skip
 def dumps(folder: Path) -> Outcome:
     return _fuzz_dumps(fuzz_s())
-
-
-@attack("F7b", "a", "the same for ten minutes", asked="the same", limit_s=1500, long=True, memory_mb=AGENT_LIMIT_MB)
-def dumps_long(folder: Path) -> Outcome:
-    return _fuzz_dumps(LONG_S)

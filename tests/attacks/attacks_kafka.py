@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import gzip
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from tests.attacks.a_judge import CLUSTER, SECOND, VICTIM, Judge, forget_peak, peak_mb
+from tests.attacks.a_judge import CLUSTER, JUDGE_BYTES, SECOND, VICTIM, Judge, forget_peak, peak_mb
 from tests.attacks.register import Outcome, attack
+from tests.attacks.users import own_memory_limited
 from whichrank.commands.run_folder.labels import finding_of
 from whichrank.commands.run_folder.maintenance_plans import finding_of_plan
 from whichrank.commands.run_folder.people_codec import MaintenancePlan, PeopleLabel
@@ -176,7 +178,13 @@ def _sealed(batch: bytes) -> bytes:
 
 @attack("C10", "c", "40,000 job ids", asked="bounded; who is busy stays", limit_s=900, long=True)
 def many_jobs(folder: Path) -> Outcome:
-    judge = Judge(folder)
+    with own_memory_limited(JUDGE_BYTES) as words:
+        outcome = _many_jobs(folder)
+        return replace(outcome, measured=f"{outcome.measured}; {words()}")
+
+
+def _many_jobs(folder: Path) -> Outcome:
+    judge = Judge(folder, keeps={VICTIM})
     judge.start_job()
     forget_peak()
     before, peaks = peak_mb(), list[int]()
@@ -196,7 +204,13 @@ def many_jobs(folder: Path) -> Outcome:
 
 @attack("C11", "c", "8,000 nodes, 4,000 attempts, 4,000 clusters", asked="bounded", limit_s=300, long=True)
 def many_names(folder: Path) -> Outcome:
-    judge = Judge(folder)
+    with own_memory_limited(JUDGE_BYTES) as words:
+        outcome = _many_names(folder)
+        return replace(outcome, measured=f"{outcome.measured}; {words()}")
+
+
+def _many_names(folder: Path) -> Outcome:
+    judge = Judge(folder, keeps={VICTIM})
     judge.start_job()
     forget_peak()
     before = peak_mb()

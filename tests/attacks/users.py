@@ -128,3 +128,17 @@ class MemoryLimit:
 
 #: Where users' processes go, once this one is limited.
 _OUTSIDE: list[Path] = []
+
+
+@contextlib.contextmanager
+def own_memory_limited(limit_bytes: int) -> Iterator[Callable[[], str]]:
+    """This process, and what it starts, under a memory limit; what says under which, and how much it took at most.
+
+    Beyond the limit the kernel kills it: the attack has failed then.
+    """
+    limit = MemoryLimit(limit_bytes >> 20)
+    try:
+        limit.put_in(os.getpid())
+        yield limit.describe
+    finally:
+        limit.close()

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,45 @@ def test_a_row_that_cannot_be_made_is_its_key_s_trouble(tmp_path: Path) -> None:
         ]
         failed = database.execute("SELECT value FROM rows WHERE operator = 'runner'").fetchone()
     assert json.loads(failed[0])["times"] == 1
+
+
+@pytest.mark.parametrize("table", ["owners", "failed"])
+@pytest.mark.parametrize(
+    "row", [b"", b"{", b"[]", b"7", b"\xff", b'{"x": 1}', b'{"plain": 1, "by": [], "first_ns": "x"}']
+)
+def test_rows_of_the_runner_itself_that_cannot_be_read_keep_it_from_nothing(
+    tmp_path: Path, table: str, row: bytes
+) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, "sound")
+    bench.runner.close()
+    with closing(sqlite3.connect(tmp_path / "state")) as database, database:
+        database.execute("INSERT OR REPLACE INTO rows VALUES ('runner', '', ?, 'odd', ?)", (table, row))
+    bench.runner = bench.start()
+    bench.put(BAD, "broken")
+    bench.put(1, "sound")
+    assert bench.counted("sound") == {"1": 2}
+    assert sum("table owners" in line for line in bench.said) == (table == "owners")
+
+
+def test_what_one_owner_has_much_of_pushes_out_nothing_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watcher, "most_keys", 10)
+    bench = Bench(tmp_path)
+
+    def put(job: str, owner: str) -> None:
+        event = rank_event(1, job=job)
+        bench.bus.append(
+            TOPIC_BLOCKS, job, encode_events(replace(event, identity=replace(event.identity, owner=owner)))
+        )
+        bench.runner.drain()
+        bench.clock.advance(0.1)
+
+    put("quiet", "quinn")
+    for number in range(40):
+        put(f"tiny-{number}", "eve")
+    assert bench.runner.forgotten == 31
+    assert bench.counted("quiet") == {"1": 1}
+    assert bench.counted("tiny-39") == {"1": 1}
+    assert bench.counted("tiny-3") == {}

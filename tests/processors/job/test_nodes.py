@@ -232,6 +232,13 @@ def test_a_pause_of_an_agent_is_no_lost_node() -> None:
     assert found == []
 
 
+def test_a_node_that_was_gone_is_there_when_it_is_connected_again() -> None:
+    back = (14.0, EventName.PEER_CONNECTED, 2, {"role": "follower", "offset_ns": WALL_NS - SKEW_NS})
+    finding = one(two_nodes(lost(6.6, "silent", 2.6), back, steps=60, ends={2: 4.0, 3: 4.0}, after_s=10))
+    assert (finding.body["kind"], finding.cleared) == ("node_lost", True)
+    assert "there again" in finding.body["evidence"][-1]["shows"]
+
+
 def test_who_has_left_in_order_is_not_missed() -> None:
     events = [
         *[(12.5, EventName.RANK_EXIT, rank, {"exit_code": 0, "exit_state": int(ExitState.NORMAL)}) for rank in (2, 3)],

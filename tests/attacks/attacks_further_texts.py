@@ -105,7 +105,7 @@ def page(folder: Path) -> Outcome:
     _run_folder(folder, evil)
     said = _hostile(evil) | {
         "kind": "rank_died", "bucket": "immediate_crash", "scope": "rank", "merged_into": None,
-        "advice": {"action": "restart_job", "text": evil, "by": "user"},
+        "advice": {"action": "retry", "text": evil, "by": "user"},
         "times": {"onset": START_NS / 1e9 + 60, "detected": START_NS / 1e9 + 64},
     }  # fmt: skip
     (folder / "incidents.jsonl").write_text(json.dumps(said) + "\n" + json.dumps(_hostile(evil)) + "\n")
@@ -126,7 +126,10 @@ def page(folder: Path) -> Outcome:
         "49": text.count("</svg>49"),
     }
     return Outcome(
-        held="onmouseover" in text and "1 incident" in done.stderr + done.stdout and not any(live.values()) and "Traceback" not in done.stderr,
+        held="onmouseover" in text
+        and "1 incident" in done.stderr
+        and not any(live.values())
+        and "Traceback" not in done.stderr,
         measured=f"{len(text)} bytes, {text.count('onmouseover')} times there as text, {live}; "
         f"{done.stderr.strip()[-80:]}",
     )

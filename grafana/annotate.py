@@ -12,6 +12,8 @@ from .elements.dashboard import TAG
 from .site import GrafanaSite
 
 MAX_TEXT = 2000
+#: Of a job's tag, in characters, and jobs of one incident that are tags.
+MAX_TAG, MAX_JOBS = 256, 500
 
 
 def tag_of(incident: str) -> str:
@@ -53,9 +55,9 @@ def tags_of(document: Mapping[str, Any]) -> list[str]:
     return [
         TAG,
         tag_of(str(document["id"])),
-        f"kind:{document.get('kind')}",
-        f"severity:{document.get('severity')}",
-        *sorted(f"job:{name}" for name in jobs - {""}),
+        f"kind:{document.get('kind')}"[:MAX_TAG],
+        f"severity:{document.get('severity')}"[:MAX_TAG],
+        *sorted(f"job:{name}"[:MAX_TAG] for name in jobs - {""})[:MAX_JOBS],
     ]
 
 

@@ -166,6 +166,14 @@ _CLOSED_SETS: tuple[tuple[str, type[Enum]], ...] = (
 )
 
 
+def _is_of(value: object, members: type[Enum]) -> bool:
+    return isinstance(value, str) and value in {member.value for member in members}
+
+
+def _shortened(value: object) -> str:
+    return repr(value[:64] if isinstance(value, str) else value)[:80]
+
+
 def check_document(document: Mapping[str, Any]) -> list[str]:
     """What is wrong with an incident document, one line each; empty if all is well. Cheap enough for every revision."""
     wrong: list[str] = []
@@ -175,21 +183,23 @@ def check_document(document: Mapping[str, Any]) -> list[str]:
     for name in ("id", "merged_into"):
         id_ = document.get(name)
         if id_ is not None and not (isinstance(id_, str) and is_incident_id(id_)):
-            wrong.append(f"{name} {str(id_)[:64]!r} is not letters, digits, - and _, 64 at most")
+            wrong.append(f"{name} {_shortened(id_)} is not letters, digits, - and _, 64 at most")
     if document.get("id") is None:
         wrong.append("id is empty")
     revision = document.get("revision")
     if not isinstance(revision, int) or isinstance(revision, bool) or revision < 1:
-        wrong.append(f"revision {revision!r} is not a count from 1")
+        wrong.append(f"revision {_shortened(revision)} is not a count from 1")
     for name, members in _CLOSED_SETS:
         value = document.get(name)
-        if value not in {member.value for member in members} and not (name == "scope" and value is None):
-            wrong.append(f"{name} {value!r} is not one of {', '.join(str(member.value) for member in members)}")
+        if not _is_of(value, members) and not (name == "scope" and value is None):
+            wrong.append(
+                f"{name} {_shortened(value)} is not one of {', '.join(str(member.value) for member in members)}"
+            )
     if (document.get("state") == IncidentState.MERGED.value) != (document.get("merged_into") is not None):
         wrong.append("merged_into must be set exactly if the state is merged")
     confidence = document.get("confidence")
     if confidence is not None and not (isinstance(confidence, int | float) and 0 <= confidence <= 1):
-        wrong.append(f"confidence {confidence!r} is not within 0 and 1")
+        wrong.append(f"confidence {_shortened(confidence)} is not within 0 and 1")
     times = document.get("times")
     if not isinstance(times, Mapping) or not isinstance(times.get("onset"), int | float):
         wrong.append("times.onset is not a time")
@@ -197,6 +207,6 @@ def check_document(document: Mapping[str, Any]) -> list[str]:
         if not isinstance(document.get(name), list):
             wrong.append(f"{name} is not a list")
     advice = document.get("advice")
-    if isinstance(advice, Mapping) and advice.get("action") not in {action.value for action in Action}:
+    if isinstance(advice, Mapping) and not _is_of(advice.get("action"), Action):
         wrong.append(f"advice.action {advice.get('action')!r} is not in the action vocabulary")
     return wrong

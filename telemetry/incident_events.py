@@ -86,6 +86,7 @@ def incident_attributes(document: Mapping[str, Any]) -> dict[str, str | int | fl
         names.JOB_ID: job.get("id"),
         names.JOB_NAME: job.get("name"),
         names.JOB_ATTEMPT: job.get("attempt"),
+        names.JOB_OWNER: job.get("owner_id"),
         names.STEP: first_bad.get("step"),
         names.INCIDENT_DOCUMENT: json.dumps(document, separators=(",", ":"), default=str),
     }
@@ -108,6 +109,7 @@ def incident_resource(document: Mapping[str, Any]) -> bytes:
             names.SERVICE_NAME: _word(job.get("name") or job.get("id")) or names.SCOPE_NAME,
             names.CLUSTER_ID: _word(document.get("cluster")),
             names.RUN_ID: _word(job.get("run")),
+            names.JOB_OWNER: _word(job.get("owner_id")),
             names.JOB_ID: _word(job.get("id")),
             names.JOB_ATTEMPT: _word(job.get("attempt")),
         }

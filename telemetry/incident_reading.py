@@ -37,9 +37,12 @@ from .incident_document import (
     word_of,
 )
 from .printable import safe_incident_id
+from .ring_layout import cut_text
 from .trust import IdBy, Trust
 from .vocabulary import Action, Bucket, Change, IncidentState, Kind, Scope, Severity
 
+#: More than any of ours has, and little enough for people, pages and chats. A list of ranks is the longest text.
+MAX_TEXT, MAX_RANKS, MAX_ROWS = 16 << 10, 256 << 10, 2_000
 #: The end of the year 9999.
 _LAST_S = 253_402_300_800.0
 
@@ -50,6 +53,7 @@ def read_incident(document: object) -> IncidentDocument:
     """An incident from any JSON data; what is absent or of another type is as where nothing is known. Never raises.
 
     An id goes into names of files, links and tags: one of another form than ids have is replaced by one made of it.
+    Texts and lists of more than an incident can have are cut.
     """
     of = _mapping(document)
     return IncidentDocument(
@@ -306,7 +310,7 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 def _objects(of: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
     value = of.get(name)
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list | tuple) else []
+    return [each for each in value[:MAX_ROWS] if isinstance(each, Mapping)] if isinstance(value, list | tuple) else []
 
 
 def _text(of: Mapping[str, object], name: str) -> str | None:
@@ -314,7 +318,10 @@ def _text(of: Mapping[str, object], name: str) -> str | None:
     value = of.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return word_of(value) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    most = MAX_RANKS if name == "ranks" else MAX_TEXT
+    return word_of(value if len(value) <= most else cut_text(value, most))
 
 
 def _whole(of: Mapping[str, object], name: str) -> int | None:

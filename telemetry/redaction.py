@@ -16,6 +16,8 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
+from .unseen import as_seen, views
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -53,6 +55,11 @@ _OPEN = frozenset({"open_double", "open_single"})
 _TOLD = re.compile(
     r"(?i)\b(?:password|passwd|passphrase|secret|token|api[ _-]?key|access[ _-]?key|credentials?)"
     r"[ \t]{1,3}(?:(?:is|was|value|of|set to|=|:)[ \t]{1,3})?[\"'`(<]?(?P<secret>[A-Za-z0-9_+/=.~-]{16,})"
+)
+#: The first word on the line below its name.
+_NEXT_LINE = re.compile(
+    r"""(?<![\w.\-$])(?P<name>[A-Za-z][\w.\-]{0,63})["']?[ \t]{0,3}[:=][ \t]{0,3}(?:\r\n?|\n)"""
+    r"""[ \t]{0,8}["']?(?P<secret>[^\s"'<>{}\[\]()\ue000][^\s"']{7,255})["']?(?=\s|\Z)"""
 )
 _PLACEHOLDER = re.compile(
     r"(?i)(?:\$\{?\w*\}?|\$\(.*|\$\{\{.*|\{\{?.*\}?\}|<.*>?|%\(?\w*\)?s?|\*+|x{3,}|\.{3,}|-+|none|null|nil|true|false|yes|no"
@@ -190,7 +197,7 @@ def redact_data(value: Any, clean: Callable[[str], str] = redact) -> Any:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a value that stands under this name is a secret."""
-    return _is_secret(name, value)
+    return _is_secret(as_seen(name), value)
 
 
 def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -237,7 +244,25 @@ def _mask_of(size: int) -> str:
 
 
 def _hide(text: str) -> str:
-    """The text with each character of a secret hidden; the same object if there is none."""
+    """The text with each character of a secret hidden; the same object if there is none.
+
+    Also of secrets, or names of secrets, that are only seen where what is not shown is left out.
+    """
+    left = _hide_in(text)
+    for view in views(text):
+        hidden = _hide_in(view.text)
+        if hidden is view.text:
+            continue
+        pieces, done = list[str](), 0
+        for run in _HIDDEN_RUN.finditer(hidden):
+            begin, end = view.span(*run.span())
+            pieces += (left[done:begin], _HIDDEN * (end - begin))
+            done = end
+        left = "".join((*pieces, left[done:]))
+    return left
+
+
+def _hide_in(text: str) -> str:
     lowered = text.lower()
     left = text.replace(_HIDDEN, "\ufffd") if _HIDDEN in text else text
     hinted = any(map(lowered.__contains__, _hints()))  # of most texts all that is done, and without a loop of Python
@@ -247,6 +272,7 @@ def _hide(text: str) -> str:
     if hinted and any(map(lowered.__contains__, names().hints)):
         left = _hide_named(left)
         left = _TOLD.sub(lambda match: _hide_shape(match) if _is_random(match["secret"]) else match[0], left)
+        left = _NEXT_LINE.sub(lambda match: _hide_shape(match) if _is_below(match) else match[0], left)
     return left if _HIDDEN in left else text
 
 
@@ -256,6 +282,10 @@ def _hide_shape(match: re.Match[str]) -> str:
     if match.string.startswith(REMOVED, begin):
         return match[0]
     return match.string[match.start() : begin] + _HIDDEN * (end - begin) + match.string[end : match.end()]
+
+
+def _is_below(match: re.Match[str]) -> bool:
+    return _naming(match["name"]) is _Naming.SECRET and _is_random(match["secret"], turns=1)
 
 
 def _hide_named(text: str) -> str:

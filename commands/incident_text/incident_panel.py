@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import islice
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -15,6 +16,8 @@ from .incident_view import IncidentView, incident_view, places_of, printable
 
 SEVERITY_STYLE = {"page": "bold red", "ticket": "yellow", "info": "cyan"}
 _BOLD = frozenset({"who", "because"})
+#: Of a row, and rows of one title: a screen holds less.
+_MAX_CHARACTERS, _MAX_LISTED = 2_000, 100
 
 
 def incident_panel(incident: IncidentDocument) -> RenderableType:
@@ -24,7 +27,8 @@ def incident_panel(incident: IncidentDocument) -> RenderableType:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for title, text in _rows(view):
-        table.add_row(title, Text(printable(text), style="bold" if title in _BOLD else ""))
+        shown = text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
+        table.add_row(title, Text(printable(shown), style="bold" if title in _BOLD else ""))
     style = SEVERITY_STYLE.get(view.severity, "")
     head = Text(printable(view.severity), style=style)
     if style:
@@ -38,7 +42,7 @@ def _rows(view: IncidentView) -> Iterator[tuple[str, str]]:
     if view.job_name:
         yield "job", " · ".join(filter(None, (view.job.name, view.job.id)))
     yield "what", f"{view.what}  [{view.bucket} / {view.kind}]"
-    for place, there in places_of(view).items():
+    for place, there in islice(places_of(view).items(), _MAX_LISTED):
         yield "where", place if len(view.suspects) == 1 else f"{there}: {place}"
     if view.because:
         yield "because", view.because
@@ -60,8 +64,10 @@ def _rows(view: IncidentView) -> Iterator[tuple[str, str]]:
 
 
 def _listed(title: str, lines: tuple[str, ...] | list[str]) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines[:_MAX_LISTED]):
         yield title if number == 0 else "", line
+    if len(lines) > _MAX_LISTED:
+        yield "", f"and {len(lines) - _MAX_LISTED} more"
 
 
 def _first_bad(first: FirstBadPlace) -> str:

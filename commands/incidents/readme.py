@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...telemetry.incident_document import IncidentCause, IncidentDocument
+from ...telemetry.redaction import redact
 from ..incident_text.incident_view import IncidentView, incident_view, printable
 from ..incident_text.utc_time import when
 from ..run_folder.run_description import RunDescription
@@ -89,13 +90,18 @@ def _listed(title: str, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _row(title: str, text: str) -> str:
-    return f"{title:<{_INDENT}}{printable(text)}"
+    return f"{title:<{_INDENT}}{_clean(text)}"
 
 
 def _short(incident: IncidentDocument) -> str:
-    return printable(f"{incident.id}: {incident_view(incident).verdict}")
+    return _clean(f"{incident.id}: {incident_view(incident).verdict}")
 
 
 def _revision(incident: IncidentDocument) -> str:
     view = incident_view(incident)
-    return printable(f"{view.revision:>3} {view.change}, {view.severity}: {view.who or 'nobody'}: {view.kind}")
+    return _clean(f"{view.revision:>3} {view.change}, {view.severity}: {view.who or 'nobody'}: {view.kind}")
+
+
+def _clean(text: str) -> str:
+    """One line, without secrets; in this order: a space in place of what is not seen would hide a name."""
+    return printable(redact(text))

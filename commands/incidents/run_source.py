@@ -18,6 +18,8 @@ from .chosen import MAX_BYTES, Chosen, KeptFile, belongs
 
 RUNS_FOLDER = Path("whichrank-out")
 MAX_FILES = 4096
+#: Lines that are no incidents, and are named.
+MAX_NAMED = 20
 #: Between looks at what a run has written.
 FOLLOW_PERIOD_S = 0.5
 
@@ -43,9 +45,11 @@ class RunSource:
             raise Unusable(f"{path}: not there; is {self.where} the folder of a run? (--from)") from None
         except OSError as error:
             raise Unusable(f"{path}: cannot be read: {error.strerror or error}") from error
-        for number, line, document in lines:
-            if document is None and line.strip():
-                self.problems.append(f"{path}: line {number} is no incident document, and left out")
+        left_out = [number for number, line, document in lines if document is None and line.strip()]
+        for number in left_out[:MAX_NAMED]:
+            self.problems.append(f"{path}: line {number} is no incident document, and left out")
+        if len(left_out) > MAX_NAMED:
+            self.problems.append(f"{path}: {len(left_out) - MAX_NAMED} more lines are none, and left out")
         documents = [document for _, _, document in lines if document is not None]
         try:
             labels, _ = read_labels(self._directory.path)

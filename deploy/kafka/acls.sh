@@ -1,5 +1,5 @@
 #!/bin/sh
-# The least that each user of whichrank must be allowed; run once, by somebody who may (compose.sasl.yaml does).
+# The least that each user of whichrank must be allowed; run once, by somebody who may (docker-compose.yml does).
 #
 #   acls.sh HOST:PORT [OPTIONS OF kafka-acls.sh]
 #

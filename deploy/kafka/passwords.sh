@@ -1,5 +1,5 @@
 #!/bin/sh
-# A random password for each of Kafka's users, for compose.sasl.yaml. What is there already stays.
+# A random password for each of Kafka's users, for docker-compose.yml. What is there already stays.
 set -eu
 
 folder=${1:?usage: passwords.sh FOLDER}

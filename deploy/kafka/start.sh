@@ -2,7 +2,7 @@
 # Starts the one Kafka node: puts its properties together, formats an empty data folder, becomes the broker.
 #
 # Read from KAFKA_CONFIG (default: the folder of this script): server.properties, and where they are mounted
-# tls.properties and sasl.properties. From KAFKA_SECRETS, with SASL: a file kafka_NAME_password for each user.
+# tls.properties and sasl.properties (empty: no users, compose.open.yaml). From KAFKA_SECRETS, with SASL: a file kafka_NAME_password for each user.
 set -eu
 
 config=${KAFKA_CONFIG:-$(dirname "$0")}
@@ -12,7 +12,7 @@ properties=${KAFKA_PROPERTIES:-/tmp/server.properties}
 
 protocol=PLAINTEXT
 [ ! -e "$config/tls.properties" ] || protocol=SSL
-[ ! -e "$config/sasl.properties" ] || protocol=SASL_$protocol
+[ ! -s "$config/sasl.properties" ] || protocol=SASL_$protocol
 
 umask 077
 {
@@ -25,7 +25,7 @@ umask 077
 
 # Users exist from the first start on; later a password is changed with kafka-configs.sh (see docs/operations.md).
 set -- format --ignore-formatted --cluster-id "${KAFKA_CLUSTER_ID:-d2hpY2hyYW5rLWthZmthMQ}" --config "$properties"
-if [ -e "$config/sasl.properties" ]; then
+if [ -s "$config/sasl.properties" ]; then
   for user in admin agent operator processor collector; do
     file=$secrets/kafka_${user}_password
     [ -s "$file" ] || { echo "kafka: no password for the user $user: $file is missing or empty" >&2; exit 1; }

@@ -178,7 +178,7 @@ def dashboard(logs: LogStore) -> Dashboard:
                 "What was told",
                 "Each revision of each incident in one sentence, the newest first.",
                 LogQuery(
-                    logsql=f'{{{names.JOB_ID}=~"$job"}} {OF_AN_INCIDENT} {WITHOUT_DOCUMENT}',
+                    logsql=f'{names.JOB_ID}:~"^(?:$job)$" {OF_AN_INCIDENT} {WITHOUT_DOCUMENT}',
                     logql=f'{{{JOB_LABEL}=~"$job"}} | {INCIDENT_LABEL} != ""',
                 ),
                 logs,

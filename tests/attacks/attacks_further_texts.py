@@ -16,6 +16,7 @@ from rich.console import Console
 
 from tests.attacks.attacks_texts import PROGRAM, _document, _said
 from tests.attacks.register import Outcome, attack
+from tests.commands.report.large_run import START_NS, make_large_run
 from whichrank.commands.incident_text.incident_panel import incident_panel
 from whichrank.commands.notify.messages.notices import notice_of
 from whichrank.commands.notify.receivers.alertmanager import _alert, labels_of
@@ -86,6 +87,11 @@ def markup(folder: Path) -> Outcome:
     return Outcome(held=not any(bad.values()) and as_it_is, measured=f"{bad}, shown as it is: {as_it_is}")
 
 
+def _run_folder(folder: Path, text: str) -> None:
+    """As an agent would have told it, with the text wherever a user chooses one: the report judges the capture."""
+    make_large_run(folder, ranks=8, guilty=3, stays=True, job=text, name=text)
+
+
 @attack(
     "D102",
     "d",
@@ -96,25 +102,22 @@ def markup(folder: Path) -> Outcome:
 )
 def page(folder: Path) -> Outcome:
     evil = "\"' onmouseover=alert(1) x='javascript:alert(1)//</script><svg/onload=alert(1)>{{7*7}}"
-    (folder / "incidents.jsonl").write_text(json.dumps(_hostile(evil)) + "\n" + json.dumps(_document()) + "\n")
+    _run_folder(folder, evil)
+    said = _hostile(evil) | {
+        "kind": "rank_died", "bucket": "immediate_crash", "scope": "rank", "merged_into": None,
+        "advice": {"action": "retry", "text": evil, "by": "user"},
+        "times": {"onset": START_NS / 1e9 + 60, "detected": START_NS / 1e9 + 64},
+    }  # fmt: skip
+    (folder / "incidents.jsonl").write_text(json.dumps(said) + "\n" + json.dumps(_hostile(evil)) + "\n")
     (folder / "run.json").write_text(json.dumps({"command": [evil], "job": evil, "run": evil, "started": evil}))
     done = subprocess.run(
-        [*PROGRAM, "report", "--from", str(folder), "--out", str(folder / "r.html")],
+        [*PROGRAM, "report", str(folder), "--out", str(folder / "r.html")],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=80,
         check=False,
     )
-    if not (folder / "r.html").exists():
-        done = subprocess.run(
-            [*PROGRAM, "report", str(folder), "--out", str(folder / "r.html")],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=80,
-            check=False,
-        )
     text = (folder / "r.html").read_text() if (folder / "r.html").exists() else ""
     live = {
         "svg": len(re.findall(r"<svg/onload", text)),
@@ -123,8 +126,12 @@ def page(folder: Path) -> Outcome:
         "49": text.count("</svg>49"),
     }
     return Outcome(
-        held=bool(text) and not any(live.values()) and "Traceback" not in done.stderr,
-        measured=f"{len(text)} bytes, {live}; {done.stderr.strip()[-80:]}",
+        held="onmouseover" in text
+        and "1 incident" in done.stderr
+        and not any(live.values())
+        and "Traceback" not in done.stderr,
+        measured=f"{len(text)} bytes, {text.count('onmouseover')} times there as text, {live}; "
+        f"{done.stderr.strip()[-80:]}",
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.compose.engine import Engine
 from tests.compose.images import make_images
 from tests.compose.project import Project
-from tests.stack.parts.compose import SASL, TLS, services
+from tests.stack.parts.compose import OPEN, TLS, services
 from tests.stack.parts.service import eventually, get_json
 from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.transport.kafka import make_client
@@ -50,7 +50,7 @@ def test_everything_is_healthy_and_what_runs_once_has_ended_well(demo: Project) 
     assert {name: states.pop(name) for name in LONG_RUNNING} == dict.fromkeys(LONG_RUNNING, ("running", "healthy", 0))
     assert states.pop("demo")[0] == "running"
     assert states == {name: ("exited", "", 0) for name in ONE_SHOT if name in states}
-    assert set(states) == {"topic-init", "busybox", "store-folders"}
+    assert set(states) == {"topic-init", "acl-init", "busybox", "store-folders"}
 
 
 @pytest.mark.parametrize("name", sorted(LONG_RUNNING | {"demo"}))
@@ -101,13 +101,13 @@ def test_a_fault_in_the_demo_job_answers_in_promql(demo: Project) -> None:
     assert all(incident["whichrank_incident_kind"] for incident in found)
 
 
-@pytest.mark.parametrize("overlays", [(TLS,), (SASL,), (TLS, SASL)], ids=["tls", "sasl", "both"])
-def test_the_overlays_lock_kafka(engine: Engine, tmp_path: Path, overlays: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("overlays", [(), (TLS,), (TLS, OPEN)], ids=["users", "both", "tls"])
+def test_kafka_is_locked(engine: Engine, tmp_path: Path, overlays: tuple[str, ...]) -> None:
     project = Project(engine, tmp_path, *overlays)
     try:
         project.up()
         assert {project.states()[name] for name in LONG_RUNNING} == {("running", "healthy", 0)}
-        tls, sasl = TLS in overlays, SASL in overlays
+        tls, sasl = TLS in overlays, OPEN not in overlays
         settings = KafkaSettings(
             brokers=f"127.0.0.1:{project.kafka_port}",
             tls=tls,

@@ -305,17 +305,17 @@ RULES: Sequence[tuple[str, Cover]] = (
         NotHere(why=Why.HOURS, runs="python -m {module} --help"),
     ),
     # --- compose -----------------------------------------------------------------------------------------------------
-    (r"cp \.env\.example \.env", Here()),
-    (r"deploy/kafka/(certificates\.sh secrets/tls HOST|passwords\.sh secrets)", Here()),
+    (r"deploy/first-start\.sh", Here()),
+    (r"deploy/kafka/certificates\.sh secrets/tls HOST", Here()),
     (
         r"docker compose (--profile \w+ )?up --wait|docker compose ps",
         Elsewhere("tests/compose/test_compose_up.py", ("up", "--wait")),
     ),
     (
-        r"docker compose -f docker-compose\.yml -f compose\.(tls|sasl)\.yaml up --wait",
+        r"docker compose -f docker-compose\.yml -f compose\.tls\.yaml up --wait",
         Elsewhere(
             "tests/stack/test_compose_files.py::test_compose_takes_every_profile_and_overlay",
-            ("compose_config", "SASL", "TLS"),
+            ("compose_config", "TLS"),
         ),
     ),
     (r"docker compose exec kafka .*", NotHere(why=Why.IMAGE_REGISTRY)),

@@ -267,7 +267,7 @@ def test_a_piece_of_evidence_is_kept_where_people_look(stack: Stack, size: int) 
     found: list[dict[str, str]] = []
 
     def there() -> bool:
-        found[:] = stack.logs.query(f'{{whichrank.job.id="kept-evidence-{size}"}} event_name:="whichrank.evidence"')
+        found[:] = stack.logs.query(f'whichrank.job.id:="kept-evidence-{size}" event_name:="whichrank.evidence"')
         return bool(found)
 
     eventually(there, what="a piece in VictoriaLogs", timeout_s=PATIENCE_S)

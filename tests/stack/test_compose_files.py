@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from tests.stack.parts.compose import BASE, NVIDIA, REQUIRED, SASL, TLS, Definition, load, services
+from tests.stack.parts.compose import BASE, NVIDIA, OPEN, REQUIRED, TLS, Definition, load, services
 from tests.stack.parts.go_programs import COLLECTOR_MODULES, COMPOSE, JAEGER, PROMETHEUS, VICTORIALOGS, built
 from tests.stack.parts.kafka import POM
 from tests.stack.parts.placing import REPOSITORY, replace
 from tests.stack.parts.service import answers_http
 from tests.stack.parts.whole_stack import Stack
 
-OVERLAYS: tuple[list[str], ...] = ([], [TLS], [SASL], [TLS, SASL], [NVIDIA])
+OVERLAYS: tuple[list[str], ...] = ([], [TLS], [OPEN], [TLS, OPEN], [NVIDIA])
 PROFILES = {
     "none": set[str](),
     "debug": {"kafka-ui"},
@@ -63,9 +63,9 @@ def test_a_machine_without_a_gpu_starts_every_profile() -> None:
         file: {
             name for name, raw in load(file, REQUIRED)["services"].items() if "reservations" in str(raw.get("deploy"))
         }
-        for file in (BASE, TLS, SASL, NVIDIA)
+        for file in (BASE, TLS, OPEN, NVIDIA)
     }
-    assert reserved == {BASE: set(), TLS: set(), SASL: set(), NVIDIA: {"agent"}}
+    assert reserved == {BASE: set(), TLS: set(), OPEN: set(), NVIDIA: {"agent"}}
 
 
 def test_without_a_password_nothing_starts_and_one_line_says_why() -> None:
@@ -93,7 +93,7 @@ def test_these_tests_read_the_files_as_compose_does(overlays: list[str]) -> None
 
 
 def everything() -> Iterator[Definition]:
-    return iter(services([TLS, SASL]).values())
+    return iter(services([TLS]).values())
 
 
 @pytest.mark.parametrize("definition", list(everything()), ids=lambda definition: definition.name)
@@ -175,7 +175,7 @@ def test_the_images_are_of_the_versions_that_are_tested() -> None:
     assert kafka is not None
     assert collector is not None
     minor = PROMETHEUS.version.removeprefix("v0.3").split(".")[0]  # v0.315.0 is the module of v3.15.0
-    tags = {name: definition.image.partition(":")[2] for name, definition in services([SASL]).items()}
+    tags = {name: definition.image.partition(":")[2] for name, definition in services().items()}
     assert tags["kafka"] == tags["acl-init"] == kafka[1]
     assert tags["collector"] == collector[1]
     assert tags["victorialogs"] == VICTORIALOGS.version
@@ -191,7 +191,7 @@ def test_the_example_environment_names_every_variable_with_its_default() -> None
     example = dict(re.findall(r"^#?([A-Z_]+)=(.*)$", (REPOSITORY / ".env.example").read_text(), re.MULTILINE))
     example.pop("COMPOSE_FILE")
     used: dict[str, str] = {}
-    for file in (BASE, TLS, SASL):
+    for file in (BASE, TLS, OPEN):
         for name, how, default in re.findall(r"\$\{(\w+)(:-|:\?)([^}]*)\}", (REPOSITORY / file).read_text()):
             default = "" if how == ":?" else default
             assert used.setdefault(name, default) == default, f"{name} has two defaults"

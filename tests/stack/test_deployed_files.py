@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.stack.parts.compose import service
+from tests.stack.parts.kafka import PLAIN
 from tests.stack.parts.placing import replace
 from tests.stack.parts.whole_stack import Stack
 
@@ -32,5 +33,9 @@ def test_what_runs_is_what_compose_mounts(stack: Stack) -> None:
 
 
 def test_every_file_that_compose_mounts_into_these_services_runs_here(stack: Stack) -> None:
-    mounted = {path for name in ("kafka", "collector", "prometheus", "jaeger") for path in service(name).binds.values()}
+    mounted = {
+        path
+        for name in ("kafka", "collector", "prometheus", "jaeger")
+        for path in service(name, PLAIN.overlays).binds.values()
+    }
     assert {placed.source for placed in stack.placed} == mounted

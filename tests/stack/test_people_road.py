@@ -162,7 +162,7 @@ def test_a_death_is_told_with_its_trace_and_its_gauge_ends(stack: Stack, job: Jo
     told: list[dict[str, str]] = []
 
     def is_told() -> bool:
-        told[:] = stack.logs.query(f'{{whichrank.job.id="{job.name}"}} whichrank.incident.state:=open')
+        told[:] = stack.logs.query(f'whichrank.job.id:="{job.name}" whichrank.incident.state:=open')
         return bool(told)
 
     eventually(is_told, what="the event is in VictoriaLogs")

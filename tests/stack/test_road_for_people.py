@@ -139,7 +139,7 @@ def incident(job: str, node: str = "node-02") -> Incident:
                 "state": "open",
                 "severity": "page",
                 "cluster": "lab",
-                "job": {"id": job, "attempt": "a", "now": "running"},
+                "job": {"id": job, "attempt": "a", "now": "running", "owner_id": "12001"},
                 "bucket": "communication_hang",
                 "kind": "rank_not_entered",
                 "scope": "rank",
@@ -202,7 +202,7 @@ def test_every_panel_answers_of_what_is_sent(stack: Stack) -> None:
     publish(stack.kafka, TOPIC_LOGS, as_log_record(Incident(document={**told.document, **ALL_THAT_IS_TOLD})))
     given = {"job": job, "node": node, "incident": identifier, "__rate_interval": "2m", "__range": "1h"}
     eventually(lambda: bool(stack.prometheus.query(f'whichrank_rank_step{{whichrank_job_id="{job}"}}')), what="metrics")
-    eventually(lambda: bool(stack.logs.query(f'{{whichrank.job.id="{job}"}}')), what="the incident's event")
+    eventually(lambda: bool(stack.logs.query(f'whichrank.job.id:="{job}"')), what="the incident's event")
 
     def unanswered() -> set[tuple[str, str]]:
         return {
@@ -250,7 +250,7 @@ def test_an_incident_is_found_in_victorialogs_with_its_whole_document(stack: Sta
     assert row["whichrank.incident.kind"] == "rank_not_entered"
     assert row["_msg"].startswith("rank_not_entered: suspect rank 13")
     assert row["event_name"] == "whichrank.incident.opened"
-    assert row["_stream"] == f'{{service.name="{job}",whichrank.cluster.id="lab",whichrank.job.id="{job}"}}'
+    assert row["_stream"] == '{whichrank.cluster.id="lab",whichrank.job.owner="12001"}'
     whole, _, part = row["_time"].removesuffix("Z").partition(".")  # without zeros at its end
     when = datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{part or 0}")
     assert abs(when - told.document["times"]["detected"]) < 0.001
@@ -326,7 +326,7 @@ def logs_of(stack: Stack, job: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     def arrived() -> bool:
-        found[:] = stack.logs.query(f'{{whichrank.job.id="{job}"}} whichrank.incident.id:*')
+        found[:] = stack.logs.query(f'whichrank.job.id:="{job}" whichrank.incident.id:*')
         return bool(found)
 
     eventually(arrived, what=f"the incident of {job} is in VictoriaLogs")

@@ -99,7 +99,7 @@ def test_a_killed_rank_is_seen_by_everybody(road: Road) -> None:
     jaeger, job = road.stack.jaeger, told["whichrank_job_id"]
 
     def opened() -> bool:
-        events[:] = road.stack.logs.query(f'{{whichrank.job.id="{job}"}} whichrank.incident.state:=open')
+        events[:] = road.stack.logs.query(f'whichrank.job.id:="{job}" whichrank.incident.state:=open')
         return bool(events)
 
     eventually(opened, what="the event is in VictoriaLogs")

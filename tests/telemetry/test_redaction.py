@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.made_up_secrets import FAKE, HARMLESS, SECRETS
 from whichrank.telemetry import redaction
-from whichrank.telemetry.redaction import REMOVED, redact, redact_bytes, redact_command
+from whichrank.telemetry.redaction import REMOVED, mask, redact, redact_bytes, redact_command
 
 
 def _text(form: str, secret: str) -> str:
@@ -148,3 +148,47 @@ def test_garbage_and_long_lines_take_linear_time() -> None:
     letters = "".join(chance.choices(string.ascii_letters + string.digits, k=1_000_000))
     assert redact(f"password={letters} x") == f"password={REMOVED} x"
     assert time.process_time() - begin_s < 20
+
+
+SEEN = "hunter2hunter2hunter2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"password\x1b[0m={SEEN}",
+        f"pass\u200bword={SEEN}",
+        f"pass\x00word={SEEN}",
+        f"--password\x00{SEEN}\x00--other",
+        f"password\u00a0=\u2003{SEEN}",
+        f"\uff50\uff41\uff53\uff53\uff57\uff4f\uff52\uff44\uff1d{SEEN}",
+        f"\x1b[31mpassword=\x1b[0m{SEEN}",
+        "password=" + "\x1b[1m".join(("hunter2", "hunter2", "hunter2")),
+        "ghp_\u200b" + "\u2060".join("0123456789abcdefABCDEF"),
+        f"\x1b]8;;http://e\x1b\\password\x1b]8;;\x1b\\={SEEN}",
+        f"password:\r\n{SEEN}",
+        f'secret = \n   "{SEEN}" and more',
+    ],
+)
+def test_what_is_not_shown_hides_no_secret(text: str) -> None:
+    left = redact(text)
+    assert REMOVED in left
+    shown = re.sub(r"\x1b\[[0-9;]*m|[^\x20-\x7e\n]", "", left)
+    assert "hunter2" not in shown
+    assert "0123456789abcdef" not in shown
+    assert redact(left) == left
+    assert len(mask(text)) == len(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x1b[32mepoch 3\x1b[0m: loss=0.25 token/s=4711 \x1b[1mpasswords rotated\x1b[0m",
+        "LANG=C\x00PATH=/usr/bin\x00HOME=/root\x00",
+        "gr\u00fc\u00dfe \u2014 \u4f60\u597d \U0001f680\ufe0f step 12",
+        "credentials:\n  file: /etc/x\nsecrets:\n- one\n",
+        "Password:\nPermission denied, please try again.",
+    ],
+)
+def test_colours_and_other_alphabets_change_nothing(text: str) -> None:
+    assert redact(text) is text

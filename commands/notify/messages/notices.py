@@ -210,5 +210,5 @@ def _job_words(view: IncidentView) -> str:
 
 
 def _clean(text: str, most: int) -> str:
-    clean = redact(printable(text))
+    clean = printable(redact(text))  # in this order: a space in place of what is not seen would hide a name
     return clean if len(clean) <= most else clean[: most - 1] + "…"

@@ -19,7 +19,8 @@ from tests.stack.parts.placing import REPOSITORY
 
 BASE = "docker-compose.yml"
 TLS = "compose.tls.yaml"
-SASL = "compose.sasl.yaml"
+#: Without users.
+OPEN = "compose.open.yaml"
 NVIDIA = "compose.nvidia.yaml"
 #: What people must set before anything starts.
 REQUIRED = {"GRAFANA_ADMIN_PASSWORD": "not-used"}

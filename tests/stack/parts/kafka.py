@@ -17,7 +17,7 @@ import pytest
 
 from tests.ports import free_ports
 from tests.stack.parts.cache import digest_of, made_once
-from tests.stack.parts.compose import REQUIRED, SASL, TLS, service
+from tests.stack.parts.compose import OPEN, REQUIRED, TLS, service
 from tests.stack.parts.placing import DEPLOY, Placed, place, replace
 from tests.stack.parts.service import Service
 from whichrank.transport.kafka_settings import KafkaSettings
@@ -42,14 +42,14 @@ PROGRAMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """What the two overlays add."""
+    """What is asked of clients; where no user is, compose.open.yaml is on top."""
 
     tls: bool = False
     sasl: bool = False
 
     @property
     def overlays(self) -> list[str]:
-        return [*([TLS] if self.tls else []), *([SASL] if self.sasl else [])]
+        return [*([TLS] if self.tls else []), *([] if self.sasl else [OPEN])]
 
 
 PLAIN = Security()

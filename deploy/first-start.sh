@@ -1,0 +1,15 @@
+#!/bin/sh
+# Before the first start: .env with a random password of Grafana's administrator, and a password for each of Kafka's users.
+# Only you can read them. What is there already stays.
+set -eu
+
+cd "$(dirname "$0")/.."
+umask 077
+[ -e .env ] || cp .env.example .env
+chmod 600 .env
+if grep -q '^GRAFANA_ADMIN_PASSWORD=$' .env; then
+  sed -i "s/^GRAFANA_ADMIN_PASSWORD=\$/GRAFANA_ADMIN_PASSWORD=$(openssl rand -hex 16)/" .env
+  echo "first-start: GRAFANA_ADMIN_PASSWORD is set in .env"
+fi
+folder=$(sed -n 's/^WHICHRANK_SECRETS=//p' .env)
+deploy/kafka/passwords.sh "${folder:-secrets}"

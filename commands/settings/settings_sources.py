@@ -125,7 +125,7 @@ def read_settings(
     if problems:
         raise SettingsError("\n".join(problems))
     if path is not None and state is not None:
-        _check_trust(path, state, kind, values, secrets)
+        _check_trust(path, state, kind, values.keys(), [key for key in secrets if values.get(key)])
     values = {key: value for key, value in values.items() if key in kind.model_fields}
     origins = {
         key: "flag"
@@ -184,11 +184,11 @@ def _split_pairs(pairs: Sequence[str], known: Collection[str]) -> dict[str, str]
 
 
 def _check_trust(
-    path: Path, state: os.stat_result, kind: type[Settings], values: Mapping[str, Any], secrets: Collection[str]
+    path: Path, state: os.stat_result, kind: type[Settings], keys: Collection[str], secrets: Sequence[str]
 ) -> None:
-    """Raises SettingsError for what may not stand in this file. values: what does."""
-    wrong = what_is_wrong(path, state) or who_reads_secrets(path, [key for key in secrets if values.get(key)], state)
-    if wrong is None and kind.holds_commands and any(key in kind.model_fields for key in values):
+    """Raises SettingsError for what may not stand in this file. keys: of what does; secrets: those that hold one."""
+    wrong = what_is_wrong(path, state) or who_reads_secrets(path, secrets, state)
+    if wrong is None and kind.holds_commands and any(key in kind.model_fields for key in keys):
         try:
             wrong = who_else_decides(path, state)
         except OSError as error:

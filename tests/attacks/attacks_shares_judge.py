@@ -245,7 +245,7 @@ class _Refuses:
         asked="left out, counted, told; all else is published", limit_s=60)  # fmt: skip
 def bus_that_raises(folder: Path) -> Outcome:
     judge = Judge(folder)
-    judge.bus.publish = refuses = _Refuses(judge)  # type: ignore[method-assign, assignment]
+    judge.bus.publish = refuses = _Refuses(judge)  # type: ignore[method-assign]
     judge.start_job()
     judge.kill_rank()
     judge.start_job("other")

@@ -40,7 +40,7 @@ from tests.attacks.users import MemoryLimit
 
 _RESULT = "outcome of the attack: "
 #: Seconds that pass for a second of CPU, at most, beside whatever else runs.
-_WALL_PER_CPU = 3.0
+_WALL_PER_CPU = 6.0
 
 
 def load_attacks() -> None:

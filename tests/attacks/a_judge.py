@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import resource
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from tests.attacks.register import Act, Outcome
+from tests.attacks.users import own_memory_limited
 from whichrank.commands.embedded.embedded_operators import INPUT_TOPICS, wanted_metrics
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.entity.operator import EntityOperator
@@ -27,6 +31,17 @@ CLUSTER, VICTIM = "c1", "victim"
 
 #: What docs and compose give to a processor.
 JUDGE_BYTES = 2 << 30
+
+
+def in_judges_memory(act: Act) -> Act:
+    """The attack in a control group with the memory that a processor is given, and what it took of that."""
+
+    def limited(folder: Path) -> Outcome:
+        with own_memory_limited(JUDGE_BYTES) as words:
+            outcome = act(folder)
+            return replace(outcome, measured=f"{outcome.measured}; {words()}")
+
+    return wraps(act)(limited)
 
 
 class Judge:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.attacks.a_judge import CLUSTER, SECOND, VICTIM, Judge, forget_peak, peak_mb, steps_of
+from tests.attacks.a_judge import CLUSTER, SECOND, VICTIM, Judge, forget_peak, in_judges_memory, peak_mb, steps_of
 from tests.attacks.register import Outcome, attack
 from whichrank.commands.embedded.embedded_operators import wanted_metrics
 from whichrank.processors.job.operator import JobOperator
@@ -150,6 +150,7 @@ def far_stamps(folder: Path) -> Outcome:
     asked="bounded; the judge lives, and after a restart",
     limit_s=120,
 )
+@in_judges_memory
 def odd_ids(folder: Path) -> Outcome:
     judge, began, before = _begin(folder)
     for number, odd in enumerate(("", "x" * (1 << 20), "a/b", "a\0b", "a\tb", "a\nb", "\x1b]0;x\x07", "..", " ")):
@@ -235,8 +236,8 @@ def requests_from_an_agent(folder: Path) -> Outcome:
     "metrics: 200,000 points in one message, names and attributes without end, NaN, 2^63 stamps",
     asked="bounded",
     limit_s=120,
-    long=True,
 )
+@in_judges_memory
 def many_metrics(folder: Path) -> Outcome:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -323,8 +324,8 @@ class _Fails(JobOperator):
     "an unknown defect sets aside 6,000 keys, twice each; then the judge is started again",
     asked="bounded memory, state and letters; the victim is judged",
     limit_s=300,
-    long=True,
 )
+@in_judges_memory
 def many_keys_aside(folder: Path) -> Outcome:
     import tests.attacks.a_judge as a_judge
 
@@ -360,6 +361,7 @@ def many_keys_aside(folder: Path) -> Outcome:
 
 
 @attack("C109", "c", "20,000 owners of jobs, told as if by Slurm", asked="bounded", limit_s=180)
+@in_judges_memory
 def many_owners(folder: Path) -> Outcome:
     judge, began, before = _begin(folder)
     for first in range(0, 20_000, 500):
@@ -384,8 +386,8 @@ def many_owners(folder: Path) -> Outcome:
     "conditions of 3,000 devices that are over before they began, and begin again at once",
     asked="bounded; the victim is judged",
     limit_s=120,
-    long=True,
 )
+@in_judges_memory
 def many_conditions(folder: Path) -> Outcome:
     judge, began, before = _begin(folder)
     for first in range(0, 3_000, 200):

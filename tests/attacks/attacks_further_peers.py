@@ -94,7 +94,6 @@ def reflection(folder: Path) -> Outcome:
     "somebody without the secret answers in the judge's place, with WELCOME, with nonsense",
     asked="he is told nothing and not believed",
     limit_s=40,
-    long=True,
 )
 def false_judge(folder: Path) -> Outcome:
     listener = socket.create_server(("127.0.0.1", 0), backlog=16)
@@ -143,7 +142,6 @@ def false_judge(folder: Path) -> Outcome:
     "HELLO of 1 MB, of deep JSON, with 100,000 keys, with a key twice, of another version (secret known)",
     asked="ends its own connection",
     limit_s=60,
-    long=True,
 )
 def large_hello(folder: Path) -> Outcome:
     hub = Hub()
@@ -173,7 +171,6 @@ def large_hello(folder: Path) -> Outcome:
     "a follower says that his instance is another's, and joins 200 times under 200 names (secret known)",
     asked="bounded names and connections; the other is heard",
     limit_s=60,
-    long=True,
 )
 def instance_of_another(folder: Path) -> Outcome:
     hub = Hub()

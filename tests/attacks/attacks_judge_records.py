@@ -14,6 +14,7 @@ from tests.attacks.a_judge import (
     VICTIM,
     Judge,
     forget_peak,
+    in_judges_memory,
     memory_bound,
     peak_mb,
     steps_of,
@@ -75,6 +76,7 @@ def older_launch(folder: Path) -> Outcome:
 
 
 @attack("A31", "a", "rank 4,194,303 of 4,194,304, ten jobs", asked="bounded", limit_s=120)
+@in_judges_memory
 def highest_rank(folder: Path) -> Outcome:
     judge = Judge(folder)
     judge.start_job()
@@ -103,6 +105,7 @@ def highest_rank(folder: Path) -> Outcome:
 
 
 @attack("A32", "a", "4,096 process groups over 8 ranks, and 64 of a million ranks each", asked="survives", limit_s=120)
+@in_judges_memory
 def many_groups(folder: Path) -> Outcome:
     judge = Judge(folder)
     judge.start_job()
@@ -132,6 +135,7 @@ def many_groups(folder: Path) -> Outcome:
 
 @attack("C8", "c", "decoder bombs: 450,000 empty records, deep values, 100,000 attributes, an 800,000-digit number",
         asked="never raises, bounded", limit_s=120)  # fmt: skip
+@in_judges_memory
 def decoder_bombs(folder: Path) -> Outcome:
     judge = Judge(folder)
     judge.start_job()

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import gzip
 import time
-from dataclasses import replace
 from pathlib import Path
 
-from tests.attacks.a_judge import CLUSTER, JUDGE_BYTES, SECOND, VICTIM, Judge, forget_peak, peak_mb
+from tests.attacks.a_judge import CLUSTER, SECOND, VICTIM, Judge, forget_peak, in_judges_memory, peak_mb
 from tests.attacks.register import Outcome, attack
-from tests.attacks.users import own_memory_limited
 from whichrank.commands.run_folder.labels import finding_of
 from whichrank.commands.run_folder.maintenance_plans import finding_of_plan
 from whichrank.commands.run_folder.people_codec import MaintenancePlan, PeopleLabel
@@ -177,13 +175,8 @@ def _sealed(batch: bytes) -> bytes:
 
 
 @attack("C10", "c", "40,000 job ids", asked="bounded; who is busy stays", limit_s=900, long=True)
+@in_judges_memory
 def many_jobs(folder: Path) -> Outcome:
-    with own_memory_limited(JUDGE_BYTES) as words:
-        outcome = _many_jobs(folder)
-        return replace(outcome, measured=f"{outcome.measured}; {words()}")
-
-
-def _many_jobs(folder: Path) -> Outcome:
     judge = Judge(folder, keeps={VICTIM})
     judge.start_job()
     forget_peak()
@@ -203,13 +196,8 @@ def _many_jobs(folder: Path) -> Outcome:
 
 
 @attack("C11", "c", "8,000 nodes, 4,000 attempts, 4,000 clusters", asked="bounded", limit_s=300, long=True)
+@in_judges_memory
 def many_names(folder: Path) -> Outcome:
-    with own_memory_limited(JUDGE_BYTES) as words:
-        outcome = _many_names(folder)
-        return replace(outcome, measured=f"{outcome.measured}; {words()}")
-
-
-def _many_names(folder: Path) -> Outcome:
     judge = Judge(folder, keeps={VICTIM})
     judge.start_job()
     forget_peak()

@@ -26,8 +26,10 @@ def _tests_pass(folder: Path, *words: str) -> Outcome:
     return Outcome(held=done.returncode == 0 and passed == whole > 0, measured=f"{passed} of {whole} tests pass")
 
 
-def _add(number: str, who: str, text: str, asked: str, words: Sequence[str], limit_s: float = 120) -> None:
-    attack(number, who, text, asked=asked, limit_s=limit_s)(lambda folder: _tests_pass(folder, *words))
+def _add(
+    number: str, who: str, text: str, asked: str, words: Sequence[str], limit_s: float = 120, *, long: bool = False
+) -> None:
+    attack(number, who, text, asked=asked, limit_s=limit_s, long=long)(lambda folder: _tests_pass(folder, *words))
 
 
 _add("D1", "d", "script, img and ESC in job name, exception, path and group, in the report", "escaped",
@@ -51,3 +53,6 @@ _add("R5", "R", "an agent that sees rings but not the processes behind them", "d
      ["tests/agents/test_users_and_namespaces.py", "-k", "sees_a_death"])  # fmt: skip
 _add("R6", "R", "no right to look into a process", "the ring's own stack, one line",
      ["tests/agents/test_users_and_namespaces.py", "-k", "by_the_ring_alone"])  # fmt: skip
+_add("C1k", "c", "C1 to C5 with the agents' password over a real broker with TLS, users and the shipped rights",
+     "refused by the broker, or dead letters; people's words count", ["tests/stack/test_forged_words.py"], 900,
+     long=True)  # fmt: skip

@@ -1,7 +1,8 @@
 """Files that a user writes and root's agent reads: rings, logs, flight-recorder dumps; changed at random by hypothesis.
 
 Not guided by coverage: hypothesis changes what a sound file has, at places that mean something. For `--fuzz-s` seconds
-of the clock each (20), and for ten minutes each in `make attacks-long`. What failed is repeated by its seed: FUZZ_SEED=N.
+of the clock each (20), and for ten minutes each in `make attacks-long`. What failed is
+repeated by its seed: FUZZ_SEED=N.
 """
 
 from __future__ import annotations

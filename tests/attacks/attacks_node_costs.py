@@ -21,11 +21,12 @@ from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.entity.operator import EntityOperator
 from whichrank.processors.job.operator import JobOperator
+from whichrank.processors.operator import Operator
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.records import Block, Event, Incident, Record
 from whichrank.telemetry.topics import TOPIC_BLOCKS
-from whichrank.telemetry.vocabulary import EventName
+from whichrank.telemetry.vocabulary import EventName, Kind
 from whichrank.transport.embedded import EmbeddedBus
 
 _KEPT: list[object] = []
@@ -151,7 +152,7 @@ class _JudgeOfSpool:
     def __init__(self, folder: Path, agent: RealAgent) -> None:
         self._agent = agent
         self._bus = EmbeddedBus(folder / "capture")
-        operators = [JobOperator(listens=True), EntityOperator(), ClusterOperator()]
+        operators: list[Operator] = [JobOperator(listens=True), EntityOperator(), ClusterOperator()]
         self._runner = EmbeddedRunner(self._bus, folder / "state.sqlite", operators, self._take, live=True)
         self.payloads: list[Block | Event] = []
         self.first_ns: dict[EventName, int] = {}  # of the quiet job: when the agent first gave out such an event
@@ -161,7 +162,7 @@ class _JudgeOfSpool:
         if isinstance(record.payload, Incident):
             document = read_incident(record.payload.document)
             if document.job.id == "quiet" and document.kind is not None:
-                self.kinds.setdefault(document.kind.value, time.monotonic())
+                self.kinds.setdefault(Kind(document.kind).value, time.monotonic())
 
     def turn(self) -> None:
         messages = [message for message in self._agent.new_messages() if message.topic == TOPIC_BLOCKS]
@@ -187,7 +188,12 @@ class _JudgeOfSpool:
 
 def _quiet(place: Path, rank: int) -> None:
     """A step with one collective every 0.1 s; after SIGUSR1 rank 1 comes to no further one, and rank 0 waits for it."""
-    identity = {"WHICHRANK_JOB_ID": "quiet", "launcher_pid": os.getppid(), "launcher_start_ticks": 7, "host": "here"}
+    identity: dict[str, str | int | float | bool | None] = {
+        "WHICHRANK_JOB_ID": "quiet",
+        "launcher_pid": os.getppid(),
+        "launcher_start_ticks": 7,
+        "host": "here",
+    }
     writer = RingWriter.create(place, rank=rank, local_rank=rank, world_size=2, identity=identity)
     group = writer.define_group(_GROUP)
     hangs = threading.Event()

@@ -61,6 +61,7 @@ class NodeAgent:
         rings: Path,
         own: Identity,
         publish_ranked: PublishRanked,
+        publish_of: Callable[[int], PublishRanked] | None = None,
         evidence_directory: Path | None = None,
         more_health: Callable[[], Mapping[str, int]] = dict,
         settings: AgentSettings | None = None,
@@ -71,11 +72,13 @@ class NodeAgent:
     ) -> None:
         """rings: where folders of rings are, with ``*``. own: cluster and node; the rest of it is not looked at.
 
+        publish_of: the way for the jobs of one owner (uid); None: ``publish_ranked`` for all.
         missed_since_ns: until then (monotonic) an earlier agent of this node has watched; None: it is not known.
         """
         self._rings = rings
         self._own = own
-        self._shares = OwnerShares(publish_ranked, more_health)  # of the agents, each of which has a gate of its own
+        # Of the agents, each of which has a gate of its own.
+        self._shares = OwnerShares(publish_ranked, more_health, publish_of=publish_of)
         self._publish_own = RedactionFilter().publish_ranked(publish_ranked)
         self._evidence_directory = evidence_directory
         self._more_health = more_health

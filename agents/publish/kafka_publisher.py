@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from ...telemetry.topics import TOPIC_BLOCKS
@@ -19,7 +20,7 @@ from ...transport.kafka_client import KafkaTrouble, Producer, QueueFull, Sent, T
 from ..base.priority import Priority
 from .broker_clock import BrokerClock
 from .outbox import Outbox, OutboxSettings, WaitingMessages
-from .spool import Outgoing, Spool
+from .spool import OWN, Outgoing, Spool
 
 logger = logging.getLogger("whichrank.agents")
 
@@ -35,6 +36,8 @@ _REPLACE_NS = 10_000_000_000
 _SECOND_NS = 1_000_000_000
 _CLOSE_PRODUCER_S = 1.0
 MAX_PROBLEMS = 256
+#: Owners who have lost most are told with their losses.
+_MOST_OWNERS = 16
 
 
 class KafkaPublisher:
@@ -91,8 +94,15 @@ class KafkaPublisher:
         self._count()
         self._thread.start()
 
-    def publish(self, topic: str, key: str, value: bytes, priority: Priority) -> None:
-        """Queue a message: any thread, no I/O. Beyond the bound the oldest of the lowest priority is dropped."""
+    def of_owner(self, uid: int) -> Callable[[str, str, bytes, Priority], None]:
+        """``publish`` for the jobs of one owner, who has a share of the spool."""
+        return partial(self.publish, owner=uid)
+
+    def publish(self, topic: str, key: str, value: bytes, priority: Priority, *, owner: int = OWN) -> None:
+        """Queue a message: any thread, no I/O. Beyond the bound the oldest of the lowest priority is dropped.
+
+        owner: uid of whose job it is of.
+        """
         with self._lock:
             self._number += 1
             self._inbox.put(
@@ -103,6 +113,7 @@ class KafkaPublisher:
                     key=key,
                     value=value,
                     stamp_ns=self._wall_ns(),
+                    owner=owner,
                 )
             )
             while self._inbox.size > self._settings.memory_bytes and (least := self._inbox.least()) is not None:
@@ -297,6 +308,8 @@ class KafkaPublisher:
             stats["spool.age_s"] = max(self._wall_ns() - spool.oldest_ns, 0) // _SECOND_NS if spool.oldest_ns else 0
             stats["spool.written"] = spool.written
             stats["spool.damaged"] = spool.damaged
+            for uid, count in spool.dropped_of.most_common(_MOST_OWNERS):
+                stats["spool.dropped_of.agent" if uid == OWN else f"spool.dropped_of.user_{uid}"] = count
         for (priority, reason), count in sorted(outbox.dropped.items()):
             stats[f"kafka.dropped.{priority.word}.{reason}"] = count
         self._stats = stats

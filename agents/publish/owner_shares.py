@@ -39,9 +39,10 @@ class OwnerShares:
         publish: PublishRanked,
         health: Callable[[], Mapping[str, int]],
         clock_s: Callable[[], float] = time.monotonic,
+        publish_of: Callable[[int], PublishRanked] | None = None,
     ) -> None:
-        """health: says how many messages wait (``kafka.unsent``)."""
-        self._publish = publish
+        """health: says how many messages wait (``kafka.unsent``). publish_of: a way that knows the owner (uid)."""
+        self._publish_of = publish_of or (lambda uid: publish)
         self._health = health
         self._clock_s = clock_s
         self._lock = threading.Lock()
@@ -49,11 +50,12 @@ class OwnerShares:
 
     def of(self, uid: int) -> PublishRanked:
         """Publishes for one owner. Raises ShareUsedUp."""
+        publish_owned = self._publish_of(uid)
 
         def publish(topic: str, key: str, value: bytes, priority: Priority) -> None:
             if not self._takes(uid, len(value), priority):
                 raise ShareUsedUp(errno.EDQUOT, f"user {uid} sends more than {BYTES_PER_S >> 20} MB/s from this node")
-            self._publish(topic, key, value, priority)
+            publish_owned(topic, key, value, priority)
 
         return publish
 

@@ -2,9 +2,10 @@
 
 One stream of segment files per topic and priority, in the frame format of the embedded log (``transport/segments``:
 checksums, torn ends, damage that is skipped); the number of a message is the frame's position. Over the limit the
-oldest segment of the lowest priority goes. The ledger, one small JSON file, holds per topic up to which number all is
-settled, and every drop that was ever counted; it is written before a segment is given up, so that a kill in between
-counts it once. Frames go to the page cache, which survives kill -9; they are not fsynced.
+oldest segment of the lowest priority goes. Where several owners have messages here, what one has beyond his share lies
+in streams of its own and goes first: nobody's flood takes the others' room. The ledger, one small JSON file, holds per
+topic up to which number all is settled, and every drop that was ever counted; it is written before a segment is given
+up, so that a kill in between counts it once. Frames go to the page cache, which survives kill -9; they are not fsynced.
 
 Owned by one thread at a time. Another process in the same folder is refused by a lock.
 """
@@ -33,8 +34,10 @@ LEDGER_NAME = "ledger.json"
 #: The limit is kept by whole segments: so many make it up, none larger than this.
 _SEGMENTS_WITHIN_LIMIT = 64
 _LARGEST_SEGMENT_BYTES = 4 << 20
-_NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\.(?P<priority>[0-9])\.(?P<first>[0-9a-f]{16})\.spool")
+_NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\.(?P<priority>[0-9])(?P<beyond>x?)\.(?P<first>[0-9a-f]{16})\.spool")
 _SPOOL_ID = b"whichrank-spool\0"
+#: Header of a frame: the uid of the owner of the job that it is of. The agent's own messages have none.
+_OWNER, OWN = "owner", -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class Outgoing:
     key: str
     value: bytes
     stamp_ns: int  # Unix time at which it was taken
+    owner: int = OWN  # uid of whose job it is
 
     @property
     def size(self) -> int:
@@ -70,12 +74,16 @@ class Spool:
         self._segment_bytes = min(max(limit_bytes // _SEGMENTS_WITHIN_LIMIT, 1), _LARGEST_SEGMENT_BYTES)
         self._report = report
         self._said: set[tuple[str, int]] = set()
-        self._streams: dict[tuple[str, Priority], SpoolStream] = {}
+        self._streams: dict[tuple[str, Priority, bool], SpoolStream] = {}
+        #: Bytes on disk by owner.
+        self._used_by: Counter[int] = Counter()
         #: Per topic: every message up to this number has been handed over; reading goes on behind it.
         self._handed: dict[str, int] = {}
         self._settled: dict[str, int] = {}
         #: Drops by priority and reason, over all restarts.
         self.dropped: Counter[tuple[Priority, str]] = Counter()
+        #: Of these, what was given up for want of room here, by owner.
+        self.dropped_of: Counter[int] = Counter()
         self._ledger_written = ""
         #: Places where frames were damaged or half-written.
         self.damaged = 0
@@ -111,7 +119,7 @@ class Spool:
 
     def topics(self) -> list[str]:
         """The topics that have segments here, sorted."""
-        return sorted({topic for topic, _ in self._streams})
+        return sorted({topic for topic, _, _ in self._streams})
 
     # --- writing ----------------------------------------------------------------------------------------------------
     def append(self, message: Outgoing) -> None:
@@ -119,7 +127,6 @@ class Spool:
 
         What has to go to stay under the limit goes, counted in ``dropped``; it may be this message.
         """
-        stream = self._stream(message.topic, message.priority)
         frame = encode_frame(
             Message(
                 topic=message.topic,
@@ -127,27 +134,38 @@ class Spool:
                 value=message.value,
                 position=message.number,
                 stamp_ns=message.stamp_ns,
+                headers={} if message.owner == OWN else {_OWNER: b"%d" % message.owner},
             )
         )
+        stream = self._stream(message.topic, message.priority, self._is_beyond(message.owner, len(frame)))
         if stream.fd < 0 or stream.segments[-1].size + len(frame) > self._segment_bytes:
             self._begin_segment(stream, message)
         segment = stream.segments[-1]
         write_whole(stream, segment, frame)
-        segment.numbers.append(message.number)
-        segment.oldest_ns = segment.oldest_ns or message.stamp_ns
+        segment.note(message.number, message.owner, len(frame), message.stamp_ns)
+        self._used_by[message.owner] += len(frame)
         self.written += 1
         while self.bytes > self._limit_bytes and self._give_up_oldest():
             pass
 
-    def _stream(self, topic: str, priority: Priority) -> SpoolStream:
-        return self._streams.setdefault((topic, priority), SpoolStream(topic, priority))
+    def _stream(self, topic: str, priority: Priority, is_beyond: bool) -> SpoolStream:
+        stream = SpoolStream(topic, priority, is_beyond=is_beyond)
+        return self._streams.setdefault((topic, priority, is_beyond), stream)
+
+    def _is_beyond(self, owner: int, more_bytes: int = 0) -> bool:
+        """Whether an owner has more than his share. Who is alone has all; of several, each leaves room for one more."""
+        if owner == OWN:
+            return False
+        owners = len({owner, *self._used_by} - {OWN})
+        return owners > 1 and self._used_by[owner] + more_bytes > self._limit_bytes // (owners + 1)
 
     def _begin_segment(self, stream: SpoolStream, message: Outgoing) -> None:
         stream.stop_writing()
         while stream.segments and not stream.segments[-1].numbers:  # the disk refused its first frame
             self._unlink(stream.segments[-1].path)
             stream.remove(stream.segments[-1])
-        path = self.directory / f"{message.topic}.{message.priority:d}.{message.number:016x}.spool"
+        beyond = "x" if stream.is_beyond else ""
+        path = self.directory / f"{message.topic}.{message.priority:d}{beyond}.{message.number:016x}.spool"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
         segment = SpoolSegment(path=path)
@@ -162,17 +180,33 @@ class Spool:
             raise
 
     def _give_up_oldest(self) -> bool:
-        """Drop the oldest segment of the lowest priority; False if there is none."""
-        candidates = [(-stream.priority, segment.oldest_ns, segment.path) for stream, segment in self._segments()]
+        """Drop the oldest segment of the lowest priority, of owners beyond their share first; False: there is none."""
+        beyond = {owner for owner in self._used_by if self._is_beyond(owner)}
+        candidates = [
+            (
+                not stream.is_beyond,
+                not _is_mostly_of(beyond, segment),
+                -stream.priority,
+                segment.oldest_ns,
+                segment.path,
+            )
+            for stream, segment in self._segments()
+        ]
         if not candidates:
             return False
         lowest = min(candidates)
-        stream, segment = next((st, se) for st, se in self._segments() if se.path == lowest[2])
-        self.dropped[stream.priority, "spool_full"] += self._unread(stream, segment)
-        stream.remove(segment)
+        stream, segment = next((st, se) for st, se in self._segments() if se.path == lowest[-1])
+        unread = self._unread(stream, segment)
+        self.dropped[stream.priority, "spool_full"] += unread
+        self.dropped_of.update(segment.owners[len(segment.owners) - unread :])
+        self._forget(stream, segment)
         self.write_ledger(giving_up=segment.path.name)
         self._unlink(segment.path)
         return True
+
+    def _forget(self, stream: SpoolStream, segment: SpoolSegment) -> None:
+        stream.remove(segment)
+        self._used_by -= segment.used_by  # keeps what is above zero
 
     def _unread(self, stream: SpoolStream, segment: SpoolSegment) -> int:
         return len(segment.numbers) - bisect_right(segment.numbers, self._handed.get(stream.topic, 0))
@@ -206,6 +240,7 @@ class Spool:
             key=first.key,
             value=first.value,
             stamp_ns=first.stamp_ns,
+            owner=_owner_of(first),
         )
 
     def handed(self, topic: str) -> int:
@@ -230,7 +265,7 @@ class Spool:
                 segment = stream.segments[0]
                 if segment.numbers and segment.numbers[-1] > number:
                     break
-                stream.remove(segment)
+                self._forget(stream, segment)
                 self._unlink(segment.path)
 
     # --- the ledger ---------------------------------------------------------------------------------------------------
@@ -244,6 +279,7 @@ class Spool:
                 "version": 1,
                 "settled": self._settled,
                 "dropped": [[int(p), reason, count] for (p, reason), count in sorted(self.dropped.items())],
+                "dropped_of": sorted(self.dropped_of.items()),
                 "giving_up": giving_up,
             }
         )
@@ -265,6 +301,7 @@ class Spool:
             content: Any = json.loads(path.read_text())
             self._settled = {str(topic): int(number) for topic, number in content["settled"].items()}
             self.dropped = Counter({(Priority(p), str(reason)): int(n) for p, reason, n in content["dropped"]})
+            self.dropped_of = Counter({int(owner): int(n) for owner, n in content.get("dropped_of", ())})
             giving_up = str(content["giving_up"])
         except FileNotFoundError:
             return ""
@@ -304,13 +341,16 @@ class Spool:
                 self._say_damage(str(path), 0, f"cannot be opened: {error.strerror or error}")
                 continue
             while messages := reader.read(256, is_last=True):
-                segment.numbers.extend(message.position for message in messages)
-                segment.oldest_ns = segment.oldest_ns or messages[0].stamp_ns
+                for message in messages:
+                    size = len(message.value) + len(message.key) + HEADER.size
+                    segment.note(message.position, _owner_of(message), size, message.stamp_ns)
             reader.close()
             if not segment.numbers or segment.numbers[-1] <= self._settled.get(match["topic"], 0):
                 self._unlink(path)
             else:
-                self._stream(match["topic"], Priority(int(match["priority"]))).segments.append(segment)
+                stream = self._stream(match["topic"], Priority(int(match["priority"])), bool(match["beyond"]))
+                stream.segments.append(segment)
+                self._used_by += segment.used_by
 
     def close(self) -> None:
         """Write the ledger and let go of the folder."""
@@ -337,3 +377,12 @@ class Spool:
         if (path, offset) not in self._said:
             self._said.add((path, offset))
             self._report(f"{path}:{offset}: {line}")
+
+
+def _owner_of(message: Message) -> int:
+    said = message.headers.get(_OWNER, b"")
+    return int(said) if said.isdigit() else OWN
+
+
+def _is_mostly_of(owners: set[int], segment: SpoolSegment) -> bool:
+    return 2 * sum(segment.used_by[owner] for owner in owners) > segment.used_by.total()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,19 +18,30 @@ _READ_AHEAD = 16
 
 @dataclass(slots=True, kw_only=True)
 class SpoolSegment:
-    """numbers: of its messages, ascending. oldest_ns: Unix time of the first of them, 0 while it is empty."""
+    """numbers: of its messages, ascending; owners: whose each is. used_by: bytes by owner. oldest_ns: Unix time of the
+    first message, 0 while it is empty."""
 
     path: Path
     numbers: array[int] = field(default_factory=lambda: array("Q"))
+    owners: array[int] = field(default_factory=lambda: array("q"))
+    used_by: Counter[int] = field(default_factory=Counter)
     size: int = 0
     oldest_ns: int = 0
+
+    def note(self, number: int, owner: int, size: int, stamp_ns: int) -> None:
+        """Takes note of a message that has been written at its end."""
+        self.numbers.append(number)
+        self.owners.append(owner)
+        self.used_by[owner] += size
+        self.oldest_ns = self.oldest_ns or stamp_ns
 
 
 class SpoolStream:
     """Segments of one topic and priority, the oldest first, and where reading is."""
 
-    def __init__(self, topic: str, priority: Priority) -> None:
-        self.topic, self.priority = topic, priority
+    def __init__(self, topic: str, priority: Priority, *, is_beyond: bool = False) -> None:
+        """is_beyond: of owners who had more than their share by then."""
+        self.topic, self.priority, self.is_beyond = topic, priority, is_beyond
         self.segments: deque[SpoolSegment] = deque()
         self.fd = -1  # of the last segment, while it is written
         self._reader: SegmentReader | None = None

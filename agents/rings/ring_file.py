@@ -31,6 +31,7 @@ _COPY_BYTES = 12 << 20
 #: Of files up to this size nobody asks whether their memory is reserved: file systems that compress have less.
 _SMALL_BYTES = 2 << 20
 MAX_RANK = 1 << 24
+_NO_TIME = 1 << 62
 _HEADER_WORDS = struct.Struct("<20Q")
 _WORD = struct.Struct("<Q")
 #: The three hot words, each alone in its cache line.
@@ -126,8 +127,8 @@ def parse_header(raw: bytes, actual_bytes: int) -> RingHeader:
         crash_bytes=areas["crash area"][1],
         pid=words[L.H_PID // 8] if words[L.H_PID // 8] < 1 << 31 else 0,
         start_ticks=words[L.H_PROCESS_START_TICKS // 8],
-        created_wall_ns=words[L.H_CREATED_WALL_NS // 8],
-        created_mono_ns=words[L.H_CREATED_MONO_NS // 8],
+        created_wall_ns=_time(words[L.H_CREATED_WALL_NS // 8]),
+        created_mono_ns=_time(words[L.H_CREATED_MONO_NS // 8]),
         rank=rank,
         local_rank=words[L.H_LOCAL_RANK // 8] if words[L.H_LOCAL_RANK // 8] < MAX_RANK else 0,
         world_size=world,
@@ -135,6 +136,11 @@ def parse_header(raw: bytes, actual_bytes: int) -> RingHeader:
         identity=identity,
         identity_problem=problem,
     )
+
+
+def _time(word: int) -> int:
+    """A time that no clock shows counts as none: what is told of it could be read by nobody."""
+    return word if word < _NO_TIME else 0
 
 
 def _checked_areas(words: tuple[int, ...], file_bytes: int, slots: int, group_rows: int) -> dict[str, tuple[int, int]]:

@@ -130,6 +130,7 @@ def agent(options: AgentOptions) -> int:
         rings=options.rings,
         own=own,
         publish_ranked=publisher.publish,
+        publish_of=publisher.of_owner,
         evidence_directory=options.data / "evidence",
         more_health=lambda: {**publisher.stats, **reports.counters, "clock.ahead_ms": clock.wrong_by_ns // 1_000_000},
         wall_ns=clock.now_ns,

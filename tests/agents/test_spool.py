@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from whichrank.agents.base.priority import Priority
-from whichrank.agents.publish.spool import Outgoing, Spool
+from whichrank.agents.publish.spool import OWN, Outgoing, Spool
 
 
-def outgoing(number: int, priority: Priority = Priority.PROGRESS, topic: str = "blocks", size: int = 10) -> Outgoing:
+def outgoing(
+    number: int, priority: Priority = Priority.PROGRESS, topic: str = "blocks", size: int = 10, owner: int = OWN
+) -> Outgoing:
     return Outgoing(
-        number=number, priority=priority, topic=topic, key=f"job-{number % 3}", value=b"v" * size, stamp_ns=number
-    )
+        number=number, priority=priority, topic=topic, key=f"job-{number % 3}", value=b"v" * size, stamp_ns=number,
+        owner=owner,
+    )  # fmt: skip
 
 
 class Open:
@@ -123,6 +126,57 @@ def test_beyond_the_limit_the_oldest_of_the_lowest_priority_goes(open_spool: Ope
     assert len(left) + sum(spool.dropped.values()) == 200
     assert spool.dropped[Priority.COPIES, "spool_full"] == 40
     assert spool.dropped[Priority.EVIDENCE, "spool_full"] <= spool.dropped[Priority.RANK_EVENTS, "spool_full"]
+
+
+NOISY, QUIET = 12001, 12002
+
+
+@pytest.mark.parametrize("noise", [Priority.EVIDENCE, Priority.PROGRESS, Priority.COPIES])
+@pytest.mark.parametrize("alone", [0, 900])
+def test_what_an_owner_has_beyond_his_share_goes_before_what_the_others_have(
+    open_spool: Open, noise: Priority, alone: int
+) -> None:
+    """alone: so much he had written before there was anybody else."""
+    spool = open_spool(limit_bytes=256 << 10)
+    for number in range(1, alone):
+        spool.append(outgoing(number, noise, size=900, owner=NOISY))
+    quiet = []
+    for number in range(max(alone, 1), alone + 2000):
+        if number % 50 == 0:
+            quiet.append(number)
+            spool.append(outgoing(number, Priority.COPIES, size=900, owner=QUIET))
+        else:
+            spool.append(outgoing(number, noise, size=900, owner=NOISY))
+    assert spool.bytes <= 256 << 10
+    assert spool.dropped_of[QUIET] == 0
+    assert spool.dropped_of[NOISY] > 1000
+    kill(spool)
+    again = open_spool(limit_bytes=256 << 10)
+    assert set(quiet) <= set(read_all(again))
+    assert again.dropped_of[NOISY] > 1000
+
+
+def test_who_is_alone_has_all_of_it_and_keeps_the_newest(open_spool: Open) -> None:
+    spool = open_spool(limit_bytes=64 << 10)
+    for number in range(1, 400):
+        spool.append(outgoing(number, size=900, owner=NOISY))
+    kept = read_all(spool)
+    assert kept == list(range(kept[0], 400))
+    assert len(kept) > 55
+
+
+def test_segments_of_a_release_without_owners_are_read(open_spool: Open) -> None:
+    spool = open_spool()
+    spool.append(outgoing(1))
+    spool.append(outgoing(2, owner=QUIET))
+    kill(spool)
+    again = open_spool()
+    first, second = again.next("blocks"), None
+    again.hand_over("blocks", 1)
+    second = again.next("blocks")
+    assert first is not None
+    assert second is not None
+    assert (first.owner, second.owner) == (OWN, QUIET)
 
 
 def test_drops_are_still_counted_after_a_kill(open_spool: Open) -> None:

@@ -26,7 +26,7 @@ from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.records import Block, Event, Incident, Record
 from whichrank.telemetry.topics import TOPIC_BLOCKS
-from whichrank.telemetry.vocabulary import EventName
+from whichrank.telemetry.vocabulary import EventName, Kind
 from whichrank.transport.embedded import EmbeddedBus
 
 _KEPT: list[object] = []
@@ -155,19 +155,24 @@ class _JudgeOfSpool:
         operators: list[Operator] = [JobOperator(listens=True), EntityOperator(), ClusterOperator()]
         self._runner = EmbeddedRunner(self._bus, folder / "state.sqlite", operators, self._take, live=True)
         self.payloads: list[Block | Event] = []
+        self.first_ns: dict[EventName, int] = {}  # of the quiet job: when the agent first gave out such an event
         self.kinds: dict[str, float] = {}  # of the quiet job's incidents, and when each was first told
 
     def _take(self, record: Record) -> None:
         if isinstance(record.payload, Incident):
             document = read_incident(record.payload.document)
             if document.job.id == "quiet" and document.kind is not None:
-                self.kinds.setdefault(str(document.kind), time.monotonic())
+                self.kinds.setdefault(Kind(document.kind).value, time.monotonic())
 
     def turn(self) -> None:
         messages = [message for message in self._agent.new_messages() if message.topic == TOPIC_BLOCKS]
         for message in messages:
             self._bus.append(message.topic, message.key, message.value)
-        self.payloads += [each for each in payloads_of(messages) if each.identity.job == "quiet"]
+            for each in payloads_of([message]):
+                if each.identity.job == "quiet":
+                    self.payloads.append(each)
+                    if isinstance(each, Event):
+                        self.first_ns.setdefault(each.name, message.stamp_ns)
         self._runner.drain()
 
     def until(self, condition: Callable[[], object], timeout_s: float) -> bool:
@@ -273,10 +278,10 @@ def _quiet_run(folder: Path, *, with_noise: bool) -> _Run:
         place = _user_folder(rings, QUINN) / "job"
         place.mkdir(mode=0o700)
         os.chown(place, QUINN, QUINN)
-        began_s = time.monotonic()
+        began_ns = time.time_ns()
         pids = [living.enter_context(living_as(QUINN, partial(_quiet, place, rank))) for rank in (0, 1)]
         if judge.until(lambda: len(_named(judge.payloads, EventName.RANK_STARTED)) >= 2, 30):
-            run.seen_s = time.monotonic() - began_s
+            run.seen_s = (judge.first_ns[EventName.RANK_STARTED] - began_ns) / 1e9
         used_s, since_s = agent.cpu_s(), time.monotonic()
         judge.until(lambda: False, 15.0)
         run.share = (agent.cpu_s() - used_s) / (time.monotonic() - since_s)
@@ -286,10 +291,10 @@ def _quiet_run(folder: Path, *, with_noise: bool) -> _Run:
             time.sleep(0.3)
         if judge.until(lambda: judge.kinds, 60):
             run.hang_s = min(judge.kinds.values()) - began_s
-        began_s = time.monotonic()
+        began_ns = time.time_ns()
         os.kill(pids[1], signal.SIGKILL)
         if judge.until(lambda: _named(judge.payloads, EventName.RANK_EXIT), 30):
-            run.end_s = time.monotonic() - began_s
+            run.end_s = (judge.first_ns[EventName.RANK_EXIT] - began_ns) / 1e9
         judge.until(lambda: False, 6.0)
         run.memory_mb, run.limit = agent.memory_mb(), agent.limit.describe()
         health = [each.attributes for each in _named(judge.payloads, EventName.AGENT_HEALTH)]

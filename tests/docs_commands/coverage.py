@@ -306,6 +306,7 @@ RULES: Sequence[tuple[str, Cover]] = (
     ),
     # --- compose -----------------------------------------------------------------------------------------------------
     (r"deploy/first-start\.sh", Here()),
+    (r"deploy/victorialogs/readers\.sh secrets 12001 team-a/llm", Here()),
     (r"deploy/kafka/certificates\.sh secrets/tls HOST", Here()),
     (
         r"docker compose (--profile \w+ )?up --wait|docker compose ps",

@@ -182,5 +182,10 @@ def write_files(folder: Path) -> None:
 def missing_tools(text: str) -> list[str]:
     """Programs that a command needs beside those of the environment."""
     first = shlex.split(text)[0]
-    needs = {"deploy/kafka/certificates.sh": ["openssl"], "deploy/first-start.sh": ["openssl"], "make": ["make"]}
+    needs = {
+        "deploy/kafka/certificates.sh": ["openssl"],
+        "deploy/first-start.sh": ["openssl"],
+        "deploy/victorialogs/readers.sh": ["openssl"],
+        "make": ["make"],
+    }
     return [name for name in needs.get(first, []) if shutil.which(name) is None]

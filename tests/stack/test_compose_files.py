@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.stack.parts.compose import BASE, NVIDIA, OPEN, REQUIRED, TLS, Definition, load, services
-from tests.stack.parts.go_programs import COLLECTOR_MODULES, COMPOSE, JAEGER, PROMETHEUS, VICTORIALOGS, built
+from tests.stack.parts.go_programs import COLLECTOR_MODULES, COMPOSE, JAEGER, PROMETHEUS, VICTORIALOGS, VMAUTH, built
 from tests.stack.parts.kafka import POM
 from tests.stack.parts.placing import REPOSITORY, replace
 from tests.stack.parts.service import answers_http
@@ -28,13 +28,14 @@ PROFILES = {
     "demo": {"demo"},
     "gpu": {"agent"},
     "standby": {"processor-standby"},
+    "readers": {"log-readers"},
     "respond": {"respond"},
-    "*": {"kafka-ui", "demo", "agent", "processor-standby", "respond"},
+    "*": {"kafka-ui", "demo", "agent", "log-readers", "processor-standby", "respond"},
 }
 #: Run to their end, once.
 ONE_SHOT = {"topic-init", "acl-init", "busybox", "store-folders"}
 #: Without a health check: nothing waits for them, and they end by themselves when something is wrong.
-UNCHECKED = {"kafka-ui", "agent", "demo"}
+UNCHECKED = {"kafka-ui", "agent", "demo", "log-readers"}
 #: The agent reads what belongs to the users of the node.
 ROOT = {"agent"}
 
@@ -179,6 +180,7 @@ def test_the_images_are_of_the_versions_that_are_tested() -> None:
     assert tags["kafka"] == tags["acl-init"] == kafka[1]
     assert tags["collector"] == collector[1]
     assert tags["victorialogs"] == VICTORIALOGS.version
+    assert tags["log-readers"] == VMAUTH.version
     jaeger = JAEGER.version.removeprefix("v1.").split(".")[0]  # v1.76.0 is the module of v2.13.0
     assert tags["jaeger"] == f"2.{int(jaeger) - 63}.0"
     assert tags["prometheus"] == f"v3.{minor}.0"

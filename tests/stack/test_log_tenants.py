@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.stack.parts.placing import DEPLOY
 from tests.stack.parts.service import eventually
-from tests.stack.parts.stores import VictoriaLogs
+from tests.stack.parts.stores import LogReaders, VictoriaLogs
 from whichrank.telemetry.otlp import encode_payloads
 from whichrank.telemetry.records import Event, Identity
 from whichrank.telemetry.vocabulary import EventName
 
+READERS = DEPLOY / "victorialogs" / "readers.sh"
 OWNERS = ("12001", "12002")
 FILTER = '{whichrank.job.owner="12001"}'
 #: What a reader of 12001 might ask to see the other one's.
@@ -68,8 +72,18 @@ def _insert(logs: VictoriaLogs, owner: str) -> None:
         assert answer.status == 200
 
 
+@pytest.fixture(scope="module")
+def readers(store: VictoriaLogs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogReaders]:
+    front = LogReaders(tmp_path_factory.mktemp("readers"), store, OWNERS)
+    try:
+        front.service.start()
+        yield front
+    finally:
+        front.service.kill()
+
+
 def ask(address: str, endpoint: str, question: str, headers: dict[str, str] | None = None, **more: str) -> str:
-    words = {"query": question, "start": "1h", "field": "whichrank.job.id", "limit": "1000", **more}
+    words = {"query": question, "start": "1h", "field": "whichrank.job.id", "limit": "1000", "step": "1h", **more}
     if endpoint == "query":
         words.pop("field")
     request = urllib.request.Request(
@@ -100,3 +114,58 @@ def test_a_reader_of_one_owner_sees_nothing_of_another(store: VictoriaLogs, endp
     assert is_answered
     assert "12002" in ask(store.address, "query", "*"), "without the filter it is there"
     assert json.loads(ask(store.address, "query", "*", extra_stream_filters=FILTER).splitlines()[0])
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_a_token_reads_its_owners_rows_alone(readers: LogReaders, endpoint: str) -> None:
+    """Whatever else is asked: in the body, in the address, or as another tenant."""
+    headers = {"Authorization": f"Bearer {readers.tokens['12001']}"}
+    other = '{whichrank.job.owner="12002"}'
+    wider = {"extra_stream_filters": other, "extra_filters": "*", "hidden_fields_filters": "whichrank.job.owner"}
+    for question in ASKED:
+        for more in ({}, wider):
+            assert "12002" not in ask(readers.address, endpoint, question, headers, **more).replace(question, "")
+        address = f"{endpoint}?{urllib.parse.urlencode({'extra_stream_filters': other})}"
+        assert "12002" not in ask(readers.address, address, question, headers).replace(question, "")
+        assert "12002" not in ask(readers.address, endpoint, question, {**headers, "AccountID": "1"}).replace(
+            question, ""
+        )
+    if endpoint == "query":
+        assert "12001" in ask(readers.address, endpoint, "*", headers)
+        assert "12002" in ask(readers.address, endpoint, "*", {"Authorization": f"Bearer {readers.tokens['12002']}"})
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer guess"}, {"Authorization": "Basic Og=="}])
+def test_without_a_token_nothing_is_told(readers: LogReaders, headers: dict[str, str]) -> None:
+    assert ask(readers.address, "query", "*", headers).startswith("refused: 40")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/select/tenant_ids",
+        "/internal/select/query",
+        "/insert/jsonline",
+        "/select/logsql/../../internal/select/query",
+        "/select/logsql/%2e%2e/tenant_ids",
+        "//select/tenant_ids",
+        "/select/vmui/",
+        "/metrics",
+        "/internal/force_flush",
+        "/delete/run_task?filter=*",
+    ],
+)
+def test_a_token_opens_nothing_but_questions(readers: LogReaders, path: str) -> None:
+    request = urllib.request.Request(
+        f"http://{readers.address}{path}", b"query=*", {"Authorization": f"Bearer {readers.tokens['12001']}"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=30)
+    assert 400 <= refused.value.code < 405
+
+
+def test_owners_that_are_none_are_refused(tmp_path: Path) -> None:
+    for odd in ('1"} or {x="', "a b", "a/b/c", "$(id)", "a\nb"):
+        done = subprocess.run([READERS, tmp_path, odd], capture_output=True, text=True, check=False)
+        assert done.returncode == 2, odd
+        assert "not a uid" in done.stderr

@@ -51,6 +51,14 @@ VICTORIALOGS = GoProgram(
     package="./app/victoria-logs",
     oldest_go=(1, 26, 5),
 )
+VMAUTH = GoProgram(
+    name="vmauth",
+    module="github.com/VictoriaMetrics/VictoriaMetrics",
+    version="v1.146.0",
+    checksum="h1:MOZZcCGyDF7PNUU7PDSphhNGug33XHYUagQB+QK1tC8=",
+    package="./app/vmauth",
+    oldest_go=(1, 26, 0),
+)
 JAEGER = GoProgram(
     name="jaeger",
     module="github.com/jaegertracing/jaeger",

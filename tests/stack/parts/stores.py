@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.ports import free_ports
 from tests.stack.parts.compose import service
-from tests.stack.parts.go_programs import JAEGER, PROMETHEUS, VICTORIALOGS, built
-from tests.stack.parts.placing import Placed, place, replace
+from tests.stack.parts.go_programs import JAEGER, PROMETHEUS, VICTORIALOGS, VMAUTH, built
+from tests.stack.parts.placing import DEPLOY, Placed, place, replace
 from tests.stack.parts.service import Service, answers_http, get_json
 
 _LOOK_BACK_US = 3_600_000_000
@@ -71,6 +72,27 @@ class VictoriaLogs:
         question = urllib.parse.urlencode({"query": logsql, "limit": limit}).encode()
         with urllib.request.urlopen(f"http://{self.address}/select/logsql/query", question, timeout=30) as answer:
             return [json.loads(line) for line in answer]
+
+
+class LogReaders:
+    """vmauth in front of VictoriaLogs, as the profile ``readers`` has it. owners: who has a token."""
+
+    def __init__(self, folder: Path, logs: VictoriaLogs, owners: Sequence[str]) -> None:
+        port, internal = free_ports(2)
+        self.address = f"127.0.0.1:{port}"
+        secrets = folder / "secrets"
+        subprocess.run([DEPLOY / "victorialogs" / "readers.sh", secrets, *owners], check=True, capture_output=True)
+        kept = (path.read_text().split() for path in (secrets / "log_reader_tokens").iterdir())
+        self.tokens = {owner: token for owner, token in kept}
+        place(folder / "config", {"log_readers": secrets / "log_readers"}, {"victorialogs:9428": logs.address})
+        words = {"/run/secrets/log_readers": str(folder / "config" / "log_readers"), "=:8427": f"={self.address}"}
+        words["=127.0.0.1:8426"] = f"=127.0.0.1:{internal}"
+        self.service = Service(
+            "vmauth",
+            [built(VMAUTH), *(replace(word, words) for word in service("log-readers").command)],
+            log=folder / "vmauth.log",
+            ready=lambda: answers_http(f"http://127.0.0.1:{internal}/health"),
+        )
 
 
 class Jaeger:

@@ -184,7 +184,7 @@ def _split_pairs(pairs: Sequence[str], known: Collection[str]) -> dict[str, str]
 
 
 def _check_trust(
-    path: Path, state: os.stat_result, kind: type[Settings], values: Mapping[str, Any], secrets: Collection[str]
+    path: Path, state: os.stat_result, kind: type[Settings], values: Mapping[str, object], secrets: Collection[str]
 ) -> None:
     """Raises SettingsError for what may not stand in this file. values: what does."""
     wrong = what_is_wrong(path, state) or who_reads_secrets(path, [key for key in secrets if values.get(key)], state)

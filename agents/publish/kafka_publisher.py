@@ -24,8 +24,9 @@ from .spool import OWN, Outgoing, Spool
 
 logger = logging.getLogger("whichrank.agents")
 
-#: Between two looks at answers and disk, while there is something to look after, and else.
-_TURN_S, _IDLE_TURN_S = 0.05, 0.5
+#: Between two looks at answers and disk, while there is something to look after, while there is no connection that
+#: answers, and else.
+_TURN_S, _APART_TURN_S, _IDLE_TURN_S = 0.05, 0.2, 0.5
 #: After the first message the others of the same flush, and of other jobs', are waited for: one turn for all.
 _GATHER_S = 0.02
 _LEDGER_NS = 1_000_000_000
@@ -139,7 +140,7 @@ class KafkaPublisher:
     # --- the thread ---------------------------------------------------------------------------------------------------
     def _run(self) -> None:
         while True:
-            if self._wake.wait(_TURN_S if self._outbox.unsent or self._replace_by_ns else _IDLE_TURN_S):
+            if self._wake.wait(self._turn_s()):
                 time.sleep(_GATHER_S)
             self._wake.clear()
             now_ns = self._monotonic_ns()
@@ -154,6 +155,11 @@ class KafkaPublisher:
             ):
                 break
         self._end()
+
+    def _turn_s(self) -> float:
+        if not self._outbox.unsent and not self._replace_by_ns:
+            return _IDLE_TURN_S
+        return _TURN_S if self._producer is not None else _APART_TURN_S
 
     def _turn(self, now_ns: int) -> None:
         self._open_spool(now_ns)

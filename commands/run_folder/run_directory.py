@@ -61,7 +61,8 @@ class RunDirectory:
         """Write run.json in one piece. Raises OSError."""
         temporary = self.path / f".{RUN_FILE}.{os.getpid()}"
         try:
-            temporary.write_text(write_description(description))
+            with temporary.open("x") as file:  # nothing that is there: a link may be
+                file.write(write_description(description))
             temporary.replace(self.path / RUN_FILE)
         finally:
             temporary.unlink(missing_ok=True)
@@ -97,8 +98,10 @@ def make_run_directory(wanted: Path | None, job: str, node: str = "") -> tuple[R
     path = wanted or Path("whichrank-out") / name
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (path / RUN_FILE).exists() or (path / INCIDENTS_FILE).exists():
+        if os.path.lexists(path / RUN_FILE) or os.path.lexists(path / INCIDENTS_FILE):
             raise Unusable(f"{path}: holds another run already; choose another --out")
+        if os.geteuid() == 0 and (why_not := _who_leads_root(path.stat())):
+            raise Unusable(f"{path}: {why_not}, who could lead root's files elsewhere; choose a new --out")
         _probe(path)
         return RunDirectory(path.resolve()), None
     except (OSError, Unusable) as error:
@@ -112,6 +115,15 @@ def make_run_directory(wanted: Path | None, job: str, node: str = "") -> tuple[R
         except OSError as error:
             problems.append(f"{elsewhere}: {error.strerror}")
     raise Unusable("; ".join(problems))
+
+
+def _who_leads_root(folder: os.stat_result) -> str:
+    """Who but root may put links into a folder, in words; "" nobody."""
+    if folder.st_uid != 0:
+        return f"belongs to user {folder.st_uid}"
+    if folder.st_mode & 0o002:
+        return "may be written by everybody"
+    return f"may be written by group {folder.st_gid}" if folder.st_mode & 0o020 and folder.st_gid else ""
 
 
 def make_ring_directory(root: Path | None, job: str) -> Path:

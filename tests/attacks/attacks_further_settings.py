@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.attacks.attacks_settings import CANARY, _eves_folder, _run
 from tests.attacks.register import Outcome, attack
-from tests.attacks.users import EVE, run_as
+from tests.attacks.users import EVE
 
 
 @attack(
@@ -154,38 +154,34 @@ def secret_files(folder: Path) -> Outcome:
 @attack(
     "E105",
     "e",
-    "root's `run --out` names a folder that a user has made before, full of links to a file of root's",
-    asked="root's file is not written",
+    "root's `run --out` names a folder that a user has made, full of links to root's files and folders, and to nothing",
+    asked="nothing of root's is written",
     limit_s=90,
 )
 def out_of_a_user(folder: Path) -> Outcome:
-    precious = folder / "precious"
+    precious, place, absent = folder / "precious", folder / "place", folder / "absent"
     precious.write_text(CANARY)
-    out = folder / "out"
-    out.mkdir()
-    os.chown(out, EVE, EVE)
-
-    def act() -> None:
-        for name in (
-            "incidents.jsonl",
-            "run.json",
-            "state.sqlite",
-            "labels.jsonl",
-            "plans.jsonl",
-            "evidence",
-            "capture",
-            "bus",
-            "whichrank.log",
-            "report.html",
-            "losses.json",
-            "stderr.log",
-        ):
-            (out / name).symlink_to(precious)
-
-    run_as(EVE, act)
-    done = _run(folder, "run", "--out", str(out), "--", "true")
-    same = precious.read_text() == CANARY and (precious.stat().st_mode & 0o777) == 0o644
-    return Outcome(held=same, measured=f"status {done.returncode}, the file is {'as it was' if same else 'CHANGED'}")
+    place.mkdir()
+    names = ("incidents.jsonl", "run.json", "state.sqlite", "labels.jsonl", "plans.jsonl", "evidence", "capture", "bus",
+             "whichrank.log", "report.html", "losses.json", "stderr.log")  # fmt: skip
+    ways = {
+        "to a file": dict.fromkeys(names, precious),
+        "state alone": {"state.sqlite": precious},
+        "to a folder": {"capture": place, "evidence": place},
+        "to nothing": {"incidents.jsonl": absent, "run.json": absent, "state.sqlite": absent},
+    }
+    led, statuses = [], []
+    for number, (way, links) in enumerate(ways.items()):
+        out = folder / f"out-{number}"
+        out.mkdir()
+        os.chown(out, EVE, EVE)
+        for name, target in links.items():
+            (out / name).symlink_to(target)
+        statuses.append(_run(folder, "run", "--out", str(out), "--", "true").returncode)
+        same = precious.read_text() == CANARY and (precious.stat().st_mode & 0o777) == 0o644
+        if not same or absent.exists() or any(place.iterdir()):
+            led.append(way)
+    return Outcome(held=not led and not any(statuses), measured=f"statuses {statuses}, led elsewhere: {led}")
 
 
 @attack(

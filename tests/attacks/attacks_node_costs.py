@@ -168,8 +168,8 @@ class _JudgeOfSpool:
         messages = [message for message in self._agent.new_messages() if message.topic == TOPIC_BLOCKS]
         for message in messages:
             self._bus.append(message.topic, message.key, message.value)
-            for each in payloads_of([message]):
-                if each.identity.job == "quiet":
+            if message.key == "quiet":
+                for each in payloads_of([message]):
                     self.payloads.append(each)
                     if isinstance(each, Event):
                         self.first_ns.setdefault(each.name, message.stamp_ns)
@@ -253,7 +253,7 @@ class _Run:
     def __init__(self) -> None:
         self.seen_s = self.hang_s = self.end_s = -1.0
         self.lost = self.gaps = -1
-        self.share = self.memory_mb = 0.0
+        self.share = self.judge_share = self.memory_mb = 0.0
         self.kinds = ""
         self.limit = ""
 
@@ -262,7 +262,7 @@ class _Run:
         return (
             f"seen after {self.seen_s:.1f} s, hang told after {self.hang_s:.1f} s, end after {self.end_s:.1f} s "
             f"({self.kinds}), {self.lost} lost, {self.gaps} gaps, {100 * self.share:.1f} % of a core, "
-            f"{self.memory_mb:.0f} MB"
+            f"{self.memory_mb:.0f} MB, the judge {100 * self.judge_share:.0f} %"
         )
 
 
@@ -289,8 +289,10 @@ def _quiet_run(folder: Path, *, with_noise: bool) -> _Run:
         for pid in reversed(pids):
             os.kill(pid, signal.SIGUSR1)
             time.sleep(0.3)
+        used_s = time.process_time()
         if judge.until(lambda: judge.kinds, 60):
             run.hang_s = min(judge.kinds.values()) - began_s
+        run.judge_share = (time.process_time() - used_s) / (time.monotonic() - began_s)
         began_ns = time.time_ns()
         os.kill(pids[1], signal.SIGKILL)
         if judge.until(lambda: _named(judge.payloads, EventName.RANK_EXIT), 30):

@@ -84,6 +84,9 @@ def memory_limited(name: str, limit_bytes: int) -> Iterator[Callable[[int], None
     try:
         (folder / ("memory.limit_in_bytes" if _MEMORY.is_dir() else "memory.max")).write_text(str(limit_bytes))
 
+        with contextlib.suppress(OSError):  # what the process has already counts as well, where the kernel can do that
+            (folder / "memory.move_charge_at_immigrate").write_text("3")
+
         def put_in(pid: int) -> None:
             (folder / "cgroup.procs").write_text(str(pid))
 

@@ -93,6 +93,9 @@ class MemoryLimit:
             with contextlib.suppress(OSError):
                 self._folder.rmdir()
             self._folder = None
+        else:
+            with contextlib.suppress(OSError):  # what a process has already counts as well, where the kernel can do that
+                (self._folder / "memory.move_charge_at_immigrate").write_text("3")
 
     def put_in(self, pid: int) -> None:
         """Limits a process. Without a control group this must be the caller itself. Raises OSError."""

@@ -75,6 +75,7 @@ class Site:
         try:
             producer.send(topic, key.encode(), value, None, lambda sent, trouble: answers.append(trouble))
             producer.flush(WAIT_S)
+            eventually(lambda: bool(answers), what=f"an answer on {topic}", timeout_s=WAIT_S)
         except KafkaTrouble:
             return False
         finally:

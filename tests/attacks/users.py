@@ -94,7 +94,7 @@ class MemoryLimit:
                 self._folder.rmdir()
             self._folder = None
         else:
-            with contextlib.suppress(OSError):  # what a process has already counts as well, where the kernel can do that
+            with contextlib.suppress(OSError):  # what a process has already counts too, where the kernel can do that
                 (self._folder / "memory.move_charge_at_immigrate").write_text("3")
 
     def put_in(self, pid: int) -> None:

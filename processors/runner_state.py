@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .runner_aside import ASIDE_SCHEMA, SetAside, surplus, write_aside
 from .runner_tables import Changes, KeyRows, RowTable, TableName, all_made, made, made_or_why_not
@@ -56,6 +57,9 @@ class OutboxEntry:
     value: bytes
     headers: str  # JSON object of texts, or empty: for what goes to the dead-letter queue
     after: int  # input position at which it was emitted: on the bus it can only lie beyond
+
+
+_OUTBOX_TYPES = (int, str, str, int, bytes, str, int)
 
 
 class RunnerState:
@@ -331,11 +335,12 @@ class RunnerState:
                     return "it belongs to another capture"
                 self.position = _position_of(stored)
             for operator, key, tbl, row, value in database.execute("SELECT operator, key, tbl, row, value FROM rows"):
-                self._rows_for((operator, key, tbl))[row] = value
+                self._rows_for((operator, key, tbl))[row] = _of_type(bytes, value)
             self.timers.load(database.execute("SELECT operator, key, name, due_ns, set_ns FROM timers"))
             columns = ", ".join(OutboxEntry.__dataclass_fields__)
             for entry in database.execute(f"SELECT {columns} FROM outbox ORDER BY id"):
-                self.outbox.append(OutboxEntry(**dict(zip(OutboxEntry.__dataclass_fields__, entry, strict=True))))
+                kept = [_of_type(sort, value) for sort, value in zip(_OUTBOX_TYPES, entry, strict=True)]
+                self.outbox.append(OutboxEntry(**dict(zip(OutboxEntry.__dataclass_fields__, kept, strict=True))))
         except sqlite3.OperationalError as error:
             self.close()
             if "locked" in str(error):
@@ -344,6 +349,13 @@ class RunnerState:
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             return f"it is damaged ({error})"
         return None
+
+
+def _of_type(sort: type, value: Any) -> Any:
+    """SQLite keeps what it is given. Raises TypeError."""
+    if not isinstance(value, sort):
+        raise TypeError(f"{type(value).__name__} in place of {sort.__name__}")
+    return value
 
 
 def _position_of(stored: dict[str, int | str | bytes]) -> Position:

@@ -31,8 +31,10 @@ class TimerTable:
         return self._timers.get(timer)
 
     def load(self, timers: Iterator[tuple[str, str, str, int, int]]) -> None:
-        """Takes timers as the file has them: operator, key, name, due, set."""
+        """Takes timers as the file has them: operator, key, name, due, set. Raises TypeError for other values."""
         for operator, key, name, due_ns, set_ns in timers:
+            if not (isinstance(due_ns, int) and isinstance(set_ns, int)):
+                raise TypeError(f"the timer {name!r} has no time")
             self._keep((operator, key, name), (due_ns, set_ns))
             self._heap.append((due_ns, key, name, operator))
         heapq.heapify(self._heap)

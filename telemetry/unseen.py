@@ -29,7 +29,7 @@ _ODD = re.compile(f"{_UNSEEN.pattern}|{_ALIKE.pattern}|{_SPACES.pattern}")
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SeenText:
     """begins: where each piece that was kept begins in the view; moved: how far it stood behind that in the text."""
 
     text: str
@@ -44,13 +44,13 @@ class View:
         return at + self.moved[bisect_right(self.begins, at) - 1]
 
 
-def views(text: str) -> Iterator[View]:
+def views(text: str) -> Iterator[SeenText]:
     """How else the text can be read; none where all of it is seen as it is."""
     if _ODD.search(text) is None:
         return
     yield _shown(text)
     if _CONTROL.search(text) is not None:
-        yield View(_plain(_CONTROL.sub(" ", text)))
+        yield SeenText(_plain(_CONTROL.sub(" ", text)))
 
 
 def as_seen(text: str) -> str:
@@ -58,7 +58,7 @@ def as_seen(text: str) -> str:
     return text if _ODD.search(text) is None else _shown(text).text
 
 
-def _shown(text: str) -> View:
+def _shown(text: str) -> SeenText:
     pieces: list[str] = []
     begins, moved = [0], [0]
     at = length = 0
@@ -72,7 +72,7 @@ def _shown(text: str) -> View:
             begins.append(length)
             moved.append(at - length)
     pieces.append(text[at:])
-    return View(_plain("".join(pieces)), tuple(begins), tuple(moved))
+    return SeenText(_plain("".join(pieces)), tuple(begins), tuple(moved))
 
 
 def _plain(text: str) -> str:

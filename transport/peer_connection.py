@@ -33,7 +33,8 @@ class PeerConnection:
     def receive(self) -> None:
         """Takes in what has come, into ``unframer``; an answer of the encryption's goes into ``out``.
 
-        Raises BlockingIOError where nothing has come, OSError or BrokenPeer where the connection has ended.
+        Raises BlockingIOError where nothing has come; ConnectionResetError, another OSError or BrokenPeer where the
+        connection has ended.
         """
         data = self.socket.recv(READ_BYTES)
         if not data:

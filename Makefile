@@ -149,7 +149,7 @@ test-long: setup ## what `make test` leaves out: simulated runs of minutes, and 
 
 .PHONY: stack
 stack: setup ## real Kafka, Collector, Prometheus, VictoriaLogs and Jaeger (Java, Maven and Go; the first time some 10 minutes)
-	@$(BIN)/python -m pytest tests/stack --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest tests/stack -n 2 --dist loadfile --durations=$(DURATIONS)
 
 .PHONY: compose-test
 compose-test: setup ## docker compose up for real: own engine, images made here (root; docker.io, debootstrap; 20 GB)

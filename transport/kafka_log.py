@@ -130,7 +130,7 @@ class KafkaLog:
         return self._now_ns
 
     def append(self, topic: str, key: str, value: bytes, headers: Mapping[str, bytes] | None = None) -> int | None:
-        """Appends a message and waits for the broker's answer. Returns the position of a mark, None of anything else.
+        """Appends a message and waits for the broker's answer; returns its offset on TOPIC_CLOCK, None on other topics.
 
         Raises KafkaTrouble.
         """

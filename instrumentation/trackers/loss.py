@@ -67,7 +67,11 @@ class ScalarReader(DeviceScalars):
 
 
 def make_scalar_reader(deliver: Callable[[float], None], guard: Guard) -> Scalars:
-    """A reader that gives ``deliver`` the values: the C one where it was built and is wanted, else the Python one."""
+    """A reader for losses (numbers, scalar tensors): it calls ``deliver`` with each as a float, once the device has it.
+
+    guard: takes what is raised; while it is off, nothing is read. The C reader where it was built and is wanted, else
+    the Python one.
+    """
     if native_wanted():
         try:
             from .loss_native import NativeScalarReader

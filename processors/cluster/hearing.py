@@ -148,7 +148,11 @@ def _was_always_so(case: Case) -> bool:
 
 
 def follow(case: Case, decisions: Decisions) -> None:
-    """Keeps what was decided over all jobs, for one of their incidents."""
+    """Writes into ``case`` what was decided for it across jobs.
+
+    Its joint incident and when that ended, what it is merged into, whom it is charged to, the plan that explains it,
+    its clock note; its hold is taken away where it is released, merged or joint.
+    """
     id_ = case.id
     if id_ in decisions.joint:
         case.joint = decisions.joint[id_]

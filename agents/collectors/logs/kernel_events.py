@@ -25,7 +25,10 @@ class KernelEvents:
         return [_happening(event, moment) for event in self._reader.read(line)]
 
     def flush(self, moment: Timestamps) -> list[NodeEvent]:
-        """Events that were held back for lines that did not come."""
+        """All events that are still held back for further lines of the log; none is held afterwards.
+
+        To be called at the log's end, or after a second of silence. moment: now, to work out their times.
+        """
         return [_happening(event, moment) for event in self._reader.flush()]
 
 

@@ -15,8 +15,13 @@ def write_reference(reference: ReceiverReference) -> str:
 
 
 def read_reference(text: str) -> ReceiverReference:
-    """The reference in a JSON text. Raises ValueError for what is no JSON."""
+    """What a receiver needs to find its earlier message again (labels, channel, ts, replies), from its JSON text.
+
+    Absent fields are as where nothing is known. Raises ValueError for what is no JSON object.
+    """
     known = json.loads(text)
+    if not isinstance(known, dict):
+        raise ValueError("no JSON object")
     replied = known.get("replied")
     return ReceiverReference(
         labels={str(name): str(value) for name, value in (known.get("labels") or {}).items()},

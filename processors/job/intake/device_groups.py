@@ -126,8 +126,9 @@ def note_gaps(job: JobState, places: np.ndarray, rows: np.ndarray, groups: np.nd
 
 
 def patience_ns(job: JobState, group: int) -> int:
-    """How long a wait in a device group has to last at least, by what its operations have taken before; 0 for host
-    groups.
+    """How old (ns) a wait in a device group must be before it is noticed as a hang.
+
+    TIMES_LONGEST times the longest that its operations have taken so far; 0 where none is known, as of host groups.
     """
     return int(TIMES_LONGEST * job.groups.device_gaps.get(group, 0))
 

@@ -103,10 +103,11 @@ def do_hosts_wait_for(starts: np.ndarray, ranks: np.ndarray, found: Straggler) -
 
 
 def was_always_waited_for(starts: np.ndarray, ranks: np.ndarray, found: Straggler) -> bool:
-    """Whether others more likely wait for ``found``, a device slow since its steps are known. True where it cannot be
-    told.
+    """Whether the others rather wait for ``found`` than run ahead of it, where its device was slow from its first
+    known step on, so that there is no before to compare with. True where it cannot be told.
 
-    starts: as ``with_starts`` gives them; ranks: (ranks,).
+    starts: (steps, 1 + ranks), a step's number and when each rank's device began it (ns; 0: unknown), as
+    ``with_starts`` gives them; ranks: (ranks,), of these columns. False where its excess is above LARGEST_LAG.
     """
     if found.excess > LARGEST_LAG:
         return False

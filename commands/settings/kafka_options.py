@@ -42,7 +42,7 @@ class KafkaOptions(Settings):
         Raises ValueError with what is wrong and what to do.
         """
         password = self.kafka_password.get_secret_value()
-        if self.kafka_password_file is not None:
+        if self.kafka_sasl and self.kafka_password_file is not None:
             try:
                 password = read_secret_file(self.kafka_password_file)
             except ValueError as error:

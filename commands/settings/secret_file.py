@@ -1,5 +1,6 @@
 """Files that hold a secret: read only where nobody else can read them, or where who runs the service has put them.
 
+Nobody else can where the mode of the file says so (0600), or that of a folder above it (0700).
 Such places are ``/run/secrets`` (containers), ``$CREDENTIALS_DIRECTORY`` (systemd), and volumes of Kubernetes, whose
 files are links through ``..data``: there the mode says nothing of who gets in.
 """
@@ -38,13 +39,24 @@ def read_secret_file(path: Path) -> str:
 
 def _who_else_has_it(path: Path, state: os.stat_result) -> str:
     mode = stat.S_IMODE(state.st_mode)
-    if is_of_root_or_own(state) and not mode & 0o077:
+    if is_of_root_or_own(state) and (not mode & 0o077 or _is_out_of_reach(path, state)):
         return ""
     if _was_put_there(path, state):
         return ""
     if not is_of_root_or_own(state):
         return f"is user {state.st_uid}'s, who knows what is in it: use a file of your own (chown, chmod 600)"
     return f"others than its owner may use it ({mode:04o}): chmod 600 {path}"
+
+
+def _is_out_of_reach(path: Path, state: os.stat_result) -> bool:
+    """Whether a folder above the file keeps everybody else out; another name of the file may lie anywhere."""
+    if state.st_nlink != 1 or is_writable_by_others(state):
+        return False
+    try:
+        above = [os.stat(folder) for folder in Path(os.path.realpath(path)).parents]
+    except OSError:
+        return False
+    return any(is_of_root_or_own(each) and not each.st_mode & (stat.S_IXGRP | stat.S_IXOTH) for each in above)
 
 
 def _was_put_there(path: Path, state: os.stat_result) -> bool:

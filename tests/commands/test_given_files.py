@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,14 @@ from whichrank.commands.settings.settings_sources import SettingsError
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other users")
 OTHER = 12001
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """One that everybody may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def _secret(path: Path, mode: int = 0o600, owner: int = -1) -> Path:
@@ -37,6 +47,19 @@ def test_a_secret_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> N
     with pytest.raises(ValueError, match="chmod 600") as caught:
         read_secret_file(_secret(tmp_path / "s", mode))
     assert "word" not in str(caught.value)
+
+
+def test_a_secret_in_a_folder_that_keeps_others_out_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "private"
+    (folder / "below").mkdir(parents=True)
+    path = _secret(folder / "below" / "s", 0o644)
+    folder.chmod(0o700)
+    assert read_secret_file(path) == "word"
+    (tmp_path / "link").symlink_to(path)
+    assert read_secret_file(tmp_path / "link") == "word"
+    (tmp_path / "another-name").hardlink_to(path)
+    with pytest.raises(ValueError, match="chmod 600"):
+        read_secret_file(path)
 
 
 @needs_root
@@ -79,7 +102,7 @@ def test_a_secret_is_taken_from_where_a_kubelet_has_put_it_and_no_user(tmp_path:
 
 def test_a_credential_of_systemd_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _secret(tmp_path / "s", 0o440)
-    tmp_path.chmod(0o500)
+    tmp_path.chmod(0o555)
     with pytest.raises(ValueError, match="chmod 600"):
         read_secret_file(path)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))

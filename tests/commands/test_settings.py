@@ -135,7 +135,11 @@ def test_any_key_can_be_set_by_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"kafka": "a:1"}, ["kafka_sasl=PLAIN"], "SASL PLAIN asks for a user; give kafka_user and kafka_password"),
         ({"kafka": "a:1"}, ["kafka_sasl=GSSAPI", "kafka_user=me"], "'GSSAPI' is none of PLAIN"),
         ({"kafka": "a:1"}, ["kafka_tls_key=k"], "a client certificate needs its key"),
-        ({"kafka": "a:1"}, ["kafka_password_file=none"], "kafka_password_file none: No such file or directory"),
+        (
+            {"kafka": "a:1"},
+            ["kafka_sasl=PLAIN", "kafka_user=me", "kafka_password_file=none"],
+            "kafka_password_file none: No such file or directory",
+        ),
         (
             {"kafka": "a:1"},
             ["kafak_user=me"],

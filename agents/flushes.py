@@ -56,7 +56,7 @@ class Flushes:
         self.tell_people_of(identity)
         self._inferred_steps = InferredSteps()
         self.next_flush_ns = self.next_progress_ns = 0
-        #: How many jobs are watched on this node, this one included.
+        #: How many jobs of this owner are watched on this node, this one included, and how many other owners.
         self.jobs_here = 1
         self._step_at_flush = (0, monotonic_ns())  # highest step of any rank, and when
 

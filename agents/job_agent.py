@@ -160,7 +160,7 @@ class Agent:
     def poll(self, jobs_here: int = 1) -> None:
         """Do what is due. Never raises for anything a ring, a process, the bus or the disk can do.
 
-        jobs_here: of this node; the more, the less often each is flushed."""
+        jobs_here: of this node, of its owner, and other owners; the more, the less often each is flushed."""
         now_ns, self._flushes.jobs_here = self._monotonic_ns(), jobs_here
         if self._closed:
             return

@@ -42,7 +42,7 @@ class JobWatch:
         self.folder, self.job = folder, job
         self.last_look = FolderLook(changed_ns=folder.changed_ns, at_ns=since_ns)
         self.is_over = False
-        #: How many jobs are watched on this node; set by another thread.
+        #: How many jobs of its owner are watched on this node, and how many other owners; set by another thread.
         self.jobs_here = 1
         self._since_ns = since_ns
         self._make_agent = make_agent

@@ -116,8 +116,9 @@ class NodeAgent:
             if is_new and tried[folder.owner_uid] < _TRIED_PER_TURN and self._has_room(folder.owner_uid):
                 tried[folder.owner_uid] += 1
                 self._watch(folder, left.at_ns if left is not None else self._since_ns)
-        for watch in self._watches.values():
-            watch.jobs_here = len(self._watches)
+        jobs = Counter(watch.folder.owner_uid for watch in self._watches.values())
+        for watch in self._watches.values():  # another owner counts once, however many jobs he has
+            watch.jobs_here = jobs[watch.folder.owner_uid] + len(jobs) - 1
         end_idle_helpers()
         if not self._watches:
             self._tell_alive()

@@ -8,7 +8,8 @@ umask 077
 [ -e .env ] || cp .env.example .env
 chmod 600 .env
 if grep -q '^GRAFANA_ADMIN_PASSWORD=$' .env; then
-  sed -i "s/^GRAFANA_ADMIN_PASSWORD=\$/GRAFANA_ADMIN_PASSWORD=$(openssl rand -hex 16)/" .env
+  word=$(openssl rand -hex 16)
+  sed -i "s/^GRAFANA_ADMIN_PASSWORD=\$/GRAFANA_ADMIN_PASSWORD=$word/" .env
   echo "first-start: GRAFANA_ADMIN_PASSWORD is set in .env"
 fi
 folder=$(sed -n 's/^WHICHRANK_SECRETS=//p' .env)

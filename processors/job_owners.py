@@ -130,8 +130,8 @@ class JobOwners:
         before = claims.by.get(owner)
         if before is None and len(claims.by) >= MAX_OWNERS_PER_ID and by not in _SURE:
             return claims
-        if before is None or _ORDER.index(by if by in _ORDER else "") > _ORDER.index(before):
-            claims.by[owner] = by if by in _ORDER else ""
+        if before is None or _ORDER.index(_word(by)) > _ORDER.index(before):
+            claims.by[owner] = _word(by)
             self._put(name, claims)
             self._keep_few(owner, name)
         return claims
@@ -153,6 +153,7 @@ class JobOwners:
         owner = self._ids.owner_of(claim)
         name = claim.removesuffix(_MARK + owner)
         self._ids.remove(claim)
+        self._keyed.clear()  # whose key the plain id is may be another one's from now on
         claims = self._claims.get(name)
         if claims is None:
             return
@@ -282,7 +283,12 @@ class JobOwners:
 
 def _read_claims(row: bytes) -> _Claims:
     known = json.loads(row)
-    return _Claims(plain=str(known["plain"]), by={str(owner): str(by) for owner, by in known["by"].items()})
+    return _Claims(plain=str(known["plain"]), by={str(owner): _word(by) for owner, by in known["by"].items()})
+
+
+def _word(by: object) -> str:
+    """Who says it; "" for a word of another release, or damage."""
+    return by if isinstance(by, str) and by in _ORDER else ""
 
 
 def _claim(name: str, owner: str) -> str:

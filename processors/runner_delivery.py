@@ -198,7 +198,8 @@ class Delivery:
         if record is not None:
             return record
         payload: Payload
-        json.loads(entry.headers or "{}").items()  # raises where an earlier life's file is damaged
+        if any(not isinstance(text, str) for text in json.loads(entry.headers or "{}").values()):
+            raise ValueError("headers that are no texts")  # an earlier life's file is damaged
         if entry.topic == TOPIC_DLQ:
             reason = json.loads(entry.headers)[names.DLQ_REASON] if entry.headers else ""
             payload = Broken(topic=entry.topic, reason=reason, value=entry.value)

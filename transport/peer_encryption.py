@@ -8,10 +8,13 @@ are then bound to the certificate that the judge shows, so that another holder o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
 import ssl
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -110,8 +113,10 @@ class TlsEnd:
                 self.ready = True
             while piece := self._tls.read(_READ_BYTES):
                 said += piece
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+        except ssl.SSLWantReadError:
             pass
+        except ssl.SSLZeroReturnError as error:  # what came after it would be kept, and never read
+            raise BrokenPeer("it has ended the conversation") from error
         except ssl.SSLError as error:
             raise BrokenPeer(_in_words(error, self._not_believed)) from error
         return bytes(said), self._outgoing.read()
@@ -158,18 +163,29 @@ def encryption_by_secret(secret: bytes) -> PeerEncryption:
     """Key and certificate follow from the secret, the same on all nodes. Raises NoEncryption."""
     try:
         certificate, private_key = _certificate_of(secret)
+        with _held(private_key + certificate) as path:
+            return _encryption(path, path, certificate.decode(), BY_SECRET, OTHER_SECRET)
     except ImportError as error:
         raise NoEncryption(
             f"nodes cannot talk encrypted: {error}; pip install cryptography, or set peer_cert, peer_key and peer_ca"
         ) from error
-    # Only the kernel can name a file that is in memory alone; Python takes keys by name.
+    except Exception as error:  # such as an OpenSSL without scrypt (FIPS): the job must start all the same
+        raise NoEncryption(f"nodes cannot talk encrypted: {error}; set peer_cert, peer_key and peer_ca") from error
+
+
+@contextlib.contextmanager
+def _held(key: bytes) -> Iterator[Path]:
+    """A name for a key, which Python takes by name alone: of memory, or where this Python has none, of a 0600 file."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(key)
+            file.flush()
+            yield Path(file.name)
+        return
     descriptor = os.memfd_create("whichrank-peer", os.MFD_CLOEXEC)
     try:
-        os.write(descriptor, private_key + certificate)
-        path = f"/proc/self/fd/{descriptor}"
-        return _encryption(Path(path), Path(path), certificate.decode(), BY_SECRET, OTHER_SECRET)
-    except (OSError, ssl.SSLError) as error:
-        raise NoEncryption(f"nodes cannot talk encrypted: {error}; set peer_cert, peer_key and peer_ca") from error
+        os.write(descriptor, key)
+        yield Path(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
 
@@ -203,7 +219,7 @@ def _encryption(certificate: Path, key: Path, trusted: str, how: str, not_believ
         context.check_hostname = False  # the proofs are bound to the certificate, and nodes have many names
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password=_no_password)  # else it asks on the terminal
         context.load_verify_locations(cadata=trusted)
         contexts.append(context)
     judge, follower = contexts
@@ -241,6 +257,10 @@ def _certificate_of(secret: bytes) -> tuple[bytes, bytes]:
         certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
+
+
+def _no_password() -> bytes:
+    return b""
 
 
 def _in_words(error: ssl.SSLError, not_believed: str) -> str:

@@ -194,7 +194,12 @@ class PeerHub:
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         now = time.monotonic()
-        end = PlainEnd() if self._encryption is None else self._encryption.judge_end()
+        try:
+            end = PlainEnd() if self._encryption is None else self._encryption.judge_end()
+        except Exception:  # no memory for one more: the others' connections go on
+            accepted.close()
+            self.strangers += 1
+            return
         connection = PeerConnection(socket=accepted, since=now, heard=now, nonce=os.urandom(NONCE_BYTES), end=end)
         self._connections[accepted] = connection
         self._selector.register(accepted, selectors.EVENT_READ)

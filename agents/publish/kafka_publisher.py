@@ -20,7 +20,7 @@ from ...transport.kafka_client import KafkaTrouble, Producer, QueueFull, Sent, T
 from ..base.priority import Priority
 from .broker_clock import BrokerClock
 from .outbox import Outbox, OutboxSettings, WaitingMessages
-from .spool import OWN, Outgoing, Spool
+from .spool import OTHERS, OWN, Outgoing, Spool
 
 logger = logging.getLogger("whichrank.agents")
 
@@ -315,7 +315,8 @@ class KafkaPublisher:
             stats["spool.written"] = spool.written
             stats["spool.damaged"] = spool.damaged
             for uid, count in spool.dropped_of.most_common(_MOST_OWNERS):
-                stats["spool.dropped_of.agent" if uid == OWN else f"spool.dropped_of.user_{uid}"] = count
+                who = {OWN: "agent", OTHERS: "others"}.get(uid, f"user_{uid}")
+                stats[f"spool.dropped_of.{who}"] = count
         for (priority, reason), count in sorted(outbox.dropped.items()):
             stats[f"kafka.dropped.{priority.word}.{reason}"] = count
         self._stats = stats

@@ -37,7 +37,8 @@ _LARGEST_SEGMENT_BYTES = 4 << 20
 _NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\.(?P<priority>[0-9])(?P<beyond>x?)\.(?P<first>[0-9a-f]{16})\.spool")
 _SPOOL_ID = b"whichrank-spool\0"
 #: Header of a frame: the uid of the owner of the job that it is of. The agent's own messages have none.
-_OWNER, OWN = "owner", -1
+#: OWN: the agent's own records; OTHERS: losses of owners beyond the _MOST_OWNERS who have lost most.
+_OWNER, OWN, OTHERS, _MOST_OWNERS = "owner", -1, -2, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +164,7 @@ class Spool:
         stream.stop_writing()
         while stream.segments and not stream.segments[-1].numbers:  # the disk refused its first frame
             self._unlink(stream.segments[-1].path)
-            stream.remove(stream.segments[-1])
+            self._forget(stream, stream.segments[-1])
         beyond = "x" if stream.is_beyond else ""
         path = self.directory / f"{message.topic}.{message.priority:d}{beyond}.{message.number:016x}.spool"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
@@ -184,9 +185,9 @@ class Spool:
         beyond = {owner for owner in self._used_by if self._is_beyond(owner)}
         candidates = [
             (
-                not stream.is_beyond,
-                not _is_mostly_of(beyond, segment),
+                not (stream.is_beyond or _is_mostly_of(beyond, segment)),
                 -stream.priority,
+                not stream.is_beyond,  # in another one's segments may lie what the others have
                 segment.oldest_ns,
                 segment.path,
             )
@@ -199,6 +200,9 @@ class Spool:
         unread = self._unread(stream, segment)
         self.dropped[stream.priority, "spool_full"] += unread
         self.dropped_of.update(segment.owners[len(segment.owners) - unread :])
+        for owner, count in self.dropped_of.most_common()[_MOST_OWNERS:]:
+            del self.dropped_of[owner]
+            self.dropped_of[OTHERS] += count
         self._forget(stream, segment)
         self.write_ledger(giving_up=segment.path.name)
         self._unlink(segment.path)

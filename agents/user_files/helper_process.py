@@ -27,7 +27,7 @@ _BEGIN = (sys.executable, "-I", "-S", "-c")
 _STARTER = "import sys; sys.path.append(sys.argv[1]); from user_files.helper_starter import main; main()"
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from user_files.helper import become_program as become; "
 _PROGRAM += "become(sys.argv[2:])"
-#: The interpreter begins with root's rights: until it is ready, nobody can hold it up but the machine.
+#: Until the starter has begun, or a helper is ready, on a machine that is full.
 _START_S = 10.0
 _ANSWER_S = 3.0
 #: So often another one is started at once in place of one that was killed.
@@ -59,12 +59,6 @@ class HelperStarter:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
-
-    @property
-    def pid(self) -> int:
-        """Of the process; 0: there is none."""
-        child = self._child
-        return child.pid if child is not None and child.poll() is None else 0
 
     def start(self, rights: Rights, theirs: socket.socket) -> int:
         """The pid of a new helper, which has its end of a connection. Raises OSError."""
@@ -205,8 +199,9 @@ class HelperProcess:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = 0
         try:
-            self._pid = STARTER.start(self._rights, theirs)
+            pid = self._pid = STARTER.start(self._rights, theirs)
             theirs.close()  # only the helper has it now: when that ends, we hear of it
             ours.settimeout(_START_S)
             if ours.recv(len(helper.READY)) != helper.READY:
@@ -214,6 +209,8 @@ class HelperProcess:
             ours.settimeout(_ANSWER_S)
         except BaseException:
             ours.close()
+            if pid:
+                STARTER.end(pid)  # its user may have stopped it: then it does not see that nobody asks any more
             raise
         finally:
             theirs.close()

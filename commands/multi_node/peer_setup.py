@@ -82,6 +82,9 @@ def set_up_peers(
     except (NoSecret, NoTls) as error:
         report(f"{error}; this node is watched alone")
         return PeerSetup(plan=replace(plan, role=InstanceRole.ALONE))
+    except Exception as error:  # whatever it is: the job is to start
+        report(f"nodes cannot talk to each other: {type(error).__name__}: {error}; this node is watched alone")
+        return PeerSetup(plan=replace(plan, role=InstanceRole.ALONE))
     # Only now: it brings numpy along, and a job on one machine need not wait for that.
     from ...telemetry.identity import read_pod_labels, resolve_identity
 

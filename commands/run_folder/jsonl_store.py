@@ -39,7 +39,7 @@ def whole_lines(path: Path, after: int = 0) -> tuple[list[bytes], int]:
     except FileNotFoundError:
         return [], after
     whole = content[: content.rfind(b"\n") + 1]
-    return whole.splitlines(), after + len(whole)
+    return whole[:-1].split(b"\n") if whole else [], after + len(whole)
 
 
 def read_words(
@@ -47,16 +47,19 @@ def read_words(
 ) -> tuple[list[_Word], int]:
     """(words in whole lines beyond byte ``after``, the byte behind them). What is none is told to ``on_odd``.
 
-    Raises OSError.
+    The first such line is, with how many follow: a file of something else has millions. Raises OSError.
     """
     lines, end = whole_lines(path, after)
     words: list[_Word] = []
-    place = after
+    place, first_odd, count = after, ("", ""), 0
     for line in lines:
         try:
             words.append(read(line))
         except NoWord as odd:
-            if on_odd is not None:
-                on_odd(f"{path.name}, byte {place}", str(odd))
+            first_odd = first_odd if count else (f"{path.name}, byte {place}", str(odd))
+            count += 1
         place += len(line) + 1
+    if count and on_odd is not None:
+        where, why = first_odd
+        on_odd(where, why if count == 1 else f"{why}; {count - 1:,} more lines like it")
     return words, end

@@ -7,7 +7,10 @@ umask 077
 mkdir -p "$folder"
 for user in admin agent operator processor collector; do
   file=$folder/kafka_${user}_password
-  [ -s "$file" ] || openssl rand -hex 24 | tr -d '\n' > "$file"
+  if [ ! -s "$file" ]; then
+    word=$(openssl rand -hex 24)
+    printf %s "$word" > "$file"
+  fi
   # The folder keeps others out; the containers that get the file run as other users.
   chmod 644 "$file"
 done

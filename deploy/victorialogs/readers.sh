@@ -16,7 +16,10 @@ for owner in "$@"; do
     */*/* | *[!0-9A-Za-z./-]* | . | ..) echo "readers: $owner: not a uid, and not namespace/NAME" >&2; exit 2 ;;
   esac
   file=$folder/log_reader_tokens/$(printf %s "$owner" | tr / _)
-  [ -s "$file" ] || printf '%s %s\n' "$owner" "$(openssl rand -hex 24)" > "$file"
+  if [ ! -s "$file" ]; then
+    token=$(openssl rand -hex 24)
+    printf '%s %s\n' "$owner" "$token" > "$file"
+  fi
 done
 {
   echo "users:"
@@ -31,7 +34,7 @@ done
   done
 } > "$folder/log_readers.new"
 # The folder keeps others out; the container that gets the file runs as another user.
+chmod 700 "$folder"
 chmod 644 "$folder/log_readers.new"
 mv "$folder/log_readers.new" "$folder/log_readers"
-chmod 700 "$folder"
 echo "readers: $folder/log_readers, tokens in $folder/log_reader_tokens"

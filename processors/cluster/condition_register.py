@@ -76,13 +76,12 @@ class ConditionRegister:
             self._note(job, entity)
         return condition
 
-    def end_all(self, entity: str, now_s: float) -> None:
-        """What stands of an entity is over: what was known of it was set aside. now_s: Unix."""
+    def end_all(self, entity: str, now_s: float) -> list[ConditionReport]:
+        """Ends what stands of an entity, of which what was known was set aside; returns what it ended. now_s: Unix."""
         before = self._of(entity)
-        ended = {
-            key: each if each.until is not None else replace(each, until=now_s) for key, each in before.known.items()
-        }
-        self._write(entity, before.changed_to(ended))
+        ended = {key: replace(each, until=now_s) for key, each in before.known.items() if each.until is None}
+        self._write(entity, before.changed_to({**before.known, **ended}))
+        return list(ended.values())
 
     def about(self, case: Case) -> list[ConditionReport]:
         """Conditions that may concern the case, at most MAX_PER_CASE, oldest first.
@@ -151,7 +150,8 @@ class ConditionRegister:
 
     def _note(self, job: str, entity: str) -> None:
         row = self._jobs.get(job) or b"[]"
-        if json.dumps(entity).encode() not in row:  # a large job's list is dear to read
+        name = json.dumps(entity).encode()
+        if b"[" + name not in row and b", " + name not in row:  # a large job's list is dear to read
             self._jobs.put(job, json.dumps([*json.loads(row), entity][-MAX_ENTITIES_PER_JOB:]).encode())
 
 

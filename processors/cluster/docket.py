@@ -121,7 +121,9 @@ class Docket:
 
     def _take_condition(self, finding: Finding) -> None:
         """A node, a device or a mount has changed: it may explain what is known of jobs already."""
-        condition = self._conditions.take(finding, self._stamp_ns)
+        self._follow_condition(self._conditions.take(finding, self._stamp_ns), finding)
+
+    def _follow_condition(self, condition: ConditionReport, finding: Finding) -> None:
         self._desk.take_condition(condition, self._now_s)
         self._set_shared_timer()
         for job in self._jobs_of(condition):
@@ -138,7 +140,8 @@ class Docket:
         """What was known of a job or node was set aside: nothing else will say that what it has told is over."""
         identity = finding.identity
         if not identity.job:
-            self._conditions.end_all(identity.node, self._now_s)
+            for condition in self._conditions.end_all(identity.node, self._now_s):
+                self._follow_condition(condition, finding)
             return
         cases = self._book.of_job(identity.job)
         for case in cases:
@@ -149,17 +152,36 @@ class Docket:
             self._save(identity.job, cases)
 
     def _make_room(self) -> None:
-        """Of too many incidents the idlest of the owner who has most is ended and forgotten."""
+        """Of too many incidents the idlest of the owner who has most is ended, forgotten and counted."""
         for incident in self._book.surplus():
             case = self._book.get(incident)
             cases = self._book.of_job(case.job) if case is not None else []
             for each in cases:
                 if each.id == incident:
                     give_up(each, _TOO_MANY, self._now_s, self._touched)
+                    if each.joint is not None and each.joint.resolved is None:
+                        each.joint = replace(each.joint, resolved=self._now_s)
                     self._publish(each, None)
-                    self._failures.forget(each.line, each.job)
+                    if len(cases) == 1:
+                        self._failures.forget(each.line, each.job)
+            self._release_those_it_leads(incident)
             self._book.drop(incident, cases, self._stamp_ns)
             self._memory.drop(incident)
+            self._memory.note_problem("incident that was forgotten, as there were too many")
+
+    def _release_those_it_leads(self, leader: str) -> None:
+        """Incidents of other jobs that had joined one that goes stand alone again, until a look says otherwise."""
+        for member in [id_ for id_ in self._memory.joined.get(leader, ()) if id_ != leader]:
+            self._memory.join(self._memory.troubles[member], "", [])
+            case = self._book.get(member)
+            cases = self._book.of_job(case.job) if case is not None else []
+            for each in cases:
+                if each.id == member and each.merged_into == leader:
+                    each.merged_into, each.has_joined = None, False
+                    self._touched.add(member)
+                    self._publish(each, None)
+            if case is not None:
+                self._save(case.job, cases)
 
     def _charge(self, finding: Finding) -> None:
         """An interval of a job: what of it is lost belongs to incidents. Told with their next revision, or soon."""

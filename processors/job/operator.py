@@ -99,7 +99,9 @@ class JobOperator:
         them.
         """
         self._listens = listens
-        self._jobs: dict[str, Worlds] = {}
+        self._jobs: dict[str, Worlds] = {}  # the longest unused first
+        #: Stamp of the last record of each job whose working copy has made room.
+        self._heard_ns: dict[str, int] = {}
 
     def forget(self, ctx: Context) -> None:
         """Ends the job's findings, and deletes what is known of it."""
@@ -161,12 +163,14 @@ class JobOperator:
 
     # --- state ------------------------------------------------------------------------------------------------------
     def _load(self, ctx: Context) -> Worlds:
-        worlds = self._jobs.get(ctx.key)
+        worlds = self._jobs.pop(ctx.key, None)
         if worlds is None or not worlds.are_current(ctx):
-            self._jobs.pop(ctx.key, None)
-            worlds = self._jobs[ctx.key] = Worlds.load(ctx)
-            if len(self._jobs) > MAX_HELD:
-                del self._jobs[next(iter(self._jobs))]
+            worlds = Worlds.load(ctx)
+            worlds.heard_ns = self._heard_ns.pop(ctx.key, 0)
+        self._jobs[ctx.key] = worlds
+        if len(self._jobs) > MAX_HELD:
+            oldest = next(iter(self._jobs))
+            self._heard_ns[oldest] = self._jobs.pop(oldest).heard_ns
         return worlds
 
     def _save(self, worlds: Worlds, ctx: Context) -> None:

@@ -33,6 +33,7 @@ from .shared.desk import Decisions, Desk
 from .shared.memory import Memory
 from .shared.observers import clock_findings
 from .shared.troubles import trouble_of
+from .surplus import SurplusIncidents
 
 #: Timers: until then faults of the suspects' nodes would have been told.
 SETTLED = "settled/"
@@ -41,7 +42,6 @@ COST, COST_NS = "cost/", 2_000_000_000
 #: The timer at which incidents of all jobs are looked at together.
 SHARED = "shared"
 _SET_ASIDE_BECAUSE = "the judge failed on a record of the job and began anew with it: whether it lasts is not known"
-_TOO_MANY = "the judge keeps no more incidents, and of its owner's nothing has been heard of this one for longest"
 #: Words of findings' bodies that tell of nodes and jobs, and of no incident.
 _OF_ALL_JOBS = ("placement", "topology", "change", "load", "plan")
 
@@ -70,6 +70,7 @@ class Docket:
         self._touched: set[str] = set()
         self._memory = memory
         self._desk = Desk(memory)
+        self._surplus = SurplusIncidents(book, memory, self._failures, stamp_ns, self._publish, self._save)
 
     def take(self, finding: Finding) -> None:
         """Carries out what a finding says of incidents, nodes or jobs: opens, revises, merges, publishes, saves.
@@ -150,38 +151,6 @@ class Docket:
                 self._publish(case, finding)
         if cases:
             self._save(identity.job, cases)
-
-    def _make_room(self) -> None:
-        """Of too many incidents the idlest of the owner who has most is ended, forgotten and counted."""
-        for incident in self._book.surplus():
-            case = self._book.get(incident)
-            cases = self._book.of_job(case.job) if case is not None else []
-            for each in cases:
-                if each.id == incident:
-                    give_up(each, _TOO_MANY, self._now_s, self._touched)
-                    if each.joint is not None and each.joint.resolved is None:
-                        each.joint = replace(each.joint, resolved=self._now_s)
-                    self._publish(each, None)
-                    if len(cases) == 1:
-                        self._failures.forget(each.line, each.job)
-            self._release_those_it_leads(incident)
-            self._book.drop(incident, cases, self._stamp_ns)
-            self._memory.drop(incident)
-            self._memory.note_problem("incident that was forgotten, as there were too many")
-
-    def _release_those_it_leads(self, leader: str) -> None:
-        """Incidents of other jobs that had joined one that goes stand alone again, until a look says otherwise."""
-        for member in [id_ for id_ in self._memory.joined.get(leader, ()) if id_ != leader]:
-            self._memory.join(self._memory.troubles[member], "", [])
-            case = self._book.get(member)
-            cases = self._book.of_job(case.job) if case is not None else []
-            for each in cases:
-                if each.id == member and each.merged_into == leader:
-                    each.merged_into, each.has_joined = None, False
-                    self._touched.add(member)
-                    self._publish(each, None)
-            if case is not None:
-                self._save(case.job, cases)
 
     def _charge(self, finding: Finding) -> None:
         """An interval of a job: what of it is lost belongs to incidents. Told with their next revision, or soon."""
@@ -418,4 +387,4 @@ class Docket:
     def _save(self, job: str, cases: list[Case]) -> None:
         for case in self._book.save(job, cases, self._touched, self._stamp_ns):
             self._conditions.note_suspects(case)
-        self._make_room()
+        self._surplus.forget(self._book.surplus(), self._touched, self._now_s)

@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 
 from tests.processors.cluster.conftest import Court
 from tests.processors.cluster.shared.fleet import DAY_S, Fleet, Job, jobs_of, joint_of, nodes_blamed, standing
+from whichrank.processors.cluster import case_book
 from whichrank.telemetry.incident import SCHEMA_PATH
 from whichrank.telemetry.vocabulary import Kind
 
@@ -48,6 +49,27 @@ def test_j1_a_metadata_storm_is_its_job_s_and_the_readers_are_victims(fleet: Fle
     assert len(standing(court)) == 1
     assert any("before the first job waited" in row["shows"] for row in joint["evidence"])
     Draft202012Validator(json.loads(SCHEMA_PATH.read_text())).validate(joint)
+
+
+def test_a_joint_incident_that_makes_room_is_ended_and_those_it_led_stand_alone(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many incidents of its owner push it out: nothing stays open that nobody keeps, or merged into it."""
+    readers = three_readers(fleet)
+    storm(fleet, since=0.0)
+    for i, job in enumerate(readers):
+        job.tell(Kind.RANK_SLOW, 40.0 + 3 * i, onset=12.0 + 4 * i, node=job.nodes[i], phase="data")
+    leader = joint_of(fleet.run(200.0), Kind.STORAGE_OVERLOAD)
+    fleet.findings.clear()
+    fleet.court.owners |= {str(leader["job"]["id"]): "noisy", **{f"many-{n}": "noisy" for n in range(8)}}
+    monkeypatch.setattr(case_book, "MAX_INCIDENTS", 6)
+    for n in range(8):
+        fleet.job(f"many-{n}", fleet.under(2, 5), at=201.0).tell(Kind.RANK_DIED, 205.0 + n, rank=1)
+    last = fleet.run(400.0).incidents
+    assert last[leader["id"]]["state"] == "resolved"
+    led = [document for document in last.values() if document["job"]["id"] in {job.name for job in readers}]
+    assert len(led) == 3
+    assert all(document["merged_into"] != leader["id"] for document in led)
 
 
 def test_j1_twin_a_storm_that_came_after_the_stalls_is_not_their_cause(fleet: Fleet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,6 +105,41 @@ def test_a_helper_reads_what_its_user_can_and_one_that_is_stopped_is_left_alone(
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
+
+
+@needs_root
+def test_a_helper_that_is_stopped_before_it_is_ready_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is its user's from its first moment on: what is stopped then sees no connection close."""
+    started: list[int] = []
+    begin = helper_process.STARTER.start
+
+    def stopped(rights: helper_process.Rights, theirs: socket.socket) -> int:
+        started.append(begin(rights, theirs))
+        os.kill(started[-1], signal.SIGSTOP)
+        return started[-1]
+
+    monkeypatch.setattr(helper_process.STARTER, "start", stopped)
+    monkeypatch.setattr(helper_process, "_START_S", 0.3)
+    monkeypatch.setattr(helper_process, "_ANSWER_S", 0.3)
+    pool = UserFilesPool()
+    place = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(HelperUnavailable):
+            pool.of(USER).open_file(place, "own")
+        until_s = time.monotonic() + 5.0
+        while any(_is_there(pid) for pid in started):
+            assert time.monotonic() < until_s, "it is left behind"
+            time.sleep(0.05)
+        assert started
+    finally:
+        os.close(place)
+        pool.close()
+        for pid in filter(_is_there, started):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 @needs_root

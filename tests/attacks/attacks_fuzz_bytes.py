@@ -228,6 +228,8 @@ def states(folder: Path) -> Outcome:
             judge.runner = judge._start()  # noqa: SLF001
             judge.pass_time(1)
             judge.start_job(f"new-{number}")
+            judge.kill_rank(f"new-{number}")
+            assert judge.told_kinds(f"new-{number}"), f"tells nothing any more; it said {judge.said[:2]}"
             judge.runner.close()
             del judge.outputs[2_000:-2_000]
 

@@ -122,14 +122,18 @@ def test_a_token_reads_its_owners_rows_alone(readers: LogReaders, endpoint: str)
     headers = {"Authorization": f"Bearer {readers.tokens['12001']}"}
     other = '{whichrank.job.owner="12002"}'
     wider = {"extra_stream_filters": other, "extra_filters": "*", "hidden_fields_filters": "whichrank.job.owner"}
+    is_answered = False
     for question in ASKED:
         for more in ({}, wider):
-            assert "12002" not in ask(readers.address, endpoint, question, headers, **more).replace(question, "")
+            told = ask(readers.address, endpoint, question, headers, **more)
+            assert "12002" not in told.replace(question, "")
+            is_answered |= bool(told) and not told.startswith("refused")
         address = f"{endpoint}?{urllib.parse.urlencode({'extra_stream_filters': other})}"
         assert "12002" not in ask(readers.address, address, question, headers).replace(question, "")
         assert "12002" not in ask(readers.address, endpoint, question, {**headers, "AccountID": "1"}).replace(
             question, ""
         )
+    assert is_answered
     if endpoint == "query":
         assert "12001" in ask(readers.address, endpoint, "*", headers)
         assert "12002" in ask(readers.address, endpoint, "*", {"Authorization": f"Bearer {readers.tokens['12002']}"})

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: Seconds of three hundred years: beyond it no time can be reckoned with.
+_LARGEST = 1e10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalFacts:
@@ -88,8 +91,9 @@ def read_signal(found: Mapping[str, Any], otherwise: SignalFacts = NOTHING) -> S
 
 
 def _number(value: object) -> float:
-    """0.0 where it is none: an agent's or an exporter's own words."""
+    """0.0 where it is none, or none that a clock or a counter shows: an agent's or an exporter's own words."""
     try:
-        return float(value or 0.0)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        number = float(value or 0.0)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         return 0.0
+    return number if abs(number) < _LARGEST else 0.0

@@ -186,7 +186,7 @@ print(open(f"/proc/{POOL.pids[0]}/environ").read())
         words[:4] == [none, none, none, "1"]
         and words[4].split("\\t") == ["12001"] * 4
         and int(agent.split("'")[1], 16) & ~0x4002801E4 == 0
-        and descriptors.count("socket") == 2
+        and (descriptors.count("socket"), descriptors.count("/dev/null"), descriptors.count(",")) == (1, 3, 3)
         and not environ
     )
     return Outcome(held=held, measured=f"agent {agent.split(chr(39))[1]}, helper {words[0]}, it holds {descriptors}")

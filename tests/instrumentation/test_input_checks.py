@@ -17,8 +17,10 @@ from whichrank.instrumentation.support.guard import Guard, HookHealth
 from whichrank.telemetry import ring_layout as layout
 from whichrank.telemetry.vocabulary import Op
 
+# The pause: torch 2.6 waits for ever, without whichrank as well, where a group is destroyed while a thread of gloo's
+# still holds a tensor: that thread wants the GIL, which the one that joins it has.
 JOB = """
-    import torch, torch.distributed as dist
+    import time, torch, torch.distributed as dist
     dist.init_process_group("gloo")
     rank, other = dist.get_rank(), dist.new_group([0, 1])
     good, bad = torch.ones(8), torch.full((8,), float("nan"))
@@ -29,6 +31,7 @@ JOB = """
     dist.all_gather([torch.empty(8), torch.empty(8)], bad if rank else good)  # collective 4
     dist.all_reduce(bad.clone())
     dist.barrier()
+    time.sleep(0.5)
     dist.destroy_process_group()
 """
 

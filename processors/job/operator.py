@@ -167,10 +167,10 @@ class JobOperator:
         if worlds is None or not worlds.are_current(ctx):
             worlds = Worlds.load(ctx)
             worlds.heard_ns = self._heard_ns.pop(ctx.key, 0)
+            if len(self._jobs) >= MAX_HELD:
+                oldest = next(iter(self._jobs))
+                self._heard_ns[oldest] = self._jobs.pop(oldest).heard_ns
         self._jobs[ctx.key] = worlds
-        if len(self._jobs) > MAX_HELD:
-            oldest = next(iter(self._jobs))
-            self._heard_ns[oldest] = self._jobs.pop(oldest).heard_ns
         return worlds
 
     def _save(self, worlds: Worlds, ctx: Context) -> None:

@@ -44,7 +44,7 @@ class PeerConnection:
             said, answer = self.end.take(data)
         except BrokenPeer:
             with contextlib.suppress(OSError):
-                self.socket.send(self.end.last_words())
+                self.socket.send(self.end.closing_alert())
             raise
         self.out += answer
         self.unframer.feed(said)

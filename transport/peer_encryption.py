@@ -55,7 +55,7 @@ class ConnectionEnd(Protocol):
         """What has to be sent for the other side to read ``data``."""
         ...
 
-    def last_words(self) -> bytes:
+    def closing_alert(self) -> bytes:
         """What tells the other side why this one goes, after ``take`` has raised."""
         ...
 
@@ -77,7 +77,7 @@ class PlainEnd:
         """The data."""
         return data
 
-    def last_words(self) -> bytes:
+    def closing_alert(self) -> bytes:
         """Nothing."""
         return b""
 
@@ -103,7 +103,7 @@ class TlsEnd:
     def take(self, data: bytes) -> tuple[bytes, bytes]:
         """As of every end; with no data a follower's first words are what has to be sent.
 
-        Raises BrokenPeer with the reason for people, which holds what is still to be sent (``last_words``).
+        Raises BrokenPeer with the reason for people, which holds what is still to be sent (``closing_alert``).
         """
         self._incoming.write(data)
         said = bytearray()
@@ -118,10 +118,10 @@ class TlsEnd:
         except ssl.SSLZeroReturnError as error:  # what came after it would be kept, and never read
             raise BrokenPeer("it has ended the conversation") from error
         except ssl.SSLError as error:
-            raise BrokenPeer(_in_words(error, self._not_believed)) from error
+            raise BrokenPeer(_reason_of(error, self._not_believed)) from error
         return bytes(said), self._outgoing.read()
 
-    def last_words(self) -> bytes:
+    def closing_alert(self) -> bytes:
         """What tells the other side why this one goes, after ``take`` has raised."""
         return self._outgoing.read()
 
@@ -263,7 +263,7 @@ def _no_password() -> bytes:
     return b""
 
 
-def _in_words(error: ssl.SSLError, not_believed: str) -> str:
+def _reason_of(error: ssl.SSLError, not_believed: str) -> str:
     reason = error.reason or "no TLS"
     if isinstance(error, ssl.SSLCertVerificationError):
         return not_believed if error.verify_code in _UNKNOWN else f"its certificate: {error.verify_message}"

@@ -82,7 +82,7 @@ class _Wire:
             said, answer = self.end.take(data)
         except BrokenPeer:
             with contextlib.suppress(OSError):
-                self.socket.sendall(self.end.last_words())
+                self.socket.sendall(self.end.closing_alert())
             raise
         self.socket.sendall(answer)
         return said

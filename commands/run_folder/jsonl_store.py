@@ -42,7 +42,7 @@ def whole_lines(path: Path, after: int = 0) -> tuple[list[bytes], int]:
     return whole[:-1].split(b"\n") if whole else [], after + len(whole)
 
 
-def read_words(
+def read_entries(
     path: Path, after: int, read: Callable[[bytes], _Word], on_odd: OnOdd | None = None
 ) -> tuple[list[_Word], int]:
     """(words in whole lines beyond byte ``after``, the byte behind them). What is none is told to ``on_odd``.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...telemetry.incident_document import IncidentDocument, IncidentLabel
 from ...telemetry.records import Finding, Identity
-from .jsonl_store import OnOdd, append_line, read_words
+from .jsonl_store import OnOdd, append_line, read_entries
 from .people_codec import PeopleLabel, read_people_label, write_people_label
 
 LABELS_FILE = "labels.jsonl"
@@ -43,7 +43,7 @@ def read_labels(folder: Path, after: int = 0, on_odd: OnOdd | None = None) -> tu
 
     Raises OSError.
     """
-    return read_words(folder / LABELS_FILE, after, read_people_label, on_odd)
+    return read_entries(folder / LABELS_FILE, after, read_people_label, on_odd)
 
 
 def with_labels(incidents: Iterable[IncidentDocument], labels: Iterable[PeopleLabel]) -> list[IncidentDocument]:

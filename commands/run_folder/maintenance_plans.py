@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...telemetry.carried import UNREADABLE_WORD
 from ...telemetry.records import Finding, Identity
-from .jsonl_store import OnOdd, append_line, read_words
+from .jsonl_store import OnOdd, append_line, read_entries
 from .people_codec import MaintenancePlan, read_plan_line, write_plan
 
 PLANS_FILE = "plans.jsonl"
@@ -45,4 +45,4 @@ def read_plans(folder: Path, after: int = 0, on_odd: OnOdd | None = None) -> tup
 
     Raises OSError.
     """
-    return read_words(folder / PLANS_FILE, after, read_plan_line, on_odd)
+    return read_entries(folder / PLANS_FILE, after, read_plan_line, on_odd)

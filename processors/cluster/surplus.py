@@ -44,7 +44,7 @@ class SurplusIncidents:
             led = [id_ for id_ in self._memory.joined.get(incident, ()) if id_ != incident]
             self._book.drop(incident, cases, self._stamp_ns)  # before others are saved, which looks for a surplus again
             self._memory.drop(incident)
-            self._memory.note_problem("incident that was forgotten, as there were too many")
+            self._memory.note_problem("incident that was forgotten to make room")
             for member in led:
                 self._release(member, incident, touched)
 

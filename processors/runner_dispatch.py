@@ -21,6 +21,7 @@ from .runner_context import RunnerContext
 from .runner_delivery import Delivery
 from .runner_letters import dead_letter
 from .runner_state import RunnerState
+from .runner_untold import GivenUp, Untold
 
 MAX_CONTEXTS = 4096
 NOT_ATTEMPTED = "call"
@@ -49,11 +50,11 @@ class Dispatcher:
         ]
         #: Keys that were forgotten as there were too many, in this process.
         self.forgotten = 0
-        self._given_up: list[tuple[int, str, str]] = []  # operator, key and reason of what was set aside, not told yet
+        self._untold = Untold(state)
         self._lettered = 0  # position of the last message that became a dead letter here
         self._is_telling = False
         #: What is known of keys that have failed.
-        self.containment = Containment(state)
+        self.containment = Containment(state, self._untold)
         #: From which the records at hand come; None: from no message.
         self.message: Message | None = None
         state.contain = self._contain_row
@@ -75,7 +76,7 @@ class Dispatcher:
             for key, batch in pending[index].items():
                 for record in self._process(index, key, batch):
                     self._place(index, record, index + 1, pending)
-        if self.containment.news or self._given_up:
+        if self._untold.is_any:
             self._report_contained()
 
     def fire(self, operator: str, key: str, timer: Timer) -> None:
@@ -186,7 +187,7 @@ class Dispatcher:
         if not operator.contains_itself:
             owner = self._owner(operator, key)
             self._state.put_aside(operator.name, key, self._state.position.now_ns, failure.reason, owner)
-            self._given_up.append((index, key, failure.reason))
+            self._untold.add_key(GivenUp(operator=operator.name, key=key, reason=failure.reason))
         self._note(failure)
 
     def _contain_row(self, operator: str, key: str, error: Exception) -> None:
@@ -216,13 +217,15 @@ class Dispatcher:
 
     def _report_contained(self) -> None:
         """A telemetry incident of what was contained; where that fails as well it is not told again."""
-        doubts, self.containment.news = self.containment.news, []
-        given_up, self._given_up = self._given_up, []
+        given_up, doubts = self._untold.take()
         position = self._state.position
         if self._is_telling or not position.cluster:
             return
         records: list[Emitted] = [
-            (index, record) for index, key, reason in given_up for record in self._ends_of(index, key, reason)
+            (index, record)
+            for each in given_up
+            if (index := self._index_of.get(each.operator)) is not None
+            for record in self._ends_of(index, each.key, each.reason)
         ]
         for finding in doubt_findings(doubts, position.cluster, position.now_ns):
             record = Record(topic=TOPIC_FINDINGS, key=position.cluster, stamp_ns=position.now_ns, payload=finding)

@@ -1,7 +1,7 @@
 """Tests that watch the clock: how soon something is said of a real job, and what whichrank costs one.
 
 What can be asked of the processes' own stamps, or of a clock that is played, is not here. These are run alone, one
-after the other (``make test``), and 20 times beside four busy processes by ``python -m tests.under_load``.
+after the other (``make test``), and 20 times at a load of 4 by ``python -m tests.under_load``.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m tests.under_load [--runs 20] [--load 4] [--make TARGET | PYTEST WORDS ...]
 
-
-
-measured | k of n | ok or SHORT*; each test that failed is named with how often. No run is repeated or left out.
+Runs pytest (default: ``tests/clock``), or a target of make, over and over at a load of ``--load``: what others do on
+the machine counts; as long as that is less, up to as many processes compute without end. Prints *asked | measured |
+k of n | ok or SHORT*; each test that failed is named with how often. No run is repeated or left out.
 Exit status 1 where a run failed.
 """
 

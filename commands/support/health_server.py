@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +28,9 @@ HUNG_S = 60.0
 #: A whole request must have come by then; nobody asks a second one on the same connection.
 REQUEST_S = 5.0
 MAX_CONNECTIONS = 32
+_SAYS_EVERY_S = 60.0
+
+logger = logging.getLogger("whichrank")
 
 
 def is_alive(health: ServiceHealth) -> bool:
@@ -84,10 +89,13 @@ class _BoundedServer(ThreadingHTTPServer):
     """At most so many connections, each for so long, however slowly it sends."""
 
     daemon_threads = True
+    #: Connections that wait to be taken; with the library's 5 a probe waits seconds for its turn behind a stranger's.
+    request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._open: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
+        self._says_again_s = 0.0
         super().__init__(address, handler)
 
     def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
@@ -105,6 +113,13 @@ class _BoundedServer(ThreadingHTTPServer):
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
+
+    def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
+        """What a stranger's connection can fail of is his; of anything else one line a minute, and no traceback."""
+        error, now_s = sys.exc_info()[1], time.monotonic()
+        if not isinstance(error, OSError) and now_s >= self._says_again_s:
+            self._says_again_s = now_s + _SAYS_EVERY_S
+            logger.warning("a page of health could not be made: %s: %s", type(error).__name__, error)
 
     def service_actions(self) -> None:
         """Twice a second, in the server's thread."""

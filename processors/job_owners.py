@@ -101,12 +101,14 @@ class JobOwners:
             known = self._keyed_identity(identity)
             if identity.owner:  # whose the others' are may change
                 remember(self._keyed, identity, known)
-        return payload if known == identity else replace(payload, identity=known)
+        return payload if known is identity or known == identity else replace(payload, identity=known)
 
     def _keyed_identity(self, identity: Identity) -> Identity:
-        job, run = identity.job.replace(_MARK, ""), identity.run.replace(_MARK, "")
+        """The same object where nothing changes: it is asked of each block of a job that has no owner."""
         owner = identity.owner.replace(_MARK, "")
-        return replace(identity, job=self._key(job, owner), run=self._key(run, owner))
+        job = self._key(identity.job.replace(_MARK, ""), owner)
+        run = job if identity.run == identity.job else self._key(identity.run.replace(_MARK, ""), owner)
+        return identity if (job, run) == (identity.job, identity.run) else replace(identity, job=job, run=run)
 
     def _key(self, name: str, owner: str) -> str:
         """A run is kept apart like a job: by its failures it is said what to do."""

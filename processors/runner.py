@@ -323,17 +323,18 @@ class EmbeddedRunner:
                 self._set_aside(message, Broken(topic=message.topic, reason=reason, value=message.value))
                 continue
             record = Record(topic=message.topic, key=message.key, stamp_ns=self.now_ns, payload=keyed)
-            self._show_input(replace(record, payload=self._owners.named(payload)))
+            if self._on_input is not None:
+                self._show_input(record, self._owners.named(payload))
             records.append((-1, record))
         self.records += len(records)
         self._dispatcher.message = message
         self._dispatcher.dispatch(0, records)
 
-    def _show_input(self, record: Record) -> None:
-        if self._on_input is None:
-            return
+    def _show_input(self, record: Record, payload: Payload) -> None:
+        """payload: as people read it."""
+        assert self._on_input is not None
         try:
-            self._on_input(record)
+            self._on_input(record if payload is record.payload else replace(record, payload=payload))
         except Exception as error:  # it only looks on: a record that it cannot take must not keep it from the operators
             self.failed_inputs += 1
             if self.failed_inputs == 1:

@@ -4,7 +4,8 @@
 
 Runs pytest (default: ``tests/clock``), or a target of make, over and over at a load of ``--load``: what others do on
 the machine counts; as long as that is less, up to as many processes compute without end. Prints *asked | measured |
-k of n | ok or SHORT*; each test that failed is named with how often. No run is repeated or left out.
+k of n | ok or SHORT*; each test that failed is named with how often, and what its run printed stands in build/under-load.
+No run is repeated or left out.
 Exit status 1 where a run failed.
 """
 
@@ -19,10 +20,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 from tests.outside.table import Line, print_table
 
 BUSY = "while True: pass"
+#: What runs that failed have printed.
+KEPT = Path("build/under-load")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 #: Between two looks at the load; the kernel's own figure is a mean of the last minute, and follows so slowly.
 _LOOK_S = 5.0
@@ -84,9 +88,18 @@ def main() -> int:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             seconds.append(time.monotonic() - began)
             right += done.returncode == 0
-            failed.update(_FAILED.findall(done.stdout))
+            names = _FAILED.findall(done.stdout)
+            failed.update(names)
             last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-200:]]
-            print(f"run {number + 1} of {asked.runs}: {last[0]}, after {seconds[-1]:.0f} s", flush=True)
+            print(
+                f"run {number + 1} of {asked.runs}: {last[0]}, after {seconds[-1]:.0f} s",
+                *names,
+                sep="\n  ",
+                flush=True,
+            )
+            if done.returncode:
+                KEPT.mkdir(parents=True, exist_ok=True)
+                (KEPT / f"{number + 1}.log").write_text(done.stdout + done.stderr)
     for name, times in failed.most_common():
         print(f"failed {times} of {asked.runs}: {name}")
     seen = f"load {min(load.seen):.1f} to {max(load.seen):.1f}, median {statistics.median(load.seen):.1f}"

@@ -4,7 +4,7 @@
 
 Runs pytest (default: ``tests/clock``), or a target of make, over and over at a load of ``--load``: what others do on
 the machine counts; as long as that is less, up to as many processes compute without end. Prints *asked | measured |
-k of n | ok or SHORT*; each test that failed is named with how often, and what its run printed stands in build/under-load.
+k of n | ok or SHORT*; each test that failed is named with how often, and what it printed is in build/under-load/N.log.
 No run is repeated or left out.
 Exit status 1 where a run failed.
 """

@@ -2,7 +2,7 @@
 
 usage: ring_job.py FOLDER FIRST-LAST WORLD STEPS [RANK@STEP]   starts those ranks; RANK stands still in STEP.
 
-A number in FOLDER/last-step ends the job before that step.
+usage: ring_job.py FOLDER FIRST-LAST WORLD STEPS [RANK@STEP]: starts those ranks; RANK stands still in STEP.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from whichrank.telemetry.ring_layout import DEFINITION_ATTEMPT
 from whichrank.telemetry.vocabulary import HookState, Level, Phase
 
 STEP_S = 0.05
+TOLD = "told"
 
 
 def main() -> None:
@@ -65,7 +66,7 @@ def train(folder: Path, rank: int, world: int, steps: int, fault: str) -> None:
             break
         writer.set_phase(int(Phase.FORWARD))
         time.sleep(STEP_S)
-        if fault == f"{rank}@{step}":
+        if fault == f"{rank}@{step}" or (fault == f"{rank}@{TOLD}" and (folder / TOLD).exists()):
             stand_still()
         call = writer.enqueue(group, 1, 4096, 6, -1, 0)
         meet(folder, rank, world, step)

@@ -65,6 +65,10 @@ class Instance:
     def said(self) -> str:
         return self.console.read_text()
 
+    def let_stand(self) -> None:
+        """The rank of the fault ``RANK@told`` stands still from its next step on."""
+        (self.out.parent / "meeting" / "told").touch()
+
     def end(self) -> int:
         """All of it: the command's ranks are in our session."""
         if self.process.poll() is None:
@@ -107,7 +111,10 @@ def replayed(folder: Path, into: Path) -> dict[str, Any]:
 
 def test_a_hang_on_the_second_node_is_one_incident_of_the_first(start: Callable[..., Instance], tmp_path: Path) -> None:
     """With the stack of the rank, which the judge had to ask the other instance for; each replay says the same."""
-    judge, follower = start(0, 400, "3@40"), start(1, 400, "3@40")
+    judge, follower = start(0, 4000, "3@told"), start(1, 4000, "3@told")
+    until(lambda: "2 of 2 nodes seen" in judge.said())  # before that each judges its own ranks
+    until(lambda: "judged on" in follower.said())
+    judge.let_stand()
     told = judge.incidents
     # One that is only noticed is over when the job is ended: then the end is a second incident.
     until(lambda: any(doc["severity"] == "page" and doc["suspects"][0]["where"]["line"] for doc in told().values()))
@@ -134,11 +141,12 @@ def test_a_hang_on_the_second_node_is_one_incident_of_the_first(start: Callable[
 
 def test_who_is_left_judges_on(start: Callable[..., Instance]) -> None:
     """The judge is killed, its ranks train on: no page. Then a rank that the other still sees stands still."""
-    judge, follower = start(0, 2000, "3@60"), start(1, 2000, "3@60")
+    judge, follower = start(0, 4000, "3@told"), start(1, 4000, "3@told")
     until(lambda: "judged on" in follower.said())
     until(lambda: (judge.out.parent / "meeting" / "3.30").exists())
     judge.process.kill()
     until(lambda: "judged here" in follower.said(), 10.0)
+    follower.let_stand()
     until(lambda: follower.incidents())
     (incident,) = follower.incidents().values()
     assert (incident["kind"], [suspect["rank"] for suspect in incident["suspects"]]) == ("rank_not_entered", [3])

@@ -192,14 +192,14 @@ def _messages(entries: list[bytes], service: str) -> list[bytes]:
 
 
 class Room:
-    """A Prometheus with the hour in it. end_s: of the hour, Unix seconds. scraped: as ``Prometheus`` has it."""
+    """A Prometheus with the hour in it. end_s: of the hour, Unix seconds. scraped, secrets: as ``Prometheus`` has."""
 
-    def __init__(self, folder: Path, scraped: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, scraped: dict[str, str] | None = None, *, secrets: Path | None = None) -> None:
         self.folder = folder
-        self.prometheus = Prometheus(folder, scraped)
+        self.prometheus = Prometheus(folder, scraped, secrets=secrets)
         self.prometheus.service.start()
         self.end_s = 0.0
-        self._http = urllib3.PoolManager(timeout=600.0, retries=False)
+        self._http = urllib3.PoolManager(timeout=600.0, retries=False, headers=self.prometheus.headers)
 
     def fill(self, ranks: int, hours: float, period_s: int) -> None:
         asked = frozenset(re.findall(r"\w+", " ".join(query for _, query in _queries())))
@@ -262,7 +262,7 @@ class Room:
 
     def push(self, message: bytes) -> None:
         url = f"http://{self.prometheus.address}/api/v1/otlp/v1/metrics"
-        answer = self._http.request("POST", url, body=message, headers={"Content-Type": "application/x-protobuf"})
+        answer = self._http.request("POST", url, body=message, headers={**self.prometheus.headers, "Content-Type": "application/x-protobuf"})  # fmt: skip  # noqa: E501
         if answer.status >= 300:
             raise RuntimeError(f"Prometheus answers {answer.status}: {answer.data[:300]!r}")
 

@@ -23,7 +23,7 @@ from typing import Any
 from tests.played_gpu.played import PlayedGpus, Profile
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.placing import REPOSITORY
-from tests.stack.parts.service import eventually, get_json
+from tests.stack.parts.service import eventually
 from tests.stack.parts.whole_stack import assemble
 from tests.stack.test_process_command import WAIT_S, WHICHRANK, Bench
 from whichrank.commands.run.command import BOOTSTRAP
@@ -142,7 +142,7 @@ class Room(Bench):
         return self.start(f"sim-{scenario}", WHICHRANK, "simulate", *words, "--minutes", str(SIMULATED_MINUTES))
 
     def prometheus(self, path: str) -> Any:
-        return get_json(f"http://{self.stack.prometheus.address}/api/v1/{path}")["data"]
+        return self.stack.prometheus.ask(path)
 
 
 class Asked:

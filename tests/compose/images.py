@@ -21,6 +21,7 @@ from tests.stack.parts.compose import services
 from tests.stack.parts.go_programs import JAEGER, PROMETHEUS, VICTORIALOGS, built, built_collector
 from tests.stack.parts.kafka import kafka_home
 from tests.stack.parts.placing import REPOSITORY
+from tests.stack.parts.promtool import PROMTOOL
 
 DEBIAN = "bookworm"
 PACKAGES = "ca-certificates,openjdk-17-jre-headless,python3,python3-venv,gcc,libc6-dev,busybox-static"
@@ -56,7 +57,7 @@ ENTRYPOINT ["/otelcol-contrib"]
 """
 PROMETHEUS_IMAGE = """
 FROM {busybox}
-COPY prometheus /bin/prometheus
+COPY prometheus promtool /bin/
 WORKDIR /prometheus
 RUN chown 65534:65534 /prometheus
 USER 65534
@@ -109,7 +110,8 @@ def make_images(engine: Engine, work: Path) -> None:
     _build(engine, work / "kafka", tags["kafka"], KAFKA, {"kafka": kafka_home()})
     _build(engine, work / "collector", tags["collector"], COLLECTOR, {"otelcol-contrib": built_collector()})
     prometheus = PROMETHEUS_IMAGE.format(busybox=tags["busybox"])
-    _build(engine, work / "prometheus", tags["prometheus"], prometheus, {"prometheus": built(PROMETHEUS)})
+    programs = {"prometheus": built(PROMETHEUS), "promtool": built(PROMTOOL)}
+    _build(engine, work / "prometheus", tags["prometheus"], prometheus, programs)
     logs = {"victoria-logs-prod": built(VICTORIALOGS)}
     _build(engine, work / "victorialogs", tags["victorialogs"], VICTORIALOGS_IMAGE, logs)
     _build(engine, work / "jaeger", tags["jaeger"], JAEGER_IMAGE, {"jaeger-linux": built(JAEGER)})

@@ -12,6 +12,8 @@ from tests.ports import free_ports
 from tests.stack.parts.compose import BASE
 from tests.stack.parts.go_programs import COMPOSE, built
 from tests.stack.parts.placing import DEPLOY, REPOSITORY
+from tests.stack.parts.service import get_json
+from tests.stack.parts.stores import login
 
 ABSENT = Path(__file__).with_name("absent.yaml")
 WAIT_S = 900
@@ -24,7 +26,8 @@ class Project:
         self.engine = engine
         self.kafka_port, self.prometheus_port = free_ports(2)
         self.secrets = folder / "secrets"
-        engine.run(DEPLOY / "kafka" / "passwords.sh", self.secrets)
+        for of in ("kafka", "prometheus"):
+            engine.run(DEPLOY / of / "passwords.sh", self.secrets)
         engine.run(DEPLOY / "kafka" / "certificates.sh", self.secrets / "tls")
         self.environment = {
             "GRAFANA_ADMIN_PASSWORD": "not-used",
@@ -68,6 +71,11 @@ class Project:
         """What the engine made of it."""
         container = self.compose("ps", "--all", "--quiet", service).strip()
         return dict(json.loads(self.engine.run("docker", "inspect", container).stdout)[0])
+
+    def ask_prometheus(self, path: str, *, with_password: bool = True) -> Any:
+        """What its API has at this path below ``/api/v1/``, at the published port. Raises OSError."""
+        headers = login((self.secrets / "prometheus_password").read_text()) if with_password else {}
+        return get_json(f"http://127.0.0.1:{self.prometheus_port}/api/v1/{path}", headers)["data"]
 
     def execute(self, service: str, *command: str) -> int:
         container = self.compose("ps", "--quiet", service).strip()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
@@ -12,7 +14,7 @@ from tests.compose.engine import Engine
 from tests.compose.images import make_images
 from tests.compose.project import Project
 from tests.stack.parts.compose import OPEN, TLS, services
-from tests.stack.parts.service import eventually, get_json
+from tests.stack.parts.service import eventually
 from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_client import KafkaTrouble
@@ -86,11 +88,10 @@ def test_nothing_is_written_beside_the_volumes(demo: Project, name: str) -> None
 
 def test_a_fault_in_the_demo_job_answers_in_promql(demo: Project) -> None:
     question = urllib.parse.urlencode({"query": "max_over_time(whichrank_incident_active[1h]) > 0"})
-    url = f"http://127.0.0.1:{demo.prometheus_port}/api/v1/query?{question}"
     found: list[dict[str, str]] = []
 
     def answered() -> bool:
-        found[:] = [row["metric"] for row in get_json(url)["data"]["result"]]
+        found[:] = [row["metric"] for row in demo.ask_prometheus(f"query?{question}")["result"]]
         return bool(found)
 
     try:
@@ -102,7 +103,7 @@ def test_a_fault_in_the_demo_job_answers_in_promql(demo: Project) -> None:
 
 
 @pytest.mark.parametrize("overlays", [(), (TLS,), (TLS, OPEN)], ids=["users", "both", "tls"])
-def test_kafka_is_locked(engine: Engine, tmp_path: Path, overlays: tuple[str, ...]) -> None:
+def test_kafka_and_prometheus_are_locked(engine: Engine, tmp_path: Path, overlays: tuple[str, ...]) -> None:
     project = Project(engine, tmp_path, *overlays)
     try:
         project.up()
@@ -118,6 +119,9 @@ def test_kafka_is_locked(engine: Engine, tmp_path: Path, overlays: tuple[str, ..
         )
         assert may_send(settings)
         assert not may_send(KafkaSettings(brokers=settings.brokers, delivery_timeout_s=10.0))
+        assert project.ask_prometheus("query?query=vector(1)")
+        with pytest.raises(HTTPError) if sasl else nullcontext():
+            project.ask_prometheus("query?query=vector(1)", with_password=False)
     finally:
         project.down()
 

@@ -320,6 +320,11 @@ RULES: Sequence[tuple[str, Cover]] = (
         ),
     ),
     (r"docker compose exec kafka .*", NotHere(why=Why.IMAGE_REGISTRY)),
+    (
+        r"docker compose (stop collector|up --wait --force-recreate prometheus collector grafana)",
+        NotHere(why=Why.IMAGE_REGISTRY),
+    ),
+    (r"rm -f secrets/prometheus_password secrets/prometheus_web", Here()),
 )
 
 

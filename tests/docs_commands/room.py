@@ -184,7 +184,7 @@ def missing_tools(text: str) -> list[str]:
     first = shlex.split(text)[0]
     needs = {
         "deploy/kafka/certificates.sh": ["openssl"],
-        "deploy/first-start.sh": ["openssl"],
+        "deploy/first-start.sh": ["openssl", "perl"],
         "deploy/victorialogs/readers.sh": ["openssl"],
         "make": ["make"],
     }

@@ -77,6 +77,7 @@ class Show:
         addresses = {
             "http://prometheus:9090": f"http://{self.stores.prometheus.address}",
             "http://victorialogs:9428": f"http://{self.stores.logs.address}",
+            "/run/secrets": str(self.stores.secrets),
         }
         where = {"/var/lib/grafana-dashboards": str(REPOSITORY / "grafana" / "dashboards")}
         names = [f"{kind}/whichrank.yaml" for kind in ("datasources", "dashboards", "alerting")]
@@ -194,7 +195,8 @@ class Show:
             "victorialogs": self.stores.logs.address,
             "jaeger": "127.0.0.1:9",
         }
-        foreign.make(grafana, {kind: f"http://{address}" for kind, address in addresses.items()})
+        password = (self.stores.secrets / "prometheus_password").read_text()
+        foreign.make(grafana, {kind: f"http://{address}" for kind, address in addresses.items()}, password)
         token = grafana.token("Admin")
         before = foreign.read(grafana)
         dry = self._whichrank(grafana, token, "sync", "--dry-run", *_use())

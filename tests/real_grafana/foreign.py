@@ -29,11 +29,12 @@ READ = {
 }
 
 
-def make(grafana: Grafana, urls: Mapping[str, str]) -> None:
-    """urls: of data sources, by kind. Raises Unanswered."""
+def make(grafana: Grafana, urls: Mapping[str, str], password: str) -> None:
+    """urls: of data sources, by kind. password: of Prometheus' user. Raises Unanswered."""
     for kind, uid in SOURCES.items():
         source = {"name": f"their {kind}", "uid": uid, "type": TYPES[kind], "access": "proxy", "url": urls[kind]}
-        grafana.ask("/api/datasources", source)
+        login = {"basicAuth": True, "basicAuthUser": "whichrank", "secureJsonData": {"basicAuthPassword": password}}
+        grafana.ask("/api/datasources", {**source, **(login if kind == "prometheus" else {})})
     grafana.ask("/api/folders", {"uid": "theirs", "title": "Theirs"})
     panel = {"id": 1, "type": "timeseries", "title": "up", "gridPos": {"h": 8, "w": 12, "x": 0, "y": 0},
              "targets": [{"refId": "A", "expr": "up"}]}  # fmt: skip

@@ -27,7 +27,10 @@ class Stores:
             (folder / name).mkdir()
         self.logs = VictoriaLogs(folder / "victorialogs")
         self.logs.service.start()
-        self._room = Room(folder / "prometheus", {"victorialogs:9428": self.logs.address})
+        #: Prometheus has users, as compose starts it.
+        self.secrets = folder / "secrets"
+        scraped = {"victorialogs:9428": self.logs.address}
+        self._room = Room(folder / "prometheus", scraped, secrets=self.secrets)
         self.prometheus = self._room.prometheus
         self._http = urllib3.PoolManager(timeout=60.0, retries=False)
         #: By id: its document, and what its gauge says.

@@ -18,6 +18,7 @@ from tests.stack.parts.compose import BASE, NVIDIA, OPEN, REQUIRED, TLS, Definit
 from tests.stack.parts.go_programs import COLLECTOR_MODULES, COMPOSE, JAEGER, PROMETHEUS, VICTORIALOGS, VMAUTH, built
 from tests.stack.parts.kafka import POM
 from tests.stack.parts.placing import REPOSITORY, replace
+from tests.stack.parts.promtool import PROMTOOL
 from tests.stack.parts.service import answers_http
 from tests.stack.parts.whole_stack import Stack
 
@@ -77,7 +78,8 @@ def test_without_a_password_nothing_starts_and_one_line_says_why() -> None:
 
 @pytest.mark.parametrize("overlays", OVERLAYS)
 def test_these_tests_read_the_files_as_compose_does(overlays: list[str]) -> None:
-    theirs = json.loads(compose_config(overlays, **REQUIRED).stdout)["services"]
+    read = json.loads(compose_config(overlays, **REQUIRED).stdout)
+    theirs = read["services"]
     ours = services(overlays)
     assert set(ours) == set(theirs)
     for name, definition in ours.items():
@@ -86,7 +88,8 @@ def test_these_tests_read_the_files_as_compose_does(overlays: list[str]) -> None
         assert definition.command == tuple(raw["command"] or ())
         assert definition.entrypoint == tuple(raw["entrypoint"] or ())
         assert definition.environment == raw.get("environment", {})
-        assert definition.secrets == tuple(secret["source"] for secret in raw.get("secrets", ()))
+        files = {secret["source"]: read["secrets"][secret["source"]]["file"] for secret in raw.get("secrets", ())}
+        assert definition.secrets == {name: Path(file) for name, file in files.items()}
         mounts = raw.get("volumes", ())
         binds = {mount["target"]: Path(mount["source"]) for mount in mounts if mount["type"] == "bind"}
         volumes = {mount["target"]: mount["source"] for mount in mounts if mount["type"] == "volume"}
@@ -216,7 +219,11 @@ def test_the_health_checks_answer(stack: Stack) -> None:
 PARTS: dict[str, Any] = {
     "kafka": lambda stack: {"/opt/kafka": str(stack.kafka.home), "127.0.0.1:9094": stack.kafka.internal_address},
     "collector": lambda stack: {"127.0.0.1:13133": stack.bridge.health_address},
-    "prometheus": lambda stack: {"127.0.0.1:9090": stack.prometheus.address},
+    "prometheus": lambda stack: {
+        "127.0.0.1:9090": stack.prometheus.address,
+        "/bin/promtool": str(built(PROMTOOL)),
+        "/etc/prometheus": str(stack.prometheus.config),
+    },
     "victorialogs": lambda stack: {"127.0.0.1:9428": stack.logs.address},
     "jaeger": lambda stack: {"127.0.0.1:13133": stack.jaeger.health_address},
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.stack.parts.compose import services
+from tests.stack.parts.compose import OPEN, services
 from tests.stack.parts.placing import DEPLOY, REPOSITORY
 from whichrank.grafana.desired import SOURCES
 
@@ -34,7 +34,22 @@ def test_the_data_sources_are_the_services_of_compose() -> None:
     assert [source["uid"] for source in sources if source.get("isDefault")] == ["prometheus"]
     # An environment variable would be filled in for a single dollar.
     text = (PROVISIONING / "datasources/whichrank.yaml").read_text()
-    assert re.findall(r"(?<!\$)\$(?!\$)", text) == []
+    assert re.findall(r"(?<!\$)\$(?!\$|__file\{)", text) == []
+
+
+def test_grafana_logs_in_to_prometheus_with_a_secret_that_it_has() -> None:
+    (source,) = (each for each in read("datasources/whichrank.yaml")["datasources"] if each["uid"] == "prometheus")
+    assert (source["basicAuth"], source["basicAuthUser"]) == (True, "whichrank")
+    file = re.fullmatch(r"\$__file\{/run/secrets/(\w+)\}", source["secureJsonData"]["basicAuthPassword"])
+    assert file is not None
+    assert set(services()["grafana"].secrets) == {file[1]}
+    assert file[1] in services()["prometheus"].secrets
+
+
+def test_without_users_the_same_files_ask_for_nothing() -> None:
+    opened = services([OPEN])["prometheus"].secrets
+    assert yaml.safe_load(opened["prometheus_web"].read_text()) is None
+    assert opened["prometheus_password"].read_bytes() == b""
 
 
 def test_the_dashboards_are_where_compose_puts_them_and_where_the_provider_looks() -> None:

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from tests.stack.parts.kafka import Kafka, Security
 from tests.stack.parts.placing import REPOSITORY
-from tests.stack.parts.service import eventually, get_json
+from tests.stack.parts.service import eventually
 from tests.stack.parts.whole_stack import Stack, assemble
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.histogram_table import HistogramTable
@@ -157,7 +157,7 @@ def fresh_job() -> str:
 
 def alerts(stack: Stack, title: str, incident: str) -> list[dict[str, Any]]:
     """Of Prometheus, by its own rules: those that fire for this incident."""
-    found = get_json(f"http://{stack.prometheus.address}/api/v1/alerts")["data"]["alerts"]
+    found = stack.prometheus.ask("alerts")["alerts"]
     return [
         a for a in found if (a["labels"]["alertname"], a["labels"].get("whichrank_incident_id")) == (title, incident)
     ]
@@ -449,7 +449,13 @@ def locked_stack(fresh_kafka: Callable[..., Kafka], tmp_path: Path) -> Iterator[
 
 
 def test_the_road_is_the_same_with_tls_and_passwords(locked_stack: Stack) -> None:
-    told = incident(fresh_job())
+    told, job = incident(fresh_job()), fresh_job()
     publish(locked_stack.kafka, TOPIC_LOGS, as_log_record(told))
+    publish(locked_stack.kafka, TOPIC_METRICS, incident_gauge(job, "5f0c"))
     assert logs_of(locked_stack, told.document["job"]["id"])
+    question = f'whichrank_incident_active{{whichrank_job_id="{job}"}}'
+    eventually(lambda: bool(locked_stack.prometheus.query(question)), what="metrics")
     assert "collector" in locked_stack.kafka.passwords
+    assert locked_stack.prometheus.headers
+    itself = 'up{job="prometheus"} == 1'
+    eventually(lambda: bool(locked_stack.prometheus.query(itself)), what="Prometheus scrapes itself")

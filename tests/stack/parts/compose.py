@@ -30,7 +30,10 @@ _REPLACED_LISTS = ("command", "entrypoint", "test")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One service as Compose would see it. ``binds``: path in the container -> file or folder here."""
+    """One service as Compose would see it. ``binds``: path in the container -> file or folder here.
+
+    ``secrets``: name -> file here; the container has it as ``/run/secrets/NAME``.
+    """
 
     name: str
     image: str
@@ -39,7 +42,7 @@ class Definition:
     environment: Mapping[str, str]
     binds: Mapping[str, Path]
     volumes: Mapping[str, str]
-    secrets: tuple[str, ...]
+    secrets: Mapping[str, Path]
     raw: Mapping[str, Any]
 
 
@@ -48,7 +51,8 @@ def services(overlays: Sequence[str] = (), values: Mapping[str, str] = REQUIRED)
     merged = load(BASE, values)
     for overlay in overlays:
         merged = merge(merged, load(overlay, values))
-    return {name: _definition(name, raw) for name, raw in merged["services"].items()}
+    secrets = {name: _here(raw["file"]) for name, raw in merged["secrets"].items()}
+    return {name: _definition(name, raw, secrets) for name, raw in merged["services"].items()}
 
 
 def service(name: str, overlays: Sequence[str] = (), values: Mapping[str, str] = REQUIRED) -> Definition:
@@ -93,7 +97,7 @@ def _variable(match: re.Match[str], values: Mapping[str, str]) -> str:
     return str(rest)
 
 
-def _definition(name: str, raw: Mapping[str, Any]) -> Definition:
+def _definition(name: str, raw: Mapping[str, Any], secrets: Mapping[str, Path]) -> Definition:
     mounts = raw.get("volumes", [])
     return Definition(
         name=name,
@@ -101,12 +105,12 @@ def _definition(name: str, raw: Mapping[str, Any]) -> Definition:
         entrypoint=tuple(map(str, raw.get("entrypoint", ()))),
         command=tuple(map(str, raw.get("command", ()))),
         environment={key: str(value) for key, value in raw.get("environment", {}).items()},
-        binds={
-            mount["target"]: Path(os.path.normpath(REPOSITORY / mount["source"]))
-            for mount in mounts
-            if mount["type"] == "bind"
-        },
+        binds={mount["target"]: _here(mount["source"]) for mount in mounts if mount["type"] == "bind"},
         volumes={mount["target"]: mount["source"] for mount in mounts if mount["type"] == "volume"},
-        secrets=tuple(raw.get("secrets", ())),
+        secrets={name: secrets[name] for name in raw.get("secrets", ())},
         raw=raw,
     )
+
+
+def _here(path: str) -> Path:
+    return Path(os.path.normpath(REPOSITORY / path))

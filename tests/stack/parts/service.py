@@ -18,6 +18,7 @@ import pytest
 #: Generous: these tests may run where nothing else gets a CPU for a while.
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
+NO_HEADERS: Mapping[str, str] = {}
 
 
 class Service:
@@ -89,17 +90,17 @@ class Service:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
-def answers_http(url: str) -> bool:
+def answers_http(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bool:
     """200 within 5 s. Raises OSError while nobody listens."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=dict(headers)), timeout=5) as answer:
             return bool(answer.status == 200)
     except urllib.error.HTTPError:
         return False
 
 
-def get_json(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+def get_json(url: str, headers: Mapping[str, str] = NO_HEADERS) -> Any:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=dict(headers)), timeout=30) as answer:
         return json.load(answer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import time
@@ -13,42 +14,61 @@ from pathlib import Path
 from typing import Any
 
 from tests.ports import free_ports
-from tests.stack.parts.compose import service
+from tests.stack.parts.compose import OPEN, REQUIRED, service
 from tests.stack.parts.go_programs import JAEGER, PROMETHEUS, VICTORIALOGS, VMAUTH, built
 from tests.stack.parts.placing import DEPLOY, Placed, place, replace
-from tests.stack.parts.service import Service, answers_http, get_json
+from tests.stack.parts.service import NO_HEADERS, Service, answers_http, get_json
 
 _LOOK_BACK_US = 3_600_000_000
 
 
 class Prometheus:
-    """It scrapes itself; of the other parts only what is told here (name in compose -> address)."""
+    """It scrapes itself; of the other parts only what is told here (name in compose -> address).
 
-    def __init__(self, folder: Path, scraped: dict[str, str] | None = None) -> None:
+    secrets: the folder of passwords, of a stack with users; without it nobody is asked for one (compose.open.yaml).
+    ``headers``: of a request that it answers. ``config``: the folder that is /etc/prometheus.
+    """
+
+    def __init__(self, folder: Path, scraped: dict[str, str] | None = None, *, secrets: Path | None = None) -> None:
         (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
-        definition = service("prometheus")
-        (config,) = (path for path in definition.binds if path.endswith("prometheus.yml"))
+        self.config = folder / "config"
+        self.headers: Mapping[str, str] = NO_HEADERS
+        definition = service("prometheus", [OPEN])
+        if secrets is not None:
+            subprocess.run([DEPLOY / "prometheus" / "passwords.sh", secrets], check=True, capture_output=True)
+            definition = service("prometheus", values={**REQUIRED, "WHICHRANK_SECRETS": str(secrets)})
+            self.headers = login((secrets / "prometheus_password").read_text())
+        held = {f"/run/secrets/{name}": str(path) for name, path in definition.secrets.items()}
         words = {"localhost:9090": self.address, **(scraped or {})}
+        words |= {name: path for name, path in held.items() if name.endswith("_password")}
         sources = {Path(path).name: source for path, source in definition.binds.items()}
-        self.placed: list[Placed] = place(folder / "config", sources, words)
+        self.placed: list[Placed] = place(self.config, sources, words)
         arguments = {
-            config: str(folder / "config" / Path(config).name),
+            "/etc/prometheus": str(self.config),
             "path=/prometheus": f"path={folder / 'data'}",
             "=:9090": f"={self.address}",
+            **held,
         }
         self.service = Service(
             "Prometheus",
             [built(PROMETHEUS), *(replace(word, arguments) for word in definition.command)],
             log=folder / "prometheus.log",
-            ready=lambda: answers_http(f"http://{self.address}/-/ready"),
+            ready=lambda: answers_http(f"http://{self.address}/-/ready", self.headers),
         )
 
     def query(self, promql: str) -> list[dict[str, Any]]:
         """The instant vector that answers: ``[{"metric": {...}, "value": [time, text]}]`` (or ``"histogram"``)."""
-        question = urllib.parse.urlencode({"query": promql})
-        answer = get_json(f"http://{self.address}/api/v1/query?{question}")
-        return list(answer["data"]["result"])
+        return list(self.ask(f"query?{urllib.parse.urlencode({'query': promql})}")["result"])
+
+    def ask(self, path: str) -> Any:
+        """What its API has at this path below ``/api/v1/``. Raises OSError."""
+        return get_json(f"http://{self.address}/api/v1/{path}", self.headers)["data"]
+
+
+def login(password: str) -> dict[str, str]:
+    """Headers of a request of Prometheus' user."""
+    return {"Authorization": f"Basic {base64.b64encode(f'whichrank:{password}'.encode()).decode()}"}
 
 
 class VictoriaLogs:

@@ -50,7 +50,7 @@ class Stack:
 
 
 def assemble(kafka: Kafka, folder: Path, *, make_topics: bool = True) -> Stack:
-    """All parts beside a running broker, none started yet."""
+    """All parts beside a running broker, none started yet. Prometheus has users where the broker has."""
     if make_topics:
         admin = make_client(kafka.settings()).admin()
         for topic in BRIDGED:
@@ -65,7 +65,8 @@ def assemble(kafka: Kafka, folder: Path, *, make_topics: bool = True) -> Stack:
         "victorialogs:9428": logs.address,
         "jaeger:8888": jaeger.metrics_address,
     }
-    prometheus = Prometheus(folder / "prometheus", scraped)
+    secrets = kafka.secrets if kafka.security.sasl else None
+    prometheus = Prometheus(folder / "prometheus", scraped, secrets=secrets)
     addresses = {"prometheus:9090": prometheus.address, "victorialogs:9428": logs.address, "jaeger:4318": jaeger.otlp}
     bridge = Bridge(folder / "bridge", kafka, addresses, metrics_port)
     return Stack(

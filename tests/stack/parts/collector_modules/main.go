@@ -8,6 +8,7 @@ import (
 
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/kafkaexporter"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/basicauthextension"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/attributesprocessor"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/groupbyattrsprocessor"
@@ -52,7 +53,9 @@ func factories() (otelcol.Factories, error) {
 	if err != nil {
 		return otelcol.Factories{}, err
 	}
-	extensions, err := otelcol.MakeFactoryMap[extension.Factory](healthcheckextension.NewFactory())
+	extensions, err := otelcol.MakeFactoryMap[extension.Factory](
+		basicauthextension.NewFactory(), healthcheckextension.NewFactory(),
+	)
 	if err != nil {
 		return otelcol.Factories{}, err
 	}

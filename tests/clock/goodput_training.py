@@ -1,5 +1,7 @@
 """A training job that writes down itself what it does when: steps, checkpoints, data, its own death. No whichrank.
 
+How late a thread of each rank was woken at most is written down as well: nobody else here is woken sooner.
+
 Arguments: folder, steps, step at which rank 2 of the first attempt is killed. Each rank appends JSON lines to its own
 file in the folder: what, and Unix nanoseconds.
 """
@@ -10,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,18 @@ def note(what: str, begin_ns: int, end_ns: int = 0, step: int = -1) -> None:
     line = {"what": what, "rank": RANK, "attempt": ATTEMPT, "begin_ns": begin_ns, "end_ns": end_ns, "step": step}
     with open(FOLDER / f"truth-{RANK}.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def note_lateness() -> None:
+    """Of sleeps of 10 ms, each time that one is later than all before."""
+    latest_ns = 0
+    while True:
+        begin_ns = time.time_ns()
+        time.sleep(0.01)
+        end_ns = time.time_ns()
+        if end_ns - begin_ns > latest_ns + 10_000_000:
+            latest_ns = end_ns - begin_ns
+            note("late", begin_ns + 10_000_000, end_ns)
 
 
 class SlowData(Dataset[torch.Tensor]):
@@ -56,6 +71,7 @@ class SlowFile:
 
 def main() -> None:
     note("began", BEGAN_NS)
+    threading.Thread(target=note_lateness, daemon=True).start()
     dist.init_process_group("gloo")
     torch.manual_seed(1)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))

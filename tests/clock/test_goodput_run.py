@@ -68,8 +68,9 @@ def longest(notes: list[dict[str, Any]], what: str, attempt: int, first: int, la
     return sum(steps.values())
 
 
-def close(said_ns: int, truth_ns: float) -> bool:
-    return abs(said_ns - truth_ns) <= max(0.2e9, 0.02 * truth_ns)
+def close(said_ns: int, truth_ns: float, late_ns: int = 0) -> bool:
+    """late_ns: so much later than it happens a thing is seen at most on this machine now, by whoever waits for it."""
+    return abs(said_ns - truth_ns) <= max(0.2e9, 0.02 * truth_ns, 2.0 * late_ns)
 
 
 def test_every_bucket_is_what_the_job_has_written_down(
@@ -106,12 +107,13 @@ def test_every_bucket_is_what_the_job_has_written_down(
         B.UNKNOWN: 0,
         B.STRAGGLER_LOSS: 0,
     }
+    late_ns = max((note["end_ns"] - note["begin_ns"] for note in of(notes, "late")), default=0)
     wrong = {
         bucket.value: (ns[bucket.value] / 1e9, value / 1e9)
         for bucket, value in truth.items()
-        if not close(ns[bucket.value], value)
+        if not close(ns[bucket.value], value, late_ns)
     }
-    assert wrong == {}, (wrong, {name: value / 1e9 for name, value in ns.items()})
+    assert wrong == {}, (wrong, late_ns / 1e9, {name: value / 1e9 for name, value in ns.items()})
     # Until the last process was gone and from then to the next step: the job cannot see the border, but the whole.
     down = ns[B.SHUTDOWN.value] + ns[B.RESTARTING.value] + ns[B.FAULT_AFTER_DETECTION.value]
     before = begun_two - restored - detected

@@ -20,6 +20,7 @@ from ..telemetry.incident_document import (
     Value,
 )
 from ..telemetry.incident_writing import write_evidence, write_first_bad, write_job_reference, write_suspect
+from ..telemetry.trust import Trust
 from ..telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from .older_sentences import fact_of_row
 
@@ -167,6 +168,7 @@ def _read_evidence(row: Mapping[str, Any]) -> EvidenceRow:
         value=row["value"],
         shows=row["shows"],
         fact=fact_of_row(row),
+        trust=Trust(row["trust"]) if "trust" in row else None,
     )
 
 

@@ -61,7 +61,8 @@ class EvidenceRow:
     """signal: what was measured. source: who says it. time_s: Unix seconds. shows: the sentence, read by people alone.
 
     fact: what it was made of. condition: of a row that a condition or a shared cause has added, its name; such rows are
-    made anew for each revision.
+    made anew for each revision. trust: who could have written it; None of an earlier release, or of what the judge
+    itself has compared.
     """
 
     signal: str = ""
@@ -71,6 +72,7 @@ class EvidenceRow:
     shows: str = ""
     fact: EvidenceFact | None = None
     condition: str = ""
+    trust: Trust | str | None = None
     extra: str = ""
 
 

@@ -189,6 +189,7 @@ def read_evidence(value: object) -> EvidenceRow:
         shows=_text(of, "shows") or "",
         fact=read_fact(of),
         condition=_text(of, "condition") or "",
+        trust=_word(of, "trust", Trust),
         extra=_extra(of, _EVIDENCE_KEYS),
     )
 
@@ -298,7 +299,7 @@ def _read_handling(value: object) -> HandlingWord | None:
 
 _JOB_KEYS = ("run", "id", "name", "attempt", "owner", "now", "owner_id", "id_by")
 _SUSPECT_KEYS = ("scope", "id", "rank", "node", "gpu", "pid", "where", "probability", "ranks")
-_EVIDENCE_KEYS = ("signal", "source", "time", "value", "shows", FACT, "condition")
+_EVIDENCE_KEYS = ("signal", "source", "time", "value", "shows", FACT, "condition", "trust")
 _RULED_OUT_KEYS = ("who", "looks_guilty", "because", "ranks", FACT, "condition")
 _LABEL_KEYS = ("cause", "wrong", "by", "time", "acknowledged", "closed")
 _INCIDENT_KEYS = tuple(name for name in IncidentDocument.__slots__ if name != "extra")

@@ -161,7 +161,10 @@ def write_evidence(row: EvidenceRow) -> Document:
         "value": row.value,
         "shows": row.shows,
     }
-    return _with(_with_origin(written, row.fact, row.condition), row.extra)
+    written = _with_origin(written, row.fact, row.condition)
+    if row.trust is not None:
+        written["trust"] = word_of(row.trust)
+    return _with(written, row.extra)
 
 
 def write_ruled_out(entry: RuledOutEntry) -> Document:

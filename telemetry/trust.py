@@ -28,3 +28,28 @@ class Trust(str, Enum):
     SCHEDULER = "scheduler"
     #: Text that a user's process wrote: lines of its log, what it raised, a log file that any user can add to.
     USER = "user"
+
+
+#: Of the signals of a job's own findings. What ranks tell of themselves comes through rings and stacks of the user's
+#: processes. The longest beginning counts.
+_SIGNALS = {
+    "rank.exit": Trust.AGENT,
+    "rank.unseen": Trust.AGENT,
+    "peer": Trust.AGENT,
+    "process": Trust.AGENT,
+    "rank": Trust.USER,
+    "steps": Trust.USER,
+    "collectives": Trust.USER,
+    "progress": Trust.USER,
+    "kernel.run_delay": Trust.USER,
+}
+
+
+def trust_of_signal(signal: str) -> Trust | None:
+    """Who could have written what a job's finding rests on, by the signal's name; None: the judge says it itself."""
+    name = signal
+    while name:
+        if name in _SIGNALS:
+            return _SIGNALS[name]
+        name = name.rpartition(".")[0]
+    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ...telemetry import attributes as names
+from ...telemetry.trust import IdBy
 from ..elements.dashboard import Dashboard
 from ..elements.dashboard_words import (
     ACTIVE,
@@ -17,6 +18,11 @@ from ..elements.dashboard_words import (
 )
 from ..elements.panels import BAD, GOOD, LogQuery, LogStore, Panel, Query, events, number, section, thresholds, words
 
+#: What is never acted on.
+_CLAIMED = " (an id that only the job itself claims)"
+_CLAIMED_LOKI = (
+    f'{{{{ if $d.job.id_by }}}}{{{{ if eq $d.job.id_by "{IdBy.CLAIMED.value}" }}}}{_CLAIMED}{{{{ end }}}}{{{{ end }}}}'
+)
 #: Of the one that is shown; nothing while none is.
 _CHOSEN = f'{names.INCIDENT_ID}:="$incident" {OF_AN_INCIDENT}'
 _CHOSEN_LOKI = f'{{service_name=~".+"}} | {INCIDENT_LABEL}=`$incident`'
@@ -52,16 +58,18 @@ def dashboard(logs: LogStore) -> Dashboard:
             newest(
                 "In one sentence",
                 "Kind, suspect, place; its state; how sure. A line for each suspect.",
-                "kind, state, severity, suspects, confidence, job.id, job.now",
+                "kind, state, severity, suspects, confidence, job.id, job.id_by, job.now",
                 "| unroll (suspects) | unpack_json from suspects fields (scope, id, node, gpu)"
                 ' | format if (node:* gpu:*) " (<node>, <gpu>)" as place'
                 ' | format if (node:* gpu:"") " (<node>)" as place | format if (node:"" gpu:*) " (<gpu>)" as place'
                 ' | format if (id:*) "<scope> <id><place>" as suspect | format if (id:"") "nobody" as suspect'
+                f' | format if (job.id_by:="{IdBy.CLAIMED.value}") "{_CLAIMED}" as claimed'
                 ' | format "<kind>, <state>, <severity>: <suspect> - confidence <confidence>'
-                ' - job <job.id> is <job.now>"',
+                ' - job <job.id><claimed> is <job.now>"',
                 "{{ $d.kind }}, {{ $d.state }}, {{ $d.severity }}: {{ range $d.suspects }}{{ .scope }} {{ .id }} "
                 "({{ if .node }}{{ .node }}{{ end }}{{ if .gpu }}, {{ .gpu }}{{ end }}) {{ end }}"
-                "- confidence {{ $d.confidence }} - job {{ $d.job.id }} is {{ $d.job.now }}",
+                "- confidence {{ $d.confidence }}"
+                f" - job {{{{ $d.job.id }}}}{_CLAIMED_LOKI} is {{{{ $d.job.now }}}}",
                 width=21,
                 height=4,
             ),
@@ -79,9 +87,16 @@ def dashboard(logs: LogStore) -> Dashboard:
             section("Why"),
             newest(
                 "Evidence, in its order",
-                "What was seen, where, and what it means.",
-                *_each("evidence", "source, shows, signal", "<source>: <shows> [<signal>]"),
-                "{{ range $d.evidence }}{{ .source }}: {{ .shows }} [{{ .signal }}]\n{{ end }}",
+                "What was seen, where, and what it means; what was measured, and who could have written it: the "
+                "kernel, a driver, an agent, the scheduler, or the user (the job's own processes).",
+                *_each(
+                    "evidence",
+                    "source, shows, signal, trust",
+                    "<source>: <shows> [<signal><said>]",
+                    '| format if (trust:*) ", <trust>" as said',
+                ),
+                "{{ range $d.evidence }}{{ .source }}: {{ .shows }} [{{ .signal }}"
+                "{{ if .trust }}, {{ .trust }}{{ end }}]\n{{ end }}",
                 width=12,
                 height=10,
             ),
@@ -135,10 +150,10 @@ def dashboard(logs: LogStore) -> Dashboard:
     )
 
 
-def _each(field: str, of_it: str, template: str) -> tuple[str, str]:
-    """A line for each entry of a list of the document, in its order: (fields, pipes)."""
+def _each(field: str, of_it: str, template: str, more: str = "") -> tuple[str, str]:
+    """A line for each entry of a list of the document, in its order: (fields, pipes). more: pipes before the line."""
     first, *_ = of_it.split(",")
-    pipes = f"| unroll ({field}) | unpack_json from {field} fields ({of_it}) | filter {first}:*"
+    pipes = f"| unroll ({field}) | unpack_json from {field} fields ({of_it}) | filter {first}:* {more}".rstrip()
     return field, f'{pipes} | format "{template}"'
 
 

@@ -81,6 +81,7 @@ def evidence_of(cause: ConditionReport) -> EvidenceRow:
         value=cause.value,
         shows=cause.text,
         condition=cause.name,
+        trust=cause.trust,
     )
 
 

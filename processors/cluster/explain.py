@@ -273,6 +273,7 @@ def _evidence(condition: ConditionReport, onset: float) -> EvidenceRow:
         value=condition.value,
         shows=f"{_device_words(condition)}: {condition.text} ({when})",
         condition=condition.name,
+        trust=condition.trust,
     )
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from tests.stack.parts.compose import service
-from tests.stack.parts.go_programs import built
-from tests.stack.parts.placing import DEPLOY, replace
+from tests.stack.parts.go_programs import built, built_collector
+from tests.stack.parts.placing import DEPLOY, place, replace
 from tests.stack.parts.promtool import PROMTOOL
-from tests.stack.parts.service import NO_HEADERS
+from tests.stack.parts.service import NO_HEADERS, Service, answers_http
 from tests.stack.parts.stores import Prometheus, login
 from tests.stack.test_road_for_people import incident_gauge
 
@@ -103,6 +104,52 @@ def check_of_health(prometheus: Prometheus, check: list[str]) -> int:
         "/etc/prometheus": str(prometheus.config),
     }
     return subprocess.run([replace(word, words) for word in check[1:]], capture_output=True, check=False).returncode
+
+
+#: The Collector's own files with OTLP instead of Kafka in front, and none of what lies behind the other signals.
+OTLP_IN = """\
+receivers: {{otlp: {{protocols: {{http: {{endpoint: "{address}"}}}}}}}}
+service:
+  telemetry: {{metrics: {{level: none, readers: []}}}}
+  pipelines: {{traces: {{receivers: [otlp]}}, metrics: {{receivers: [otlp]}}, logs: {{receivers: [otlp]}}}}
+"""
+
+
+def test_the_collector_logs_in_by_the_file_that_compose_gives_it(tmp_path: Path) -> None:
+    """With what stands in its place under compose.open.yaml the same Collector is refused."""
+    subprocess.run([DEPLOY / "kafka" / "passwords.sh", tmp_path / "secrets"], check=True, capture_output=True)
+    prometheus = Prometheus(tmp_path / "prometheus", NOWHERE, secrets=tmp_path / "secrets")
+    for file in ("users.yaml", "nothing.yaml"):
+        receiver, health = (f"127.0.0.1:{port}" for port in free_ports(2))
+        config = tmp_path / file
+        sources = {name: DEPLOY / "collector" / name for name in ("collector.yaml", file)}
+        words = {"prometheus:9090": prometheus.address, "0.0.0.0:13133": health}
+        place(config, sources, words | ({"/run/secrets": str(tmp_path / "secrets")} if file == "users.yaml" else {}))
+        (config / "otlp.yaml").write_text(OTLP_IN.format(address=receiver))
+        collector = Service(
+            "the Collector",
+            [built_collector(), *(f"--config={config / name}" for name in (*sources, "otlp.yaml"))],
+            log=tmp_path / f"{file}.log",
+            ready=lambda health=health: answers_http(f"http://{health}/"),  # type: ignore[misc]
+        )
+        job = f"job-{file}"
+        try:
+            if not prometheus.service.running:
+                prometheus.service.start()
+            collector.start()
+            asked = urllib.request.Request(
+                f"http://{receiver}/v1/metrics", incident_gauge(job, "2f0c"), {"Content-Type": "application/x-protobuf"}
+            )
+            if file == "users.yaml":
+                urllib.request.urlopen(asked, timeout=30).close()
+                assert prometheus.query(f'whichrank_incident_active{{whichrank_job_id="{job}"}}')
+            else:
+                with pytest.raises(urllib.error.HTTPError):
+                    urllib.request.urlopen(asked, timeout=30)
+                assert "401" in collector.output()
+        finally:
+            collector.kill()
+    prometheus.service.kill()
 
 
 def test_without_such_a_program_one_line_says_what_to_install_and_it_goes_on_from_there(tmp_path: Path) -> None:

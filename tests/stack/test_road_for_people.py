@@ -52,7 +52,10 @@ BEGAN_NS = time.time_ns() - 600 * 10**9
 
 #: What a document may hold besides: panels of an incident have a line for each of it.
 ALL_THAT_IS_TOLD: dict[str, Any] = {
-    "evidence": [{"source": f"source {n}", "shows": 'it "stands"', "signal": "rows"} for n in range(3)],
+    "evidence": [
+        {"source": f"source {n}", "shows": 'it "stands"', "signal": "rows", **({"trust": said} if said else {})}
+        for n, said in enumerate(("kernel", "user", ""))
+    ],
     "ruled_out": [{"who": "rank 2", "looks_guilty": "it waits", "because": "it waits for rank 13"}],
     "jobs": [{"id": "job-b", "role": "victim"}],
     "cost": {"gpu_seconds": 1200.5},
@@ -277,16 +280,20 @@ def test_the_panels_of_an_incident_read_its_newest_revision(stack: Stack) -> Non
     assert said == {
         "In one sentence": [sentence],
         "What to do": ["restart_job (user): start it again - 1200.5 GPU seconds lost"],
-        "Evidence, in its order": [f'source {n}: it "stands" [rows]' for n in range(3)],
+        "Evidence, in its order": [
+            f'source {n}: it "stands" [rows{said}]' for n, said in enumerate((", kernel", ", user", ""))
+        ],
         "Ruled out": ["rank 2 looks guilty (it waits): it waits for rank 13"],
         "Jobs": ["job-b: victim"],
         "History": ["earlier incidents of the suspect in this job: 3"],
     }
-    nobody = {**newest, "suspects": [], "evidence": [], "revision": 11}
+    claimed = {**newest["job"], "id_by": "claimed"}
+    nobody = {**newest, "suspects": [], "evidence": [], "revision": 11, "job": claimed}
     publish(stack.kafka, TOPIC_LOGS, as_log_record(Incident(document=nobody)))
     eventually(lambda: is_there(11), what="the revision without a suspect")
     said = said_of_incident(stack, chosen)
     assert "open, page: nobody - confidence" in said["In one sentence"][0]
+    assert f"job {claimed['id']} (an id that only the job itself claims) is running" in said["In one sentence"][0]
     assert said["Evidence, in its order"] == []
     assert not any(said_of_incident(stack, "").values())
 

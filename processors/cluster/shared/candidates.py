@@ -164,6 +164,7 @@ def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], mo
                 time_s=sign.since,
                 value=sign.severity,
                 shows=sign.text,
+                trust=sign.trust or None,
             )
             for sign in signs[:4]
         ],

@@ -41,7 +41,10 @@ _K = TypeVar("_K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """A condition that several jobs may have in common. since, until: Unix seconds; until None: it lasts."""
+    """A condition that several jobs may have in common. since, until: Unix seconds; until None: it lasts.
+
+    trust: who could have written it, as ``Trust`` has it; "" not known.
+    """
 
     name: str
     kind: str
@@ -49,6 +52,7 @@ class Sign:
     until: float | None
     severity: str
     text: str
+    trust: str = ""
 
     def lasted_at(self, onset: float, window_s: float) -> bool:
         """Whether it stood at ``onset``, or came or went within ``window_s`` around it."""
@@ -296,6 +300,7 @@ class Memory:
             until=condition.until,
             severity=condition.severity,
             text=condition.text[:300],
+            trust="" if condition.trust is None else condition.trust.value,
         )
         for key in [k for k, sign in known.items() if sign.until is not None and sign.until < now - SIGN_KEPT_S]:
             del known[key]

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ....telemetry.evidence_facts import EvidenceFact
 from ....telemetry.ring_layout import format_ranks
+from ....telemetry.trust import trust_of_signal
 from ....telemetry.vocabulary import Bucket, Kind, ProcessState, Scope, Severity
 from ...finding_document import (
     CodePlace,
@@ -38,7 +39,15 @@ def evidence(
 
     fact: what the sentence was made of, for programs; none reads the sentence.
     """
-    return EvidenceRow(signal=signal, source=source, time_s=seconds(time_ns), shows=shows, value=value, fact=fact)
+    return EvidenceRow(
+        signal=signal,
+        source=source,
+        time_s=seconds(time_ns),
+        shows=shows,
+        value=value,
+        fact=fact,
+        trust=trust_of_signal(signal),
+    )
 
 
 def source_of(job: JobState, rank: int) -> str:

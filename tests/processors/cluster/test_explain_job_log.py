@@ -56,7 +56,7 @@ def test_a_port_is_why_a_collective_of_its_rank_stalls(court: Court) -> None:
     node.job_log("network_link", at=-3.0, rank=2, port="mlx5_2:1", text="Got async event : port error")
     crash(court, kind=Kind.COLLECTIVE_STALLED)
     assert cause_of(court) == ("network_link", "102", "link")
-    assert any("mlx5_2:1" in row["shows"] for row in the_incident(court)["evidence"])
+    assert [row["trust"] for row in the_incident(court)["evidence"] if "mlx5_2:1" in row["shows"]] == ["user"]
 
 
 def test_the_peer_that_a_user_buffer_waited_for(court: Court) -> None:

@@ -233,7 +233,7 @@ house: setup ## circles, arrows, sizes, types, names, docstrings: what a program
 
 .PHONY: attacks
 attacks: setup ## attacks of users, peers and texts on the real agent, judge and services: which held (root; ONLY=A1,C4 FUZZ_S=20)
-	@$(BIN)/python -m tests.attacks --jobs 2 $(if $(ONLY),--only $(ONLY)) $(if $(FUZZ_S),--fuzz-s $(FUZZ_S))
+	@$(BIN)/python -m tests.attacks --jobs 3 $(if $(ONLY),--only $(ONLY)) $(if $(FUZZ_S),--fuzz-s $(FUZZ_S))
 
 .PHONY: attacks-long
 attacks-long: setup ## the same with those that take minutes: floods, a noisy owner, strace of the agent, fuzz (root)

@@ -159,6 +159,13 @@ def read_body(document: Mapping[str, Any]) -> FindingBody:
     )
 
 
+def _trust_of(row: Mapping[str, Any]) -> Trust | None:
+    try:
+        return Trust(row["trust"]) if "trust" in row else None
+    except ValueError:
+        return None  # a word of a later release
+
+
 def _read_evidence(row: Mapping[str, Any]) -> EvidenceRow:
     """One row; with its fact, whichever release has written it."""
     return EvidenceRow(
@@ -168,7 +175,7 @@ def _read_evidence(row: Mapping[str, Any]) -> EvidenceRow:
         value=row["value"],
         shows=row["shows"],
         fact=fact_of_row(row),
-        trust=Trust(row["trust"]) if "trust" in row else None,
+        trust=_trust_of(row),
     )
 
 

@@ -98,6 +98,7 @@ _BODIES: dict[str, bytes] = {
     "metadata list": b'{"ok": true, "messages": [{"metadata": [1]}], "response_metadata": [1]}',
     "payload list": b'{"ok": true, "messages": [{"metadata": {"event_payload": [1]}, "ts": {}}]}',
     "cursor dict": b'{"ok": true, "ts": {"a": 1}, "response_metadata": {"next_cursor": {"a": 1}}}',
+    "pages without end": b'{"ok": true, "messages": [], "response_metadata": {"next_cursor": "x"}}',
     "error dict": b'{"ok": false, "error": {"a": "\\u001b[31m"}}',
     "error lines": b'{"ok": false, "error": "a\\nwhichrank: FORGED\\u001b[31m"}',
 }
@@ -105,7 +106,7 @@ _BODIES: dict[str, bytes] = {
 
 def _receivers(url: str) -> dict[str, ReceiverOptions]:
     os.environ["ATTACK_TOKEN"] = _TOKEN
-    more: dict[str, Any] = {"url": url, "secret_variable": "ATTACK_TOKEN", "timeout_s": 3.0}
+    more: dict[str, Any] = {"url": url, "secret_variable": "ATTACK_TOKEN", "timeout_s": 0.5}
     return {
         kind: ReceiverOptions(kind=kind, **more, **({"channel": "C01"} if kind == "slack" else {}))  # type: ignore[arg-type]
         for kind in ("slack", "pagerduty", "alertmanager", "webhook")
@@ -115,7 +116,7 @@ def _receivers(url: str) -> dict[str, ReceiverOptions]:
 @attack(
     "D201",
     "d",
-    "a receiver of pages answers with 17 odd heads and 13 odd bodies (Location: http://[, JSON of other types, ...)",
+    "a receiver of pages answers with 17 odd heads and 14 odd bodies (Location: http://[, JSON of other types, ...)",
     asked="an answer each, nothing raised: one receiver's exception ends the pages of all",
     limit_s=60,
 )
@@ -149,7 +150,7 @@ def _act(operation: HookOperation, target: str = "node-a") -> Act:
 def _kubernetes(url: str, folder: Path) -> Kubernetes:
     token = folder / "token"
     token.write_text(_TOKEN)
-    return Kubernetes(url, token, None, "/apis/batch/v1/namespaces/{namespace}/jobs/{name}", timeout_s=2.0)
+    return Kubernetes(url, token, None, "/apis/batch/v1/namespaces/{namespace}/jobs/{name}", timeout_s=0.5)
 
 
 _NODES = [
@@ -164,7 +165,7 @@ _NODES = [
 @attack(
     "D202",
     "d",
-    "the API server answers `respond` with nodes of other types, JSON 100,000 deep, odd heads; so does a webhook's receiver",
+    "the API server and a webhook's receiver answer `respond` with nodes of other types, deep JSON, odd heads",
     asked="the act has failed, in a line; nothing raised",
     limit_s=120,
 )
@@ -176,7 +177,7 @@ def odd_api_servers(folder: Path) -> Outcome:
     for name, answer in answers.items():
         with answering(answer) as (url, _):
             hooks = [(_kubernetes(url, folder), operation) for operation in operations]
-            hooks.append((WebhookHook(url, "s" * 32, tries=1, timeout_s=2.0), HookOperation.TELL))  # type: ignore[arg-type]
+            hooks.append((WebhookHook(url, "s" * 32, tries=1, timeout_s=0.5), HookOperation.TELL))  # type: ignore[arg-type]
             for hook, operation in hooks:
                 tried += 1
                 try:
@@ -191,7 +192,7 @@ def odd_api_servers(folder: Path) -> Outcome:
 def _flood(kind: str) -> Callable[[socket.socket], None]:
     def answer(connection: socket.socket) -> None:
         if kind == "bomb":
-            packed = gzip.compress(bytes(400 << 20))
+            packed = gzip.compress(bytes(400 << 20), 1)
             connection.sendall(http(packed, "Content-Encoding: gzip"))
         elif kind == "endless":
             connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -220,7 +221,7 @@ def floods_of_api_servers(folder: Path) -> Outcome:
         with answering(_flood(kind)) as (url, _):
             for hook, operation in (
                 (_kubernetes(url, folder), HookOperation.DRAIN_NODE),
-                (WebhookHook(url, "s" * 32, tries=1, timeout_s=2.0), HookOperation.TELL),
+                (WebhookHook(url, "s" * 32, tries=1, timeout_s=0.5), HookOperation.TELL),
             ):
                 forget_peak()
                 before, began = peak_mb(), time.monotonic()
@@ -251,9 +252,11 @@ def redirected_tokens(folder: Path) -> Outcome:
                 calls: list[Callable[[], object]] = [
                     lambda url=url: _kubernetes(url, folder).do(_act(HookOperation.DRAIN_NODE)),  # type: ignore[misc]
                     lambda url=url: _kubernetes(url, folder).do(_act(HookOperation.MARK_JOB, "ns/name")),  # type: ignore[misc]
-                    lambda url=url: WebhookHook(url, "s" * 32, tries=1, timeout_s=2.0).do(_act(HookOperation.TELL)),  # type: ignore[misc]
+                    lambda url=url: WebhookHook(url, "s" * 32, tries=1, timeout_s=0.5).do(_act(HookOperation.TELL)),  # type: ignore[misc]
                     lambda url=url: GrafanaSite(url, _TOKEN).health(),  # type: ignore[misc]
-                    lambda url=url: GrafanaSite(url, _TOKEN).annotate(begin_ms=1, end_ms=2, tags=["t"], text="incident"),  # type: ignore[misc]
+                    lambda url=url: GrafanaSite(url, _TOKEN).annotate(
+                        begin_ms=1, end_ms=2, tags=["t"], text="incident"
+                    ),  # type: ignore[misc]
                 ]
                 for number, call in enumerate(calls):
                     count = len(asked)
@@ -268,7 +271,7 @@ def redirected_tokens(folder: Path) -> Outcome:
 @attack(
     "D205",
     "d",
-    "scontrol shows a node with 300 MB, without an end, with a grandchild that keeps its output open, with State= twice",
+    "scontrol shows a node with 300 MB, without an end, with a grandchild that keeps its output open",
     asked="bounded memory and time",
     limit_s=120,
     long=True,
@@ -308,7 +311,7 @@ class _Topic:
 @attack(
     "C201",
     "c",
-    "a node's agent answers `whichrank evidence` with .bashrc, with a name that is there, ESC, a gzip bomb, broken gzip",
+    "an agent answers `whichrank evidence` with .bashrc, a name that is there, ESC, a gzip bomb, broken gzip",
     asked="only new, safe names below --out; bounded; no traceback",
     limit_s=60,
 )
@@ -333,7 +336,7 @@ def answers_of_an_agent(folder: Path) -> Outcome:
         "ESC": ("a\x1b]0;x\x07\nb", b"evil", ""),
         "option": ("-rf", b"evil", ""),
         "dots": ("..", b"evil", ""),
-        "bomb": ("r.gz", gzip.compress(bytes(500 << 20)), "ring-events.gz"),
+        "bomb": ("r.gz", gzip.compress(bytes(200 << 20), 1), "ring-events.gz"),
         "broken gzip": ("r.gz", b"no gzip", "ring-events.gz"),
         "cut gzip": ("r.gz", gzip.compress(os.urandom(4096))[:2000], "ring-events.gz"),
         "damaged gzip": ("r.gz", gzip.compress(b"x" * 9)[:12] + b"\xff" * 20, "ring-events.gz"),
@@ -350,7 +353,7 @@ def answers_of_an_agent(folder: Path) -> Outcome:
         said = io.StringIO()
         try:
             with contextlib.redirect_stderr(said):
-                command._write_files(iter([answer(name, content, form)]), "r", out, 0, "n")
+                command._write_files(iter([answer(name, content, form)]), "r", out, 0, "n")  # noqa: SLF001
         except OSError:
             pass  # the command makes a line of it
         except Exception as error:

@@ -186,7 +186,7 @@ def pipes_in_a_run(folder: Path) -> Outcome:
 @attack(
     "E204",
     "e",
-    "incidents.jsonl, run.json, segment of a user's run are links to root's file and to /dev/zero; capture is one to root's folder",
+    "incidents.jsonl, run.json, the segment of a user's run are links to root's file and to /dev/zero",
     asked="nothing of root's is shown; each command ends in seconds",
     limit_s=240,
     long=True,
@@ -223,7 +223,7 @@ def rings_of_another(folder: Path) -> Outcome:
         done = _run(folder, "replay", str(run), "--out", "out", "--json")
         stays = len(list(theirs.glob("*.ring"))) == 1
     read = '"rings_left": 1' in done.stdout
-    return Outcome(held=stays and not read and done.returncode == 0,
+    return Outcome(held=stays and not read and done.returncode in (0, 1),
                    measured=f"read: {read}, there still: {stays}, status {done.returncode}")  # fmt: skip
 
 
@@ -260,8 +260,10 @@ def replay_led_away(folder: Path) -> Outcome:
     led = bool((precious / "incidents.jsonl").read_text())
     swapped = len(list(run.glob("replay-*")))
     by_root = [path.name for path in run.rglob("*") if path.lstat().st_uid == 0]
-    return Outcome(held=not led and not by_root,
-                   measured=f"led away: {led} of {swapped} that were swapped, root's in the folder: {by_root}, {statuses}"[:200])  # fmt: skip
+    return Outcome(
+        held=not led and not by_root,
+        measured=f"led away: {led} of {swapped} swapped, of root: {by_root}, {statuses}"[:200],
+    )
 
 
 @attack(
@@ -296,7 +298,9 @@ def files_that_grow(folder: Path) -> Outcome:
         pid = fork_as(EVE, grow)
         began = time.monotonic()
         try:
-            process = subprocess.Popen([*PROGRAM, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                [*PROGRAM, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
             try:
                 process.wait(timeout=35)
                 if process.returncode < 0:

@@ -11,6 +11,8 @@ from urllib.parse import quote, urlsplit
 from grafana_client import GrafanaApi, HeaderAuth, TokenAuth
 from grafana_client.client import GrafanaClientError, GrafanaException
 
+from ..telemetry.whole_numbers import whole_number
+
 _T = TypeVar("_T")
 TIMEOUT_S = 10.0
 _NEWEST = 1_000
@@ -44,6 +46,7 @@ class GrafanaSite:
             user_agent="whichrank",
             organization_id=organization,
         )
+        self._api.client.s.max_redirects = 0  # incidents and the token are for this address
 
     def health(self) -> Mapping[str, Any]:
         """Database and version, as /api/health tells them. Raises GrafanaTrouble, as all methods here that ask."""
@@ -56,7 +59,8 @@ class GrafanaSite:
         Raises GrafanaTrouble.
         """
         word = str(self.health().get("version") or "").partition(".")[0]
-        return int(word) if word.isdigit() else _NEWEST
+        major = whole_number(word)
+        return _NEWEST if major is None else major
 
     # --- what is there; None where it is not ------------------------------------------------------------------------
     def folder(self, uid: str) -> Mapping[str, Any] | None:

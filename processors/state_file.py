@@ -19,6 +19,8 @@ def what_is_wrong(path: Path) -> str | None:
     Raises OSError, and BlockingIOError where another process uses it.
     """
     try:
+        if path.exists() and not path.is_file():  # nobody may wait for a FIFO
+            return "it is no file"
         with path.open("rb") as file:
             header = file.read(100)
     except FileNotFoundError:

@@ -51,9 +51,17 @@ def _is_free_or_own(path: Path) -> bool:
 
 def _others(shared: Path) -> list[Path]:
     """This user's folders with random names, the oldest first: a tmpfs numbers its inodes as they are made."""
+    uid, begin = os.getuid(), f"whichrank-{os.getuid()}-"
     found = []
-    for path in shared.glob(f"whichrank-{os.getuid()}-*"):
-        state = os.lstat(path)
-        if stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and not state.st_mode & 0o077:
-            found.append((state.st_ino, path))
+    # Others may have made a hundred thousand such names, and take them away at any time.
+    with os.scandir(shared) as entries:
+        for entry in entries:
+            if not entry.name.startswith(begin):
+                continue
+            try:
+                state = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if state.st_uid == uid and stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077:
+                found.append((state.st_ino, shared / entry.name))
     return [path for _, path in sorted(found)]

@@ -18,12 +18,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ..telemetry.regular_files import open_regular
 from .bus import Message, Output
 from .segment_cursor import SegmentCursor
 from .segments import (
     FORMAT_VERSION,
     HEADER,
     MAGIC,
+    OpenFile,
     SegmentReader,
     encode_frame,
     list_segments,
@@ -59,6 +61,7 @@ class EmbeddedBus:
         retain_bytes: int | None = None,
         report: Callable[[str], None] | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        open_file: OpenFile = open_regular,
     ) -> None:
         """Open for appending (the directory is created), or read-only for replay.
 
@@ -66,6 +69,7 @@ class EmbeddedBus:
             clock stands at the last stamp until ``advance_clock``.
         retain_bytes: the segments together take no more than this, but for one message; the oldest go. None keeps all.
         report: takes one line per damaged place; default is a warning in the log.
+        open_file: opens a segment that is there, to read.
         Raises OSError (no such directory, no right to write, another writer at work).
         """
         self.directory = Path(directory)
@@ -87,6 +91,7 @@ class EmbeddedBus:
         self._retain_bytes = retain_bytes
         self._report_line = report if report is not None else _log.warning
         self._monotonic_ns = monotonic_ns
+        self._open_file = open_file
         self._lock = threading.RLock()
         self._said: set[tuple[str, int]] = set()
         self._memory: dict[int, Message] = {}  # position -> message, ascending
@@ -101,7 +106,9 @@ class EmbeddedBus:
             self._take_directory()
         segments = list_segments(self.directory)
         self._next_ordinal = segments[-1][0] + 1 if segments else 1
-        self._bus_id = next((i for i in (read_bus_id(path) for _, path in segments) if i is not None), os.urandom(16))
+        self._bus_id = next(
+            (i for i in (read_bus_id(path, open_file) for _, path in segments) if i is not None), os.urandom(16)
+        )
         self._last_position, self._last_stamp_ns = self._find_end(segments)
         self._clock_base_ns = self._last_stamp_ns
         self._clock_start_ns = monotonic_ns()
@@ -182,7 +189,11 @@ class EmbeddedBus:
         """
         with self._lock:
             for _, path in list_segments(self.directory):
-                reader = SegmentReader(path, self._report)
+                try:
+                    reader = SegmentReader(path, self._report, self._open_file)
+                except OSError as error:
+                    self._report(str(path), 0, f"cannot be opened: {error.strerror}")
+                    continue
                 messages = reader.read(1, is_last=True)
                 reader.close()
                 if messages:
@@ -229,7 +240,7 @@ class EmbeddedBus:
         for index in range(len(segments) - 1, -1, -1):
             position = stamp_ns = 0
             try:
-                reader = SegmentReader(segments[index][1], self._report)
+                reader = SegmentReader(segments[index][1], self._report, self._open_file)
             except OSError as error:
                 self._report(str(segments[index][1]), 0, f"cannot be opened: {error.strerror}")
                 continue
@@ -364,7 +375,7 @@ class EmbeddedBus:
         if self._cursor is None or self._cursor.position > after:
             if self._cursor is not None:
                 self._cursor.close()
-            self._cursor = SegmentCursor(self.directory, self._report, after)
+            self._cursor = SegmentCursor(self.directory, self._report, after, self._open_file)
         return self._cursor.read(after, limit)
 
     def _report(self, path: str, offset: int, line: str) -> None:

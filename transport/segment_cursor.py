@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ..telemetry.regular_files import open_regular
 from .bus import Message
 from .segments import (
+    OpenFile,
     SegmentReader,
     list_segments,
 )
@@ -15,9 +17,16 @@ from .segments import (
 class SegmentCursor:
     """The segments of a directory in order, from the one that holds what follows a position."""
 
-    def __init__(self, directory: Path, report: Callable[[str, int, str], None], after: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        report: Callable[[str, int, str], None],
+        after: int,
+        open_file: OpenFile = open_regular,
+    ) -> None:
         self._directory = directory
         self._report = report
+        self._open_file = open_file
         self._ordinal = self._segment_before(after)
         self._reader: SegmentReader | None = None
         self._ahead: list[Message] = []  # read from the file, not yet asked for
@@ -51,7 +60,7 @@ class SegmentCursor:
             return -1
         for ordinal, path in reversed(list_segments(self._directory)):
             try:
-                reader = SegmentReader(path, self._report)
+                reader = SegmentReader(path, self._report, self._open_file)
             except OSError:
                 continue
             first = reader.read(1, is_last=True)
@@ -72,6 +81,6 @@ class SegmentCursor:
                 return []
             self._ordinal, path = later[0]
             try:
-                self._reader = SegmentReader(path, self._report)
+                self._reader = SegmentReader(path, self._report, self._open_file)
             except OSError as error:
                 self._report(str(path), 0, f"cannot be opened: {error.strerror}")

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ..telemetry.regular_files import open_regular
 from .bus import Message
 
 SEGMENT_PREFIX = "segment-"
@@ -32,6 +33,8 @@ _LENGTH = struct.Struct("<I")
 #: Larger than any message a broker takes; a length beyond it is damage.
 MAX_BODY_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
+#: Gives a descriptor to read from, or raises OSError.
+OpenFile = Callable[[Path], int]
 
 
 def encode_frame(message: Message) -> bytes:
@@ -98,10 +101,10 @@ def list_segments(directory: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def read_bus_id(path: Path) -> bytes | None:
+def read_bus_id(path: Path, open_file: OpenFile = open_regular) -> bytes | None:
     """The bus's id in a segment's header; None if there is no readable header."""
     try:
-        with path.open("rb") as file:
+        with open(open_file(path), "rb") as file:
             head = file.read(HEADER.size)
     except OSError:
         return None
@@ -114,11 +117,11 @@ def read_bus_id(path: Path) -> bytes | None:
 class SegmentReader:
     """Reads one segment from its beginning on; more may be appended while it reads."""
 
-    def __init__(self, path: Path, report: Callable[[str, int, str], None]) -> None:
+    def __init__(self, path: Path, report: Callable[[str, int, str], None], open_file: OpenFile = open_regular) -> None:
         """``report(path, offset, line)`` is called for every damaged place met. Raises OSError."""
         self.path = path
         self._report = report
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = open_file(path)
         self._offset = 0  # file offset of the next frame
         self._buffer = b""
         self._buffer_at = 0  # file offset of the buffer's first byte

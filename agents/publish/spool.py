@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...telemetry.whole_numbers import whole_number
 from ...transport.bus import Message
 from ...transport.segments import FORMAT_VERSION, HEADER, MAGIC, SegmentReader, encode_frame
 from ..base.priority import Priority
@@ -38,6 +39,7 @@ _NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\.(?P<priority>[0-9])(?P<beyond>x
 _SPOOL_ID = b"whichrank-spool\0"
 #: Header of a frame: the uid of the owner of the job that it is of. The agent's own messages have none.
 #: OWN: the agent's own records; OTHERS: losses of owners beyond the _MOST_OWNERS who have lost most.
+_MOST_NUMBER = 1 << 62
 _OWNER, OWN, OTHERS, _MOST_OWNERS = "owner", -1, -2, 64
 
 
@@ -167,7 +169,7 @@ class Spool:
             self._forget(stream, stream.segments[-1])
         beyond = "x" if stream.is_beyond else ""
         path = self.directory / f"{message.topic}.{message.priority:d}{beyond}.{message.number:016x}.spool"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(path, flags, 0o600)
         segment = SpoolSegment(path=path)
         stream.fd = fd
@@ -307,9 +309,11 @@ class Spool:
             self.dropped = Counter({(Priority(p), str(reason)): int(n) for p, reason, n in content["dropped"]})
             self.dropped_of = Counter({int(owner): int(n) for owner, n in content.get("dropped_of", ())})
             giving_up = str(content["giving_up"])
+            if not all(0 <= number < _MOST_NUMBER for number in self._settled.values()):
+                raise ValueError("a number of a message that no message has")
         except FileNotFoundError:
             return ""
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             self._say(str(path), 0, f"cannot be read ({error}); some may be sent again, earlier drops are not counted")
             self._settled, self.dropped = {}, Counter()
             return ""
@@ -385,7 +389,8 @@ class Spool:
 
 def _owner_of(message: Message) -> int:
     said = message.headers.get(_OWNER, b"")
-    return int(said) if said.isdigit() else OWN
+    owner = whole_number(said.decode("ascii", "replace"))
+    return OWN if owner is None else owner
 
 
 def _is_mostly_of(owners: set[int], segment: SpoolSegment) -> bool:

@@ -11,7 +11,9 @@ import codecs
 import gzip
 import io
 import lzma
+import os
 import re
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,8 +43,12 @@ def opened(name: str, path: Path) -> Iterator[BinaryIO]:
 
     Raises OSError, and Unreadable for what cannot be unpacked, then or while it is read.
     """
-    with path.open("rb") as file:
-        yield unpacked(name, file)
+    with path.open("rb", buffering=0) as file:
+        state = os.fstat(file.fileno())
+        if stat.S_ISREG(state.st_mode):  # a job that goes on may write faster than this reads
+            yield unpacked(name, io.BufferedReader(_UpTo(file, state.st_size), SAMPLE_BYTES))
+        else:
+            yield unpacked(name, _buffered(file))
 
 
 @contextmanager
@@ -162,6 +168,21 @@ class _FromUtf16(io.RawIOBase):
         taken, self._ready = self._ready[: len(into)], self._ready[len(into) :]
         into[: len(taken)] = taken
         return len(taken)
+
+
+class _UpTo(io.RawIOBase):
+    """A file as long as it was when it was opened."""
+
+    def __init__(self, file: io.FileIO, size: int) -> None:
+        self._file, self._left = file, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any, /) -> int:
+        count = self._file.readinto(memoryview(into)[: self._left]) or 0
+        self._left -= count
+        return count
 
 
 class _Named(io.RawIOBase):

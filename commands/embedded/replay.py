@@ -10,7 +10,9 @@ import fcntl
 import json
 import os
 import sys
+import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -23,9 +25,10 @@ from ...telemetry.incident import canonical_line
 from ...telemetry.incident_document import IncidentDocument, word_of
 from ...telemetry.incident_reading import read_incident
 from ...telemetry.records import Finding, Identity, Incident, Record
+from ...telemetry.regular_files import open_regular
 from ...transport.embedded import EmbeddedBus
 from ..incident_text.incident_panel import incident_panel
-from ..run_folder.incident_log import IncidentLog, read_lines
+from ..run_folder.incident_log import MOST_INCIDENTS_BYTES, IncidentLog, read_lines
 from ..run_folder.run_description import RunDescription
 from ..run_folder.run_directory import CAPTURE_FOLDER, INCIDENTS_FILE, RunDirectory, Unusable
 from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
@@ -82,7 +85,12 @@ def replay_run(directory: RunDirectory) -> Replayed:
         replayed.report(str(error))
         description = RunDescription()
     try:
-        bus = EmbeddedBus(directory.capture, read_only=True, report=replayed.report)
+        bus = EmbeddedBus(
+            directory.capture,
+            read_only=True,
+            report=replayed.report,
+            open_file=partial(open_regular, owner=directory.owner),
+        )
     except OSError as error:
         raise Unusable(f"{directory.capture}: {error.strerror or error}") from error
     if not directory.capture.is_dir():
@@ -114,7 +122,7 @@ def replay_run(directory: RunDirectory) -> Replayed:
         if _is_being_written(directory.capture):
             replayed.report(f"{directory.path}: the run is still going on; this is what it has captured so far")
         else:
-            replayed.rings_left = _read_rings(description, bus, replayed)
+            replayed.rings_left = _read_rings(description, bus, replayed, directory.owner)
             runner.drain()
             runner.let_time_pass(AFTERMATH_NS)
     runner.close()
@@ -122,7 +130,7 @@ def replay_run(directory: RunDirectory) -> Replayed:
     if first is None and not replayed.rings_left:
         found = f": {replayed.problems[-1]}" if replayed.problems else ""
         raise Unusable(f"{directory.capture}: holds no message that can be read; nothing to replay{found}")
-    _compare(replayed, directory.incidents)
+    _compare(replayed, directory)
     return replayed
 
 
@@ -134,7 +142,7 @@ def replay(path: Path, *, as_json: bool, out: Path | None) -> int:
     directory = RunDirectory(path)
     try:
         replayed = replay_run(directory)
-        written = _write(replayed, out or _next_folder(path))
+        written = _write(replayed, out or _next_folder(directory))
     except Unusable as error:
         print(f"whichrank: {error}", file=sys.stderr)
         return EXIT_UNUSABLE
@@ -169,11 +177,17 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _read_rings(description: RunDescription, bus: EmbeddedBus, replayed: Replayed) -> int:
-    """Put on the bus what the ranks wrote after the run's own agent was gone. Returns the number of rings found."""
+def _read_rings(description: RunDescription, bus: EmbeddedBus, replayed: Replayed, owner: int | None) -> int:
+    """Put on the bus what the ranks wrote after the run's own agent was gone. Returns the number of rings found.
+
+    owner: whose run it is, where it is another user's: run.json may name anybody's folder.
+    """
     rings = Path(description.ring_directory or "")
     try:
         found = len(list(rings.glob("*.ring"))) if description.ring_directory else 0
+        if found and owner is not None and os.lstat(rings).st_uid != owner:
+            replayed.report(f"{rings}: the rings of another user than the run's, and not read")
+            return 0
     except OSError as error:
         replayed.report(f"{rings}: {error.strerror}")
         return 0
@@ -198,9 +212,10 @@ def _read_rings(description: RunDescription, bus: EmbeddedBus, replayed: Replaye
     return found
 
 
-def _compare(replayed: Replayed, path: Path) -> None:
+def _compare(replayed: Replayed, directory: RunDirectory) -> None:
+    path = directory.incidents
     try:
-        lines = list(read_lines(path))
+        lines = list(read_lines(path, directory.owner, MOST_INCIDENTS_BYTES))
     except FileNotFoundError:
         return
     except OSError as error:
@@ -254,8 +269,10 @@ def _write(replayed: Replayed, folder: Path) -> Path:
     return path
 
 
-def _next_folder(path: Path) -> Path:
-    number = 1
+def _next_folder(directory: RunDirectory) -> Path:
+    path, number = directory.path, 1
+    if os.geteuid() == 0 and directory.owner is not None:  # who could lead root's file elsewhere
+        return Path(tempfile.mkdtemp(prefix="whichrank-replay-"))
     while (path / f"replay-{number}").exists():
         number += 1
     return path / f"replay-{number}"
@@ -264,7 +281,7 @@ def _next_folder(path: Path) -> Path:
 def _is_being_written(capture: Path) -> bool:
     """Does a live run hold the lock of this capture?"""
     try:
-        descriptor = os.open(capture / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(capture / "lock")
     except OSError:
         return False
     try:

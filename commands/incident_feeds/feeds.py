@@ -11,6 +11,7 @@ from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.incident_reading import read_incident
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Incident
+from ...telemetry.regular_files import open_regular
 from ...telemetry.topics import TOPIC_INCIDENTS
 from ...transport.kafka_client import Client, Consumer, KafkaTrouble
 from ...transport.kafka_topics import check_topics
@@ -140,7 +141,8 @@ class FolderFeed:
 
     def __init__(self, folder: Path, position: FeedPosition) -> None:
         """Raises Unusable."""
-        self._path = RunDirectory(folder).incidents
+        self._run = RunDirectory(folder)
+        self._path = self._run.incidents
         if not self._path.is_file():
             raise Unusable(f"{self._path}: not there; is {folder} the folder of a run?")
         self.where = str(self._path)
@@ -155,7 +157,7 @@ class FolderFeed:
         Raises Unusable.
         """
         try:
-            with self._path.open("rb") as file:
+            with open(open_regular(self._path, self._run.owner), "rb") as file:
                 file.seek(self._offset)
                 content = file.read(_MAX_LINE_BYTES)
         except OSError as error:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...telemetry.incident_document import IncidentDocument
-from ..run_folder.incident_log import read_incident_line, read_lines
+from ...telemetry.regular_files import open_regular, read_regular
+from ..run_folder.incident_log import MOST_INCIDENTS_BYTES, read_incident_line, read_lines
 from ..run_folder.labels import LABELS_FILE, append_label, read_labels, with_labels
 from ..run_folder.people_codec import PeopleLabel
 from ..run_folder.run_description import RunDescription
@@ -40,7 +41,7 @@ class RunSource:
         """
         path = self._directory.incidents
         try:
-            lines = list(read_lines(path))
+            lines = list(read_lines(path, self._directory.owner, MOST_INCIDENTS_BYTES))
         except FileNotFoundError:
             raise Unusable(f"{path}: not there; is {self.where} the folder of a run? (--from)") from None
         except OSError as error:
@@ -66,7 +67,7 @@ class RunSource:
         path, read = self._directory.incidents, 0
         while True:
             has_ended = self._has_ended()
-            documents, read = _documents_after(path, read)
+            documents, read = _documents_after(path, read, self._directory.owner)
             yield documents
             if has_ended:
                 return
@@ -78,7 +79,7 @@ class RunSource:
         What is too much, or gone meanwhile, is a problem.
         """
         files: list[KeptFile] = []
-        left_bytes = MAX_BYTES
+        left_bytes, owner = MAX_BYTES, self._directory.owner
         for folder in (self._directory.evidence, *sorted(self._directory.path.glob(f"node-*/{EVIDENCE_FOLDER}"))):
             for entry in self._listing(folder):
                 if not belongs(entry.name, chosen):
@@ -89,7 +90,7 @@ class RunSource:
                             f"{folder}: more than {MAX_FILES} files or {MAX_BYTES >> 20} MB; the rest is left out"
                         )
                         return files
-                    content = Path(entry.path).read_bytes()
+                    content = read_regular(Path(entry.path), left_bytes, owner)
                 except OSError as error:  # the run may go on, and the oldest evidence makes room
                     self.problems.append(f"{entry.path}: {error.strerror or error}")
                     continue
@@ -127,12 +128,12 @@ class RunSource:
         return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
 
-def _documents_after(path: Path, after: int) -> tuple[list[IncidentDocument], int]:
+def _documents_after(path: Path, after: int, owner: int | None) -> tuple[list[IncidentDocument], int]:
     """Of whole lines beyond byte ``after``, and how far that is. Raises Unusable."""
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path, owner), "rb") as file:
             file.seek(after)
-            content = file.read()
+            content = file.read(MOST_INCIDENTS_BYTES)
     except OSError as error:
         raise Unusable(f"{path}: cannot be read: {error.strerror or error}") from error
     whole = content[: content.rfind(b"\n") + 1]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from ...telemetry.whole_numbers import whole_number
 from ..support.addresses import split_address
 
 DEFAULT_C10D_PORT = 29400
@@ -153,7 +154,7 @@ def _slurm_step(environ: Mapping[str, str]) -> Rendezvous | None:
     """Tasks of one srun. In a batch script itself there is one command only, however many nodes it was given."""
     places, step = _number(environ.get("SLURM_STEP_NUM_TASKS", "")), environ.get("SLURM_STEP_ID", "")
     place = environ.get("SLURM_PROCID", "")
-    if places < 2 or not step or not place.isdigit():
+    if places < 2 or not step or whole_number(place) is None:
         return None
     host, source = environ.get("MASTER_ADDR", ""), "srun, MASTER_ADDR"
     if not host:
@@ -169,7 +170,7 @@ def _ranks_by_hand(environ: Mapping[str, str]) -> Rendezvous | None:
     """A job controller that starts one command per rank. Below a launcher these variables are the launcher's."""
     host, rank = environ.get("MASTER_ADDR", ""), environ.get("RANK", "")
     places = _number(environ.get("WORLD_SIZE", ""))
-    if not host or not rank.isdigit() or places < 2 or environ.get("TORCHELASTIC_RUN_ID"):
+    if not host or whole_number(rank) is None or places < 2 or environ.get("TORCHELASTIC_RUN_ID"):
         return None
     port = _number(environ.get("MASTER_PORT", "")) or DEFAULT_STATIC_PORT
     return Rendezvous(
@@ -178,4 +179,4 @@ def _ranks_by_hand(environ: Mapping[str, str]) -> Rendezvous | None:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return whole_number(text) or 0

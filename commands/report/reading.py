@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ...diagnosis.goodput.interval import Interval, interval_of
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Block, Broken, Event, Finding
+from ...telemetry.regular_files import open_regular
 from ...telemetry.vocabulary import EventName
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_FINDINGS
 from ...transport.embedded import EmbeddedBus
@@ -69,7 +71,12 @@ def messages_of(directory: RunDirectory, reading: JobReading) -> Iterator[tuple[
     if not directory.capture.is_dir():
         raise Unusable(f"{directory.capture}: not there; is {directory.path} the folder of a run?")
     try:
-        bus = EmbeddedBus(directory.capture, read_only=True, report=reading.report)
+        bus = EmbeddedBus(
+            directory.capture,
+            read_only=True,
+            report=reading.report,
+            open_file=partial(open_regular, owner=directory.owner),
+        )
     except OSError as error:
         raise Unusable(f"{directory.capture}: {error.strerror or error}") from error
     try:

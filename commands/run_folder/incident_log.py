@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from ...telemetry.incident import canonical_line, read_line
 from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.incident_reading import read_incident
 from ...telemetry.records import Incident
+from ...telemetry.regular_files import read_regular
+
+#: Of a run; a week of a noisy cluster is a tenth of it.
+MOST_INCIDENTS_BYTES = 64 << 20
 
 
 def read_incident_line(line: bytes) -> IncidentDocument:
@@ -23,12 +28,14 @@ def read_incident_line(line: bytes) -> IncidentDocument:
     return read_incident(read_line(line))
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes, IncidentDocument | None]]:
-    """Each line of incidents.jsonl: (number from 1, bytes, revision or None where it is no incident).
+def read_lines(
+    path: Path, owner: int | None = None, most_bytes: int = sys.maxsize
+) -> Iterator[tuple[int, bytes, IncidentDocument | None]]:
+    """Each line that incidents.jsonl has now: (number from 1, bytes, revision or None where it is no incident).
 
-    Raises OSError.
+    owner: whose file it has to be; None: anybody's. Raises OSError, for a larger file as well.
     """
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+    for number, line in enumerate(read_regular(path, most_bytes, owner).splitlines(keepends=True), start=1):
         incident: IncidentDocument | None = None
         with contextlib.suppress(ValueError):
             incident = read_incident_line(line)

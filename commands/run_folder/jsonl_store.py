@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from ...telemetry.regular_files import open_regular, open_to_append
 from .people_codec import NoWord
-from .run_directory import Unusable
+from .run_directory import RunDirectory, Unusable
 
 _Word = TypeVar("_Word")
 #: Is told where a line lies, ``plans.jsonl, byte 12``, and why it is none.
@@ -19,9 +20,9 @@ MAX_FILE_BYTES = 4 << 20
 
 
 def append_line(path: Path, line: str) -> None:
-    """Appends a line, with its end, to a file that is made if need be. Raises Unusable."""
+    """Appends a line, with its end, to a file that is made if need be; a link is not followed. Raises Unusable."""
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = open_to_append(path, 0o644)
         try:
             os.write(file, line.encode() + b"\n")
         finally:
@@ -33,7 +34,7 @@ def append_line(path: Path, line: str) -> None:
 def whole_lines(path: Path, after: int = 0) -> tuple[list[bytes], int]:
     """(whole lines beyond byte ``after``, the byte behind them); no lines where there is no file. Raises OSError."""
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path, RunDirectory(path.parent).owner), "rb") as file:
             file.seek(after)
             content = file.read(MAX_FILE_BYTES)
     except FileNotFoundError:

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...telemetry.regular_files import read_regular
 from ...telemetry.ring_root import SHARED_MEMORY, make_ring_root
 from .run_description import RunDescription, read_description, write_description
 
@@ -23,6 +24,7 @@ INCIDENTS_FILE = "incidents.jsonl"
 CAPTURE_FOLDER = "capture"
 STATE_FILE = "state.sqlite"
 EVIDENCE_FOLDER = "evidence"
+_MOST_DESCRIPTION_BYTES = 4 << 20
 #: Ends of files that are run; what has none of them is a module's name or a program's.
 _SCRIPTS = (".py", ".sh", ".bash")
 
@@ -36,6 +38,18 @@ class RunDirectory:
     """The folder of one run."""
 
     path: Path
+
+    @property
+    def owner(self) -> int | None:
+        """Whose files belong here, where the folder is another user's, who could put a link to anybody's file into it.
+
+        None: it is the caller's own.
+        """
+        try:
+            uid = os.stat(self.path).st_uid
+        except OSError:  # told where something is read
+            return None
+        return None if uid == os.geteuid() else uid
 
     @property
     def capture(self) -> Path:
@@ -71,7 +85,7 @@ class RunDirectory:
         """What run.json says. Raises Unusable where it cannot be read."""
         path = self.path / RUN_FILE
         try:
-            return read_description(path.read_text())
+            return read_description(read_regular(path, _MOST_DESCRIPTION_BYTES, self.owner).decode())
         except FileNotFoundError:
             raise Unusable(f"{path}: not there; is {self.path} the folder of a run?") from None
         except (OSError, ValueError) as error:

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ...telemetry import attributes as names
+from ...telemetry.printable import printable
 from ...telemetry.topics import TOPIC_DLQ
+from ...telemetry.whole_numbers import whole_number
 from ...transport.kafka import make_client
 from ...transport.kafka_client import Client, Fetched, KafkaTrouble
 from ...transport.kafka_read import read_whole
@@ -58,10 +61,10 @@ class DeadLetter:
             reason=text(names.DLQ_REASON),
             topic=text(names.DLQ_TOPIC),
             place=f"{text(names.DLQ_PARTITION)}/{text(names.DLQ_OFFSET)}",
-            stamp_ns=int(stamp) if stamp.isdigit() else message.stamp_ns,
+            stamp_ns=message.stamp_ns if (told_ns := whole_number(stamp)) is None else told_ns,
             key=message.key,
             value=message.value,
-            whole_bytes=int(size) if size.isdigit() else len(message.value),
+            whole_bytes=len(message.value) if (told_bytes := whole_number(size)) is None else told_bytes,
         )
 
 
@@ -82,9 +85,8 @@ def dlq_list(options: TopicsOptions, *, limit: int, as_json: bool) -> int:
     for heading in ("letter", "when (UTC)", "from", "bytes", "why"):
         table.add_column(heading, justify="right" if heading == "bytes" else "left", overflow="fold")
     for letter in letters:
-        table.add_row(
-            letter.name, _when(letter), f"{letter.topic} {letter.place}", str(letter.whole_bytes), letter.reason
-        )
+        cells = (letter.name, _when(letter), f"{letter.topic} {letter.place}", str(letter.whole_bytes), letter.reason)
+        table.add_row(*(Text(printable(cell)) for cell in cells))  # as it is: brackets are no markup
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     return 0
 
@@ -106,7 +108,7 @@ def dlq_show(options: TopicsOptions, name: str, *, raw: bool) -> int:
         sys.stdout.buffer.write(letter.value)
         return 0
     for title, content in _plain(letter).items():
-        sys.stdout.write(f"{title:<8}{content}\n")
+        sys.stdout.write(f"{title:<8}{printable(str(content))}\n")
     for start in range(0, min(len(letter.value), SHOWN_BYTES), 16):
         row = letter.value[start : start + 16]
         readable = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
@@ -115,7 +117,8 @@ def dlq_show(options: TopicsOptions, name: str, *, raw: bool) -> int:
         sys.stdout.write(f"... {len(letter.value) - SHOWN_BYTES} more bytes (--raw gives all)\n")
     if letter.is_cut:
         sys.stdout.write(
-            f"... {letter.whole_bytes - len(letter.value)} more are only at {letter.topic} {letter.place}\n"
+            f"... {letter.whole_bytes - len(letter.value)} more are only at "
+            f"{printable(f'{letter.topic} {letter.place}')}\n"
         )
     return 0
 

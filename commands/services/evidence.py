@@ -6,10 +6,11 @@ The request goes to ``whichrank.requests``, the answer comes on ``otlp_logs``: a
 from __future__ import annotations
 
 import csv
-import gzip
 import io
+import os
 import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from ...agents.rings.ring_events import EVENT, decode_slots
 from ...telemetry.evidence_pieces import EvidencePiece, decode_evidence, join_pieces
 from ...telemetry.otlp import decode_logs
 from ...telemetry.otlp_encode import encode_payloads
+from ...telemetry.printable import file_name
 from ...telemetry.records import Event, Identity
 from ...telemetry.topics import TOPIC_LOGS, TOPIC_REQUESTS
 from ...telemetry.vocabulary import EventName
@@ -31,6 +33,9 @@ SEND_S = 10.0
 #: More files than the first may come (a log per stream) within this time of the last piece.
 MORE_S = 2.0
 _POLL_S = 0.2
+#: Of a ring, unpacked: as much as an agent reads of one.
+_MOST_EVENT_BYTES = 32 << 20
+_GZIP = 16 + zlib.MAX_WBITS
 STACK = "stack"
 
 
@@ -126,8 +131,9 @@ def _write_files(messages: Iterator[Fetched | None], request_id: str, out: Path,
     out.mkdir(parents=True, exist_ok=True)
     for file in files:
         for name, content in _readable(file):
-            path = out / Path(name).name
-            path.write_bytes(content)
+            path = _free(out, file_name(name))
+            with path.open("xb") as kept:  # nothing that is there: a name is the agent's word
+                kept.write(content)
             say(f"{path}: {len(content)} bytes")
     if missing := len({piece.name for piece in pieces}) - len(files):
         say(f"{missing} more files came in part only")
@@ -138,13 +144,27 @@ def _readable(file: EvidencePiece) -> Iterator[tuple[str, bytes]]:
     """A file as it came; events of a ring also as a table."""
     yield file.name, file.content
     if file.format == "ring-events.gz":
-        events = decode_slots(gzip.decompress(file.content))
+        try:
+            unpacked = zlib.decompressobj(_GZIP).decompress(file.content, _MOST_EVENT_BYTES)
+            events = decode_slots(unpacked[: len(unpacked) // EVENT.itemsize * EVENT.itemsize])
+        except (zlib.error, ValueError) as error:
+            say(f"{file.name}: cannot be unpacked ({error}); there is no table of it")
+            return
         columns = [name for name in EVENT.names or () if name not in ("begin", "end")]
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(columns)
         writer.writerows(events[columns].tolist())
         yield f"{file.name.removesuffix('.gz')}.csv", text.getvalue().encode()
+
+
+def _free(folder: Path, name: str) -> Path:
+    """A path that nothing has yet: the name's, or with a number."""
+    path, number = folder / name, 1
+    while os.path.lexists(path):
+        number += 1
+        path = folder / f"{name}.{number}"
+    return path
 
 
 def _no_answer(rank: int, node: str) -> int:

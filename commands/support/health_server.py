@@ -28,6 +28,8 @@ HUNG_S = 60.0
 #: A whole request must have come by then; nobody asks a second one on the same connection.
 REQUEST_S = 5.0
 MAX_CONNECTIONS = 32
+#: Connections; so many more at once after a pause.
+MOST_PER_S, _BURST = 200.0, 64.0
 _SAYS_EVERY_S = 60.0
 
 logger = logging.getLogger("whichrank")
@@ -95,17 +97,25 @@ class _BoundedServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._open: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
-        self._says_again_s = 0.0
+        self._says_again_s = self._next_s = 0.0
         super().__init__(address, handler)
 
     def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
         """Makes room first: the oldest connection is hung up on where there are too many."""
         assert isinstance(request, socket.socket)
+        self._pace()
         with self._lock:
             if len(self._open) >= MAX_CONNECTIONS:
                 self._hang_up(next(iter(self._open)))
             self._open[request] = time.monotonic()
         super().process_request(request, client_address)
+
+    def _pace(self) -> None:
+        """Waits where strangers come too fast: each costs a thread, which the service's work would go without."""
+        now_s = time.monotonic()
+        self._next_s = max(self._next_s + 1.0 / MOST_PER_S, now_s - _BURST / MOST_PER_S)
+        if self._next_s > now_s:
+            time.sleep(self._next_s - now_s)
 
     def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
         """Called once for each connection, when its thread is done with it."""
@@ -149,6 +159,8 @@ class PageServer:
         known = ", ".join([*pages, "/metrics"])
 
         class Handler(BaseHTTPRequestHandler):
+            server_version, sys_version = "whichrank", ""  # no stranger has to know which Python this is
+
             def do_GET(self) -> None:
                 if self.path == "/metrics":
                     self._answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...telemetry.whole_numbers import whole_number
 from ..alike import asked_once
 from .model import LogLine
 from .ways import NOBODY_KNOWN, Origin, stripped
@@ -124,7 +125,9 @@ def _json_lines(line: LogLine) -> Iterator[LogLine]:
     if isinstance(level, str):
         known["level"] = level.upper()
     rank = record.get("rank", record.get("RANK", record.get("global_rank")))
-    if isinstance(rank, int) or (isinstance(rank, str) and rank.isdigit()):
+    if isinstance(rank, str):
+        rank = whole_number(rank)
+    if isinstance(rank, int):
         known["rank"] = int(rank)
     node = record.get("host", record.get("hostname", record.get("node", record.get("node_name"))))
     if isinstance(node, str):
@@ -143,8 +146,8 @@ def _logfmt_line(line: LogLine) -> LogLine:
     """key=value pairs, as Go programs write them: the message as a line of its own."""
     pairs = {match["key"]: (match["quoted"] or match["bare"] or "") for match in PAIR.finditer(line.text)}
     known: dict[str, Any] = {"level": pairs.get("level", pairs.get("lvl", "")).upper() or line.level}
-    if (rank := pairs.get("rank", "")).isdigit():
-        known["rank"] = int(rank)
+    if (rank := whole_number(pairs.get("rank", ""))) is not None:
+        known["rank"] = rank
     if node := pairs.get("node") or pairs.get("host") or pairs.get("hostname"):
         known["node"] = node
     error = pairs.get("error") or pairs.get("err")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from ...telemetry.whole_numbers import whole_number
 from ..alike import asked_once, kind_of, takes_digits_alike
 from .log_tables import table
 
@@ -94,7 +95,7 @@ def target_of(text: str) -> Target:
         peer_rank=int(told["peer_rank"]) if "peer_rank" in told else None,
         missing=missing,
         node=told.get("node"),
-        rank=int(told["rank"]) if told.get("rank", "").isdigit() else None,
+        rank=whole_number(told.get("rank", "")),
         device=told.get("device"),
     )
 

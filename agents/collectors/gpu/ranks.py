@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ....telemetry.whole_numbers import whole_number
 from ...processes.processes import parse_stat
 from .driver import Gpu
 
@@ -44,8 +45,8 @@ class RankProcess:
     @property
     def rank(self) -> int:
         """The global rank from RANK; -1 where that is not set or no number."""
-        text = self.variables.get("RANK", "")
-        return int(text) if text.isdecimal() else -1
+        rank = whole_number(self.variables.get("RANK", ""))
+        return -1 if rank is None else rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,7 @@ def read_rank_process(pid: int, proc: Path = Path("/proc")) -> RankProcess | Non
     except OSError:
         return None
     variables = parse_environment(raw)
-    if stat is None or not variables.get("LOCAL_RANK", "").isdecimal():
+    if stat is None or whole_number(variables.get("LOCAL_RANK", "")) is None:
         return None
     executable = ""
     with contextlib.suppress(OSError):

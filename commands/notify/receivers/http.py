@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import Retry
 
+from ...support.bounded_http import ask, bounded_pool
 from . import DeliveryAnswer, DeliveryOutcome
 
 #: A connection that is refused is tried again at once, twice; it cannot have arrived.
@@ -25,9 +21,6 @@ _TRY_AGAIN = frozenset({408, 425, 429})
 #: A token or an address that a person has to mend: tried again, seldom.
 _MENDED_BY_PEOPLE = frozenset({401, 403, 404})
 _MENDED_PAUSE_S = 60.0
-#: Of the time-out, for a whole request.
-_LONGEST = 3.0
-_MAX_ANSWER_BYTES = 1 << 20
 _MAX_SHOWN_CHARS = 200
 
 
@@ -39,37 +32,6 @@ class Reply:
     trouble: DeliveryAnswer | None = None
 
 
-class _Ending:
-    """A connection that ends at a time, whatever still comes: a time-out alone begins anew with each byte.
-
-    Each request has a connection of its own.
-    """
-
-    sock: Any
-    ends_after_s: float
-
-    def connect(self) -> None:
-        """Connects, and has the end of it set. Raises as urllib3's connections do."""
-        super().connect()  # type: ignore[misc]
-        end = threading.Timer(self.ends_after_s, _cut, (self.sock,))
-        end.daemon = True
-        end.start()
-
-
-def _cut(connected: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connected.shutdown(socket.SHUT_RDWR)
-
-
-def _ending_pools(ends_after_s: float) -> dict[str, type[HTTPConnectionPool]]:
-    plain = type("PlainEnding", (_Ending, HTTPConnection), {"ends_after_s": ends_after_s})
-    secure = type("SecureEnding", (_Ending, HTTPSConnection), {"ends_after_s": ends_after_s})
-    return {
-        "http": type("PlainEndingPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
-        "https": type("SecureEndingPool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
-    }
-
-
 class Http:
     """timeout_s: between two bytes. A request takes three times that at most, however slowly its answer drips."""
 
@@ -78,9 +40,9 @@ class Http:
         self._url = url
         #: The query may hold what others must not see.
         self.shown = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
-        self._pool = pool = urllib3.PoolManager(
-            timeout=urllib3.Timeout(total=timeout_s),
-            ca_certs=None if ca is None else str(ca),
+        self._pool = bounded_pool(
+            timeout_s=timeout_s,
+            ca=ca,
             retries=Retry(
                 total=_CONNECT_TRIES,
                 connect=_CONNECT_TRIES,
@@ -93,8 +55,6 @@ class Http:
                 respect_retry_after_header=False,  # it may ask for hours, and others wait behind it
             ),
         )
-
-        pool.pool_classes_by_scheme = _ending_pools(_LONGEST * timeout_s)
 
     def post(self, body: bytes, headers: Mapping[str, str], path: str = "") -> Reply:
         """Sends a POST request once, and says what its answer means. path: put behind the address.
@@ -112,10 +72,7 @@ class Http:
 
     def _ask(self, method: str, path: str, headers: Mapping[str, str], **more: Any) -> Reply:
         try:
-            ours = {"User-Agent": "whichrank", "Connection": "close", **headers}
-            answer = self._pool.request(method, self._url + path, headers=ours, preload_content=False, **more)
-            content = answer.read(_MAX_ANSWER_BYTES)
-            answer.close()
+            answer, content = ask(self._pool, method, self._url + path, headers=headers, **more)
         except urllib3.exceptions.HTTPError as error:
             reason = getattr(error, "reason", None) or error
             # Whether a request that was not answered has arrived, nobody can say.

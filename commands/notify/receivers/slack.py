@@ -21,6 +21,8 @@ _EVENT_TYPE = "whichrank_incident"
 #: Answers that say "not like this", whoever tries. All others may be mended: by waiting, or by a person.
 _REFUSALS = frozenset({"msg_too_long", "no_text", "invalid_blocks", "invalid_arguments", "metadata_too_large"})
 _BY_PEOPLE_S = 60.0
+#: Of 200 messages each; one that lies further back is posted again.
+_MOST_PAGES = 50
 _SIGNS = {
     AlertState.OPEN: ":red_circle:",
     AlertState.ACKNOWLEDGED: ":large_yellow_circle:",
@@ -128,7 +130,7 @@ class Slack:
         """
         cursor = ""
         fields = {"ts": thread_ts} if thread_ts else {}
-        while True:
+        for _ in range(_MOST_PAGES):
             asked = {"channel": self._channel, "include_all_metadata": "true", "limit": "200", **fields}
             reply = _read(
                 self._http.get(f"/{method}", {**asked, **({"cursor": cursor} if cursor else {})}, self._headers)
@@ -143,7 +145,8 @@ class Slack:
                     return message
             cursor = reply.next_cursor
             if not cursor:
-                return None
+                break
+        return None
 
     def _call(self, method: str, message: _Message, place: Mapping[str, str | bool] = _ANYWHERE) -> _SlackReply:
         """place: of a message that is there already."""
@@ -195,11 +198,12 @@ def _read(reply: Reply) -> _SlackReply:
         found = {}
     body = found if isinstance(found, dict) else {}
     if body.get("ok") is True:
+        messages = body.get("messages")
         return _SlackReply(
-            ts=str(body.get("ts") or ""),
-            channel=str(body.get("channel") or ""),
-            messages=tuple(_posted(message) for message in body.get("messages") or ()),
-            next_cursor=str((body.get("response_metadata") or {}).get("next_cursor") or ""),
+            ts=_text(body.get("ts")),
+            channel=_text(body.get("channel")),
+            messages=tuple(_posted(_object(each)) for each in (messages if isinstance(messages, list) else ())),
+            next_cursor=_text(_object(body.get("response_metadata")).get("next_cursor")),
         )
     error = str(body.get("error") or "no answer that can be read")[:100]
     if error in _REFUSALS:
@@ -214,12 +218,21 @@ def _read(reply: Reply) -> _SlackReply:
     return _SlackReply(trouble=again)
 
 
-def _posted(message: Any) -> _Posted:
+def _posted(message: Mapping[str, Any]) -> _Posted:
     """message: one of Slack's own, as JSON has it."""
-    told = (message.get("metadata") or {}).get("event_payload") or {}
+    told = _object(_object(message.get("metadata")).get("event_payload"))
     return _Posted(
-        ts=str(message.get("ts") or ""),
+        ts=_text(message.get("ts")),
         is_root=message.get("thread_ts") in (None, message.get("ts")),
         key=told.get("key"),
-        topic=str(told.get("topic") or ""),
+        topic=_text(told.get("topic")),
     )
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    """What Slack says as text; "" for anything else, and for what no request could hold."""
+    return value if isinstance(value, str) and value.isascii() else ""

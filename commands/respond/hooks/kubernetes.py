@@ -17,6 +17,7 @@ import urllib3
 from urllib3.util import Retry
 
 from ....telemetry.vocabulary import Outcome
+from ...support.bounded_http import ask, bounded_pool
 from ..planning.acts import Act, HookOperation, HookResult, Why
 
 TAINT = "whichrank.io/incident"
@@ -65,8 +66,9 @@ class Kubernetes:
         self._job_path = job_path
         jobs = {HookOperation.MARK_JOB} if job_path else set()
         self.can: frozenset[HookOperation] = frozenset({HookOperation.DRAIN_NODE, HookOperation.UNDRAIN_NODE, *jobs})
-        self._pool = urllib3.PoolManager(
-            timeout=urllib3.Timeout(total=timeout_s),
+        self._pool = bounded_pool(
+            timeout_s=timeout_s,
+            ca=ca if api.startswith("https") else None,
             retries=Retry(
                 total=3,
                 redirect=0,
@@ -76,7 +78,6 @@ class Kubernetes:
                 raise_on_status=False,
                 respect_retry_after_header=False,
             ),
-            ca_certs=str(ca) if ca is not None and api.startswith("https") else None,
         )
 
     def describe(self, act: Act) -> str:
@@ -132,17 +133,20 @@ class Kubernetes:
             token = self._token.read_text().strip()  # it is renewed by the kubelet
         except OSError as error:
             raise KubernetesError(f"{self._token}: {error.strerror}") from error
-        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "whichrank"}
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         if patch is not None:
             headers["Content-Type"] = kind
         try:
-            answer = self._pool.request(method, self._api + path, body=patch, headers=headers)
-            data = answer.data or b"{}"
-            found = json.loads(data)
+            answer, data = ask(self._pool, method, self._api + path, body=patch, headers=headers)
+            found = json.loads(data := data or b"{}")
         except urllib3.exceptions.HTTPError as error:
             reason = getattr(error, "reason", None) or error
             raise KubernetesError(f"{method} {path}: {type(reason).__name__}: {reason}") from error
-        except (OSError, ValueError) as error:  # certificates that are not there; an answer that is no JSON
+        except (
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # certificates that are not there; an answer that is no JSON
             raise KubernetesError(f"{method} {path}: {error}") from error
         if not 200 <= answer.status < 300 or not isinstance(found, dict):
             said = found.get("message") if isinstance(found, dict) else ""
@@ -155,15 +159,22 @@ def _node_path(node: str) -> str:
 
 
 def read_node(answer: bytes) -> KubernetesNode:
-    """The node in an answer of the API, a JSON object. What is missing in it is not known."""
+    """The node in an answer of the API, a JSON object. What is missing in it is not known.
+
+    Raises KubernetesError for fields of other types than a node has: it is not changed by guess.
+    """
     node = json.loads(answer)
     metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
-    return KubernetesNode(
-        version=metadata.get("resourceVersion"),
-        unschedulable=bool(spec.get("unschedulable")),
-        incident=(metadata.get("annotations") or {}).get(INCIDENT) or "",
-        taints=tuple(spec.get("taints") or ()),
-    )
+    try:
+        version, marks, taints = metadata.get("resourceVersion"), metadata.get("annotations"), spec.get("taints")
+        incident = (marks or {}).get(INCIDENT) or ""
+        is_node = isinstance(version, str | None) and isinstance(incident, str) and isinstance(taints, list | None)
+        unschedulable = bool(spec.get("unschedulable"))
+    except AttributeError:
+        is_node = False
+    if not is_node or not all(isinstance(taint, dict) for taint in taints or ()):
+        raise KubernetesError("what the API server answers is no node")
+    return KubernetesNode(version=version, unschedulable=unschedulable, incident=incident, taints=tuple(taints or ()))
 
 
 def out_patch(node: KubernetesNode, act: Act) -> bytes | HookResult:

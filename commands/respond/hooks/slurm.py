@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....telemetry.vocabulary import Outcome
+from ...support.bounded_command import run_bounded
 from ..planning.acts import Act, HookOperation, HookResult, Why
 from ..planning.plan import is_node_name
 
@@ -84,17 +85,15 @@ class Slurm:
     def _run(self, words: Sequence[str]) -> tuple[int, str]:
         """The exit status (-1: none) and what it said, or what went wrong, in one line."""
         try:
-            done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, capture_output=True, timeout=self._timeout_s, check=False
-            )
+            status, out, errors = run_bounded(words, self._timeout_s)
         except subprocess.TimeoutExpired:
             return -1, f"{words[0]} has not ended within {self._timeout_s:.0f} s"
         except (OSError, ValueError) as error:
             return -1, f"{words[0]}: {getattr(error, 'strerror', None) or error}"
-        said = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).decode("utf-8", "replace")
+        said = (out if status == 0 else errors or out).decode("utf-8", "replace")
         said = " | ".join(line.strip() for line in said.splitlines() if line.strip())
-        if done.returncode != 0:
-            return done.returncode, f"{words[0]} ended with {done.returncode}: {said}"[:_MAX_SHOWN_CHARS]
+        if status != 0:
+            return status, f"{words[0]} ended with {status}: {said}"[:_MAX_SHOWN_CHARS]
         return 0, said
 
 

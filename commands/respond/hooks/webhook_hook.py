@@ -17,6 +17,7 @@ from urllib3.util import Retry
 
 from ....telemetry.incident_writing import write_incident
 from ....telemetry.vocabulary import Outcome
+from ...support.bounded_http import ask, bounded_pool
 from ...support.webhook_signature import key_of, signed_headers
 from ..planning.acts import Act, HookOperation, HookResult
 
@@ -40,8 +41,8 @@ class WebhookHook:
         parts = urlsplit(url)
         #: User, password and query stay out of all that is said.
         self._shown = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
-        self._pool = urllib3.PoolManager(
-            timeout=urllib3.Timeout(total=timeout_s),
+        self._pool = bounded_pool(
+            timeout_s=timeout_s,
             retries=Retry(
                 total=tries - 1,
                 redirect=0,
@@ -68,7 +69,7 @@ class WebhookHook:
         body = payload(act)
         headers = signed_headers(self._key, identity, int(self._clock()), body)
         try:
-            answer = self._pool.request("POST", self._url, body=body, headers=headers)
+            answer, _ = ask(self._pool, "POST", self._url, body=body, headers=headers)
         except urllib3.exceptions.HTTPError as error:
             reason = getattr(error, "reason", None) or error
             return HookResult(

@@ -226,7 +226,7 @@ def floods_of_api_servers(folder: Path) -> Outcome:
                 forget_peak()
                 before, began = peak_mb(), time.monotonic()
                 try:
-                    hook.do(_act(operation))  # type: ignore[attr-defined]
+                    hook.do(_act(operation))
                 except Exception as error:
                     raised.append(f"{kind}: {type(error).__name__}")
                 worst, slowest = max(worst, peak_mb() - before), max(slowest, time.monotonic() - began)
@@ -381,23 +381,25 @@ def odd_letters(folder: Path) -> Outcome:
     from whichrank.telemetry import attributes as names
 
     evil = "\x1b]0;PWN\x07\nwhichrank: FORGED [link=http://evil]x[/link] [/nothing] \u202e"
-    letters = []
+    letters: list[Any] = []
+    module: Any = dlq
     for stamp in (b"1", "²".encode(), b"9" * 30, b"9" * 5000):
         headers = {names.DLQ_REASON: evil.encode(), names.DLQ_TOPIC: evil.encode(), names.DLQ_STAMP_NS: stamp,
                    names.DLQ_BYTES: stamp, names.DLQ_PARTITION: evil.encode(), names.DLQ_OFFSET: b"1"}  # fmt: skip
         letters.append(SimpleNamespace(partition=0, offset=len(letters), headers=headers, stamp_ns=1, key=evil.encode(),
                                        value=evil.encode() * 3))  # fmt: skip
-    kept = dlq.make_client, dlq.read_whole
-    dlq.make_client = lambda settings: None  # type: ignore[assignment]
-    dlq.read_whole = lambda client, topic: iter(letters)  # type: ignore[assignment,arg-type]
+    kept = module.make_client, module.read_whole
+    module.make_client = lambda settings: None
+    module.read_whole = lambda client, topic: iter(letters)
     options: Any = SimpleNamespace(kafka_settings=lambda: None)
     bad = []
     try:
-        for what, act in {
+        shown: dict[str, Callable[[], object]] = {
             "list": lambda: dlq.dlq_list(options, limit=10, as_json=False),
             "list --json": lambda: dlq.dlq_list(options, limit=10, as_json=True),
             "show": lambda: dlq.dlq_show(options, "0/0", raw=False),
-        }.items():
+        }
+        for what, act in shown.items():
             out = io.StringIO()
             try:
                 with contextlib.redirect_stdout(out):
@@ -413,5 +415,5 @@ def odd_letters(folder: Path) -> Outcome:
             if "json" in what:
                 json.loads(said)
     finally:
-        dlq.make_client, dlq.read_whole = kept
+        module.make_client, module.read_whole = kept
     return Outcome(held=not bad, measured=f"{bad or 'shown as it is'}"[:300])

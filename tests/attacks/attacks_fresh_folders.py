@@ -175,7 +175,7 @@ _FILES = {
 def pipes_in_a_run(folder: Path) -> Outcome:
     run = a_run(folder)
     segment = next((run / "capture").glob("segment-*")).name
-    bad = {}
+    bad: dict[str, str] = {}
     for name, commands in _FILES.items():
         name = name.replace("segment-00000001.log", segment)
         copy = _with(run, name, os.mkfifo)
@@ -197,7 +197,7 @@ def links_in_a_run(folder: Path) -> Outcome:
     secret.write_text(f'{{"{CANARY}": 1}}\n')
     secret.chmod(0o600)
     segment = f"capture/{next((run / 'capture').glob('segment-*')).name}"
-    bad = {}
+    bad: dict[str, str] = {}
     for target in (secret, Path("/dev/zero")):
         for name, commands in (("incidents.jsonl", ("list",)), ("run.json", ("replay",)), (segment, ("report",))):
             copy = _with(run, name, lambda path, to=target: path.symlink_to(to))  # type: ignore[misc]

@@ -10,6 +10,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.attacks.attacks_further_node import _quinn_is_seen
@@ -21,6 +22,10 @@ from whichrank.telemetry.ring_root import make_ring_root
 from whichrank.telemetry.vocabulary import EventName
 
 _KEPT: list[object] = []
+
+
+def _own_ring(folder: Path, rank: int) -> None:
+    _KEPT.append(ring(folder, rank, 8))
 
 
 def _shared() -> Path:
@@ -182,10 +187,7 @@ def stopped_helpers(folder: Path) -> Outcome:
 def stacks_of_stopped(folder: Path) -> Outcome:
     with shared_node(folder) as node, contextlib.ExitStack() as living:
         mine, theirs = node.user_folder(EVE), node.user_folder(QUINN)
-        pids = [
-            living.enter_context(living_as(EVE, lambda rank=rank: _KEPT.append(ring(mine, rank, 8))))
-            for rank in range(8)
-        ]
+        pids = [living.enter_context(living_as(EVE, partial(_own_ring, mine, rank))) for rank in range(8)]
         living.enter_context(living_as(QUINN, lambda: _KEPT.append(ring(theirs, 20, 21, WHICHRANK_JOB_ID="quiet"))))
         node.watch(take_stacks=True)
         node.turn_until(lambda: len(node.events(EventName.RANK_STARTED)) == 9, 15)

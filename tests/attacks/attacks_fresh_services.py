@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -261,8 +262,8 @@ def odd_states(folder: Path) -> Outcome:
             bad[sort] = "no end"
             continue
         if status:
-            error = place / "error"
-            bad[sort] = error.read_text() if error.exists() else f"status {os.waitstatus_to_exitcode(status)}"
+            told = place / "error"
+            bad[sort] = told.read_text() if told.exists() else f"status {os.waitstatus_to_exitcode(status)}"
         took = max(took, time.monotonic() - began)
     return Outcome(held=not bad, measured=f"{bad or 'all judged'}, the longest {took:.1f} s"[:300])
 
@@ -380,5 +381,5 @@ def odd_spools(folder: Path) -> Outcome:
     for name, act in (("moved", moved), ("cut", cut), ("removed", removed), ("names", names)):
         guarded(name, act)
     for number, text in enumerate(ledgers):
-        guarded(f"ledger {text[:50]}", lambda text=text, number=number: ledger(text, number))  # type: ignore[misc]
+        guarded(f"ledger {text[:50]}", partial(ledger, text, number))
     return Outcome(held=not bad, measured=f"{len(bad)}: {bad[:5]}, {len(said)} lines"[:400])

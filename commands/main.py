@@ -234,7 +234,12 @@ def evidence_command(
 def replay_command(
     run: Annotated[Path, typer.Argument(metavar="DIR", help="folder of a run")],
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
-    out: Annotated[Path | None, typer.Option(help="where to write incidents.jsonl; default DIR/replay-N")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="where to write incidents.jsonl; default DIR/replay-N, of another user's run a temporary folder"
+        ),
+    ] = None,
 ) -> None:
     """Judge again what a run captured, and the rings that a killed run left.
 

@@ -136,8 +136,8 @@ def test_what_an_earlier_release_has_said_in_words_alone_is_not_said_again() -> 
     for record in records:
         process(operator, context, record)
     (*_, last) = context.findings()
-    rows = [(item["signal"], item["trust"]) for item in last.body["evidence"]]
-    assert rows == [("rank.exception", "user"), ("rank.exit", "agent")]
+    said = [(item["signal"], item["trust"]) for item in last.body["evidence"]]
+    assert said == [("rank.exception", "user"), ("rank.exit", "agent")]
     assert [FACT in item for item in last.body["evidence"]] == [True, True], "what was said in words is read once"
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -115,10 +115,19 @@ service:
 """
 
 
-def test_the_collector_logs_in_by_the_file_that_compose_gives_it(tmp_path: Path) -> None:
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
+    started = Prometheus(tmp_path / "prometheus", NOWHERE, secrets=tmp_path / "secrets")
+    try:
+        started.service.start()
+        yield started
+    finally:
+        started.service.kill()
+
+
+def test_the_collector_logs_in_by_the_file_that_compose_gives_it(prometheus: Prometheus, tmp_path: Path) -> None:
     """With what stands in its place under compose.open.yaml the same Collector is refused."""
     subprocess.run([DEPLOY / "kafka" / "passwords.sh", tmp_path / "secrets"], check=True, capture_output=True)
-    prometheus = Prometheus(tmp_path / "prometheus", NOWHERE, secrets=tmp_path / "secrets")
     for file in ("users.yaml", "nothing.yaml"):
         receiver, health = (f"127.0.0.1:{port}" for port in free_ports(2))
         config = tmp_path / file
@@ -134,8 +143,6 @@ def test_the_collector_logs_in_by_the_file_that_compose_gives_it(tmp_path: Path)
         )
         job = f"job-{file}"
         try:
-            if not prometheus.service.running:
-                prometheus.service.start()
             collector.start()
             asked = urllib.request.Request(
                 f"http://{receiver}/v1/metrics", incident_gauge(job, "2f0c"), {"Content-Type": "application/x-protobuf"}
@@ -149,7 +156,6 @@ def test_the_collector_logs_in_by_the_file_that_compose_gives_it(tmp_path: Path)
                 assert "401" in collector.output()
         finally:
             collector.kill()
-    prometheus.service.kill()
 
 
 def test_without_such_a_program_one_line_says_what_to_install_and_it_goes_on_from_there(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def incident_panel(incident: IncidentDocument) -> RenderableType:
 def _rows(view: IncidentView) -> Iterator[tuple[str, str]]:
     yield "who", view.who_or_nobody
     if view.job_name:
-        yield "job", " · ".join(filter(None, (view.job.name, view.job.id)))
+        claimed = " (an id that only the job itself claims)" if view.job.is_claimed else ""
+        yield "job", " · ".join(filter(None, (view.job.name, view.job.id))) + claimed
     yield "what", f"{view.what}  [{view.bucket} / {view.kind}]"
     for place, there in islice(places_of(view).items(), _MAX_LISTED):
         yield "where", place if len(view.suspects) == 1 else f"{there}: {place}"

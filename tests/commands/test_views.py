@@ -310,6 +310,14 @@ def test_the_panel_tells_who_what_where_since_why_and_who_is_innocent() -> None:
         assert words in text
 
 
+@pytest.mark.parametrize(("id_by", "is_said"), [("claimed", True), ("kernel", False), ("named", False)])
+def test_an_id_that_only_the_job_claims_is_shown_as_claimed(id_by: str, is_said: bool) -> None:
+    document = incident(job={"run": "r", "id": "4711", "name": "llm", "id_by": id_by})
+    assert (
+        "llm · 4711 (an id that only the job itself claims)" in text_of(incident_panel(document), width=140)
+    ) == is_said
+
+
 def test_many_suspects_are_told_in_a_few_words() -> None:
     def suspects(ranks: range) -> list[dict[str, Any]]:
         where = {"file": None, "line": None, "phase": "data"}

@@ -40,6 +40,10 @@ class FairShare:
         """How many names the owner has."""
         return len(self._names.get(owner, ()))
 
+    def names_of(self, owner: str) -> Iterator[str]:
+        """The owner's names, the idlest first."""
+        return iter(self._names.get(owner, ()))
+
     def idlest_of(self, owner: str) -> str:
         """The name of his that was not touched for longest. Raises KeyError where he has none."""
         return next(iter(self._names[owner]))

@@ -106,10 +106,16 @@ class Operator(Protocol):
     @property
     def most_keys(self) -> int:
         """So many keys are kept. Beyond that one is forgotten, of the owner who has most the one that was idle longest;
-        where the operator ``contains_itself``, new ones are dropped and counted."""
+        where the operator ``contains_itself``, the idlest that it can spare; without one new keys are dropped and
+        counted."""
 
     def forget(self, ctx: Context) -> None:
         """Ends what is open of the key, and deletes all its rows: there are too many keys, and it is idle."""
+
+    def spare(self, ctx: Context) -> bool:
+        """Whether nobody would miss what is known of the key: then its working copies are gone, and all its rows are
+        deleted next. Only asked where the operator ``contains_itself``.
+        """
 
     def process(self, records: Sequence[Record], ctx: Context) -> None:
         """Processes records of one key, in the order of the bus. Never blocks.

@@ -153,7 +153,10 @@ class Dispatcher:
         """Whether the key is kept: what does not fit makes room for it, or it is one too many."""
         keys, operator = self._keys[index], self._operators[index]
         if key not in keys and len(keys) >= operator.most_keys and operator.contains_itself:
-            return False
+            spared = next((each for each in keys.names_of("") if operator.spare(self._context(index, each))), None)
+            if spared is None:
+                return False
+            self._delete(index, spared)
         keys.touch(key, self._owner(operator, key))
         if len(keys) > operator.most_keys:  # it counts, too: who has most may be who brings it
             self._forget(index, keys.first_to_go())
@@ -162,11 +165,23 @@ class Dispatcher:
     def _owner(self, operator: Operator, key: str) -> str:
         return self._owners.owner_of(key) if operator.keys_are_jobs else ""
 
-    def _forget(self, index: int, key: str) -> None:
-        operator, context = self._operators[index], self._context(index, key)
+    def _delete(self, index: int, key: str) -> None:
+        """What the operator has spared."""
+        operator, names = self._operators[index], self._context(index, key).state.names
+        self._count_forgotten(operator)
+        self._state.delete_key(operator.name, key)
+        self._keys[index].remove(key)
+        self._contexts.pop((index, key), None)
+        self._state.drop_tables(operator.name, key, names)
+
+    def _count_forgotten(self, operator: Operator) -> None:
         self.forgotten += 1
         if self.forgotten == 1:
             self._report(f"more than {operator.most_keys} keys of operator {operator.name}: the idlest are forgotten")
+
+    def _forget(self, index: int, key: str) -> None:
+        operator, context = self._operators[index], self._context(index, key)
+        self._count_forgotten(operator)
         try:
             operator.forget(context)
         except Exception as error:  # as in _process

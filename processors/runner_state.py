@@ -161,6 +161,15 @@ class RunnerState:
         """Keys of which the operator has rows, in the order in which they came or were read."""
         return list(dict.fromkeys(key for (owner, key, _), rows in self._rows.items() if owner == operator and rows))
 
+    def delete_key(self, operator: str, key: str) -> None:
+        """Deletes all rows and timers of a key."""
+        for table in self._tables_of.get((operator, key), ()):
+            kept = self._rows[(operator, key, table)]
+            for row in kept:
+                self._changes.note((operator, key, table, row), None)
+            kept.clear()
+        self.timers.clear_key(operator, key)
+
     def drop_tables(self, operator: str, key: str, tables: Iterable[str]) -> None:
         """Frees tables of a key whose rows are all deleted; whoever holds one of them must let it go."""
         for table in tables:

@@ -106,13 +106,15 @@ class EmbeddedBus:
             self._take_directory()
         segments = list_segments(self.directory)
         self._next_ordinal = segments[-1][0] + 1 if segments else 1
-        self._bus_id = next(
-            (i for i in (read_bus_id(path, open_file) for _, path in segments) if i is not None), os.urandom(16)
-        )
+        known_ids = (read_bus_id(path, open_file) for _, path in segments)
+        self._bus_id = next((known for known in known_ids if known is not None), os.urandom(16))
         self._last_position, self._last_stamp_ns = self._find_end(segments)
+        self._start_clock(start_wall_ns)
+
+    def _start_clock(self, start_wall_ns: int | None) -> None:
         self._clock_base_ns = self._last_stamp_ns
-        self._clock_start_ns = monotonic_ns()
-        if not read_only:
+        self._clock_start_ns = self._monotonic_ns()
+        if not self.read_only:
             wall = time.time_ns() if start_wall_ns is None else start_wall_ns
             self._clock_base_ns = max(wall, self._last_stamp_ns + 1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +15,16 @@ from ...telemetry.records import Finding, Incident
 from ...telemetry.topics import TOPIC_FINDINGS, TOPIC_INCIDENTS
 from ...transport.kafka import make_client
 from ...transport.kafka_read import read_whole
-from ..diagnose.input_file import bounded_lines
+from ..diagnose.input_file import Unreadable, bounded_lines
+from ..diagnose.packed_file import opened_text
 from ..embedded.replay import replay_run
 from ..incidents.run_source import newest_run
 from ..run_folder.run_directory import RunDirectory, Unusable
 from ..settings.settings import TopicsOptions, load_settings
 from .event_lines import read_intervals, read_steps
 
+#: Of lines that may hold events; each takes some times as much once it is read.
+MOST_EVENT_CHARACTERS = 64_000_000
 RUN, INTERVALS, CHECKPOINT_LOG, STEP_LOG, KAFKA = "run", "intervals", "checkpoint_log", "step_log", "kafka"
 
 
@@ -81,8 +84,10 @@ def of_file(path: Path, *, until_s: float | None, reference_step_s: float | None
     until_s: when a job that goes on was looked at; reference_step_s: a step's length, for the source's own figure.
     """
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = list(bounded_lines(file))
+        with opened_text(str(path), path) as file:
+            lines = list(_with_events(bounded_lines(file), path))
+    except Unreadable as error:
+        raise Unusable(str(error)) from error
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror or error}; name a run's folder or a file of events") from error
     found = GoodputInput(where=str(path), kind="")
@@ -107,3 +112,16 @@ def of_file(path: Path, *, until_s: float | None, reference_step_s: float | None
     if not found.intervals:
         raise Unusable(f"{path}: its events span no time")
     return found
+
+
+def _with_events(lines: Iterable[str], path: Path) -> Iterator[str]:
+    """Lines that may hold an object. Raises Unusable where they are too many."""
+    left = MOST_EVENT_CHARACTERS
+    for line in lines:
+        if "{" in line or "[" in line:
+            left -= len(line)
+            if left < 0:
+                raise Unusable(
+                    f"{path}: holds more than {MOST_EVENT_CHARACTERS:,} characters of events; give it in parts"
+                )
+            yield line

@@ -55,6 +55,10 @@ class CaseBook:
             held.by_id.clear()
         self._held, self._shares = held.by_id, held.shares
 
+    def has_any(self) -> bool:
+        """Whether any incident of the cluster is kept."""
+        return len(self._share) > 0
+
     def of_job(self, job: str) -> list[Case]:
         """The job's incidents that are kept, in order of opening."""
         found = (self.get(incident) for incident in self._ids(job))

@@ -72,6 +72,13 @@ class HeldConditions:
         self._totals.clear()
         self._held_bytes = 0
 
+    def let_go(self, cluster: str) -> None:
+        """Forgets a cluster: all its rows are deleted."""
+        for key in [key for key in self._held if key[0] == cluster]:
+            self._held_bytes -= len(self._held.pop(key).row)
+        self._sizes.pop(cluster, None)
+        self._totals.pop(cluster, None)
+
     def get(self, cluster: str, entity: str) -> EntityConditions | None:
         """What is held of an entity; None: nothing. It may be older than the row."""
         held = self._held.pop((cluster, entity), None)

@@ -50,6 +50,15 @@ class ClusterOperator:
     def forget(self, ctx: Context) -> None:
         """Nothing: a cluster is not forgotten, however quiet it is."""
 
+    def spare(self, ctx: Context) -> bool:
+        """Lets a cluster go of which no incident is kept: its name is only a word of whoever sends records."""
+        if CaseBook(ctx, self._held).has_any():
+            return False
+        self._memories.pop(ctx.key, None)
+        self._held.shares.pop(ctx.key, None)
+        self._held_conditions.let_go(ctx.key)
+        return True
+
     def let_go(self, key: str) -> None:
         """Forgets the working copies of a cluster: what all jobs share, cases and conditions."""
         self._memories.pop(key, None)

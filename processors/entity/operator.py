@@ -77,6 +77,10 @@ class EntityOperator:
         ctx.clear_timer(_UNWATCHED)
         self.let_go(ctx.key)
 
+    def spare(self, ctx: Context) -> bool:
+        """Never asked: ``forget`` ends what there is."""
+        return False
+
     def let_go(self, key: str) -> None:
         """Drops the entity's state from memory; its saved rows stay, and the next record loads them."""
         self._states.pop(key, None)

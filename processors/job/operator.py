@@ -109,6 +109,10 @@ class JobOperator:
             self._load(ctx), ctx, "the judge keeps no more jobs, and nothing has been heard of this one for longest"
         )
 
+    def spare(self, ctx: Context) -> bool:
+        """Never asked: ``forget`` ends what there is."""
+        return False
+
     def let_go(self, key: str) -> None:
         """Drops the job's state from memory; its saved rows stay, and the next record loads them."""
         self._jobs.pop(key, None)

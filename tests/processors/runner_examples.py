@@ -55,6 +55,9 @@ class Watcher:
         #: What this instance was called with, for the tests alone: (what, key, now, details).
         self.calls: list[tuple[str, str, int, object]] = []
 
+    def spare(self, ctx: Context) -> bool:
+        return False
+
     def let_go(self, key: str) -> None:
         """It holds no working copy."""
 
@@ -106,6 +109,9 @@ class Docket:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, int, object]] = []
+
+    def spare(self, ctx: Context) -> bool:
+        return False
 
     def let_go(self, key: str) -> None:
         """It holds no working copy."""

@@ -153,6 +153,9 @@ class Rearming:
     def __init__(self) -> None:
         self.fired = 0
 
+    def spare(self, ctx: Context) -> bool:
+        return False
+
     def let_go(self, key: str) -> None:
         """It holds no working copy."""
 

@@ -17,6 +17,7 @@ from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.records import Event, Finding, Incident, Record
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_DLQ
+from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.bus import Message
 from whichrank.transport.embedded import EmbeddedBus
 
@@ -212,3 +213,24 @@ def test_what_one_owner_has_much_of_pushes_out_nothing_of_another_one(
     assert bench.counted("quiet") == {"1": 1}
     assert bench.counted("tiny-39") == {"1": 1}
     assert bench.counted("tiny-3") == {}
+
+
+@pytest.mark.parametrize(("kept", "clusters"), [({"c0"}, {"c0", "c4", "c5"}), ({"c0", "c1", "c2"}, {"c0", "c1", "c2"})])
+def test_what_can_be_spared_makes_room_where_a_key_is_too_much_to_be_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: set[str], clusters: set[str]
+) -> None:
+    """Names of clusters are words of whoever sends records: many of them keep no real one out."""
+    monkeypatch.setattr(Docket, "contains_itself", True)
+    monkeypatch.setattr(Docket, "most_keys", 3)
+    monkeypatch.setattr(Docket, "spare", lambda _, ctx: ctx.key not in kept)
+    bench = Bench(tmp_path)
+    for number in range(6):
+        event = rank_event(1, job=f"job-{number}")
+        event = replace(event, name=EventName.RANK_EXIT, identity=replace(event.identity, cluster=f"c{number}"))
+        bench.bus.append(TOPIC_BLOCKS, f"job-{number}", encode_events(event))
+        bench.runner.drain()
+        bench.clock.advance(0.1)
+    bench.runner.close()
+    with closing(sqlite3.connect(tmp_path / "state")) as database:
+        rows = database.execute("SELECT DISTINCT key FROM rows WHERE operator = 'docket'").fetchall()
+    assert {key for (key,) in rows} == clusters

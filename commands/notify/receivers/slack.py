@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from ..messages.notices import AlertState, Notice
 from ..messages.routes import Urgency
@@ -202,8 +201,8 @@ def _read(reply: Reply) -> _SlackReply:
         return _SlackReply(
             ts=_text(body.get("ts")),
             channel=_text(body.get("channel")),
-            messages=tuple(_posted(_object(each)) for each in (messages if isinstance(messages, list) else ())),
-            next_cursor=_text(_object(body.get("response_metadata")).get("next_cursor")),
+            messages=tuple(_posted(each) for each in (messages if isinstance(messages, list) else ())),
+            next_cursor=_text(_field(body.get("response_metadata"), "next_cursor")),
         )
     error = str(body.get("error") or "no answer that can be read")[:100]
     if error in _REFUSALS:
@@ -218,19 +217,21 @@ def _read(reply: Reply) -> _SlackReply:
     return _SlackReply(trouble=again)
 
 
-def _posted(message: Mapping[str, Any]) -> _Posted:
+def _posted(message: object) -> _Posted:
     """message: one of Slack's own, as JSON has it."""
-    told = _object(_object(message.get("metadata")).get("event_payload"))
+    told, ts = _field(_field(message, "metadata"), "event_payload"), _field(message, "ts")
+    key = _field(told, "key")
     return _Posted(
-        ts=_text(message.get("ts")),
-        is_root=message.get("thread_ts") in (None, message.get("ts")),
-        key=told.get("key"),
-        topic=_text(told.get("topic")),
+        ts=_text(ts),
+        is_root=_field(message, "thread_ts") in (None, ts),
+        key=key if isinstance(key, str) else None,
+        topic=_text(_field(told, "topic")),
     )
 
 
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _field(value: object, name: str) -> object:
+    """Of an object; None of anything else that Slack may send in its place."""
+    return value.get(name) if isinstance(value, dict) else None
 
 
 def _text(value: object) -> str:

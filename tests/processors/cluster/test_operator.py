@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from tests.processors.endings import raised_fact, row_of
 from whichrank.processors.cluster.case_book import KEPT_NS, MAX_CASES_PER_JOB
+from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.telemetry.incident import SCHEMA_PATH
 from whichrank.telemetry.vocabulary import Kind, Severity
 
@@ -28,6 +29,12 @@ def test_a_finding_opens_one_incident_with_the_whole_document(court: Any, findin
     assert document["times"]["detected"] == START_S + 5.0
     assert document["job"]["id"] == "j"
     Draft202012Validator(json.loads(SCHEMA_PATH.read_text())).validate(document)
+
+
+def test_a_cluster_can_be_spared_until_it_has_an_incident(court: Any, finding: Any) -> None:
+    assert ClusterOperator().spare(court)
+    court.hear(finding(Kind.RANK_NOT_ENTERED, 2, at=5.0, onset=1.0))
+    assert not ClusterOperator().spare(court)
 
 
 def test_the_same_words_again_change_nothing(court: Any, finding: Any) -> None:

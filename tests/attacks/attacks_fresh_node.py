@@ -10,7 +10,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from tests.attacks.attacks_further_node import _quinn_is_seen
@@ -19,7 +18,6 @@ from tests.attacks.register import Outcome, attack
 from tests.attacks.users import EVE, QUINN, fork_as, living_as, run_as
 from whichrank.instrumentation.rank_identity import RankPlace, job_of_environment, place_of_environment
 from whichrank.telemetry.ring_root import make_ring_root
-from whichrank.telemetry.vocabulary import EventName
 
 _KEPT: list[object] = []
 
@@ -174,40 +172,6 @@ def stopped_helpers(folder: Path) -> Outcome:
         measured=f"{stopped} stopped, 3 s of turns took {turns:.1f} s, the other's job after {took:.1f} s, closed in "
         f"{closed:.1f} s, {left} left",
     )
-
-
-@attack(
-    "A204",
-    "a",
-    "a user's 8 ranks are stopped (SIGSTOP) and asked for stacks; another user's rank stands still",
-    asked="the other's stack is told; the agent's turns go on",
-    limit_s=120,
-    long=True,
-)
-def stacks_of_stopped(folder: Path) -> Outcome:
-    with shared_node(folder) as node, contextlib.ExitStack() as living:
-        mine, theirs = node.user_folder(EVE), node.user_folder(QUINN)
-        pids = [living.enter_context(living_as(EVE, partial(_own_ring, mine, rank))) for rank in range(8)]
-        living.enter_context(living_as(QUINN, lambda: _KEPT.append(ring(theirs, 20, 21, WHICHRANK_JOB_ID="quiet"))))
-        node.watch(take_stacks=True)
-        node.turn_until(lambda: len(node.events(EventName.RANK_STARTED)) == 9, 15)
-        for pid in pids[::2]:
-            os.kill(pid, signal.SIGSTOP)
-        node.turn_for(12.0)
-        for rank in range(8):
-            node.ask("stack", rank, rank)
-        node.ask("stack", 99, 20)
-        began, turns = time.monotonic(), 0
-        told = False
-        while time.monotonic() - began < 25 and not told:
-            assert node.agent is not None
-            before = time.monotonic()
-            node.agent.turn()
-            turns = max(turns, round(time.monotonic() - before))
-            told = any(e.identity.rank == 20 for e in node.events(EventName.RANK_STACK)) or node.has_sent("stack-99")
-            time.sleep(0.1)
-        took = time.monotonic() - began
-    return Outcome(held=told and turns < 3, measured=f"told: {told} after {took:.1f} s, the longest turn {turns} s")
 
 
 _ODD = (

@@ -15,6 +15,7 @@ from ..fair_share import FairShare
 from ..operator import Context
 from .case import Case
 from .case_row import pack_case, published_documents, unpack_case
+from .listed_names import read_names
 
 #: Incidents kept per job; beyond that the oldest that ended are forgotten.
 MAX_CASES_PER_JOB = 24
@@ -132,7 +133,7 @@ class CaseBook:
         share = self._shares.get(self._ctx.key)
         if share is None:
             share = self._shares[self._ctx.key] = FairShare(
-                (incident, self._ctx.owner_of(job)) for job, row in self._jobs.rows() for incident in json.loads(row)
+                (incident, self._ctx.owner_of(job)) for job, row in self._jobs.rows() for incident in read_names(row)
             )
         return share
 
@@ -160,7 +161,7 @@ class CaseBook:
         self._share.remove(incident)
 
     def _ids(self, job: str) -> list[str]:
-        return list(json.loads(self._jobs.get(job) or b"[]"))
+        return read_names(self._jobs.get(job))
 
     def _note_end(self, job: str, cases: Sequence[Case], stamp_ns: int) -> None:
         if any(not _is_over(case) for case in cases):

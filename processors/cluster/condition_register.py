@@ -14,6 +14,7 @@ from ..condition_document import ConditionReport, read_condition
 from ..operator import Context, Table
 from .case import Case
 from .held_conditions import EntityConditions, HeldConditions, halved, read_row
+from .listed_names import read_names
 
 #: Tables.
 _CONDITIONS, _CONCERNED, _SUSPECTED, _WATCHED = "conditions", "concerned", "suspected", "watched"
@@ -54,7 +55,7 @@ class ConditionRegister:
     def watched(self, case: Case) -> dict[str, list[str]]:
         """By node of the case's suspects, the names of collectors that look at it; [] where none does."""
         nodes = {suspect.node for suspect in case.primary.suspects if suspect.node}
-        return {node: json.loads(self._watched.get(node) or b"[]") for node in sorted(nodes)}
+        return {node: read_names(self._watched.get(node)) for node in sorted(nodes)}
 
     def take(self, finding: Finding, now_ns: int) -> ConditionReport:
         """Keeps the condition that a finding tells, drops those of its entity that are long over, and returns it.
@@ -90,7 +91,7 @@ class ConditionRegister:
         """
         onset = case.primary.onset_s
         nodes = {suspect.node for suspect in case.primary.suspects if suspect.node}
-        others = set(json.loads(self._jobs.get(case.job) or b"[]")) - nodes
+        others = set(read_names(self._jobs.get(case.job))) - nodes
         found: list[ConditionReport] = []
         for entity in (*sorted(nodes), *sorted(others)):
             if len(found) < MAX_ASKED:
@@ -102,19 +103,19 @@ class ConditionRegister:
     def note_suspects(self, case: Case) -> None:
         """Notes the case's job at the nodes of its suspects, for ``suspected_at``."""
         for node in {suspect.node for suspect in case.primary.suspects if suspect.node}:
-            jobs: list[str] = json.loads(self._suspected.get(node) or b"[]")
+            jobs = read_names(self._suspected.get(node))
             if case.job not in jobs:
                 self._suspected.put(node, json.dumps([*jobs, case.job][-MAX_JOBS_PER_NODE:]).encode())
 
     def suspected_at(self, node: str) -> set[str]:
         """Jobs with an incident that suspects somebody on this node."""
-        return set(json.loads(self._suspected.get(node) or b"[]"))
+        return set(read_names(self._suspected.get(node)))
 
     def forget(self, job: str) -> None:
         """Drops the job from the register, as its incidents are forgotten; conditions stay."""
         self._jobs.delete(job)
         for node, row in list(self._suspected.rows()):
-            jobs = json.loads(row)
+            jobs = read_names(row)
             if job in jobs:
                 jobs.remove(job)
                 if jobs:
@@ -152,7 +153,7 @@ class ConditionRegister:
         row = self._jobs.get(job) or b"[]"
         name = json.dumps(entity).encode()
         if b"[" + name not in row and b", " + name not in row:  # a large job's list is dear to read
-            self._jobs.put(job, json.dumps([*json.loads(row), entity][-MAX_ENTITIES_PER_JOB:]).encode())
+            self._jobs.put(job, json.dumps([*read_names(row), entity][-MAX_ENTITIES_PER_JOB:]).encode())
 
 
 def _put(known: dict[str, ConditionReport], key: str, condition: ConditionReport) -> None:

@@ -162,7 +162,7 @@ def capabilities(folder: Path) -> Outcome:
     program = """
 from whichrank.agents.user_files.capabilities import keep_needed
 from whichrank.agents.user_files.user_files import POOL, files_of
-import os
+import os, time
 keep_needed()
 def of(pid):
     words = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status") if ":" in line)
@@ -175,6 +175,9 @@ except OSError:
     pass
 print(of(POOL.pids[0]))
 folder = f"/proc/{POOL.pids[0]}/fd"
+for _ in range(20):  # it closes what it was handed once it has answered
+    if "/tmp" in map(os.readlink, (f"{folder}/{fd}" for fd in os.listdir(folder))):
+        time.sleep(0.1)
 print(sorted(os.readlink(f"{folder}/{fd}").partition(":")[0] for fd in os.listdir(folder)))
 print(open(f"/proc/{POOL.pids[0]}/environ").read())
 """

@@ -37,6 +37,16 @@ def test_a_cluster_can_be_spared_until_it_has_an_incident(court: Any, finding: A
     assert not ClusterOperator().spare(court)
 
 
+@pytest.mark.parametrize("row", [b"\x00\x00\x00{", b"{", b"7", b'{"x": 1}', b"[[1], 2]", b"[" * 5000, b"\xff\xfe"])
+@pytest.mark.parametrize("table", ["jobs", "concerned", "suspected"])
+def test_a_damaged_list_of_another_job_or_node_keeps_no_incident_from_being_told(
+    court: Any, finding: Any, table: str, row: bytes
+) -> None:
+    court.table(table).put("other", row)
+    court.hear(finding(Kind.RANK_NOT_ENTERED, 2, at=5.0, onset=1.0))
+    assert [document["change"] for document in court.revisions] == ["opened"]
+
+
 def test_the_same_words_again_change_nothing(court: Any, finding: Any) -> None:
     first = finding(Kind.RANK_NOT_ENTERED, 2, at=5.0)
     older = {

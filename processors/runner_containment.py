@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ..telemetry.records import Finding, Incident, Record
 from .doubts import MAX_WORDS, Doubt
 from .fair_share import FairShare
+from .runner_notices import PendingNotices
 from .runner_state import RunnerState
-from .runner_untold import Untold
 
 _HOUR_NS = 3_600_000_000_000
 MUTED_NS = _HOUR_NS
@@ -76,16 +76,16 @@ def part_of(about: Record | str) -> str:
 
 
 class Containment:
-    """Remembers failures, says what is muted, and adds what has to be told of them to what is untold."""
+    """Remembers failures, says what is muted, and adds what has to be reported of them to the notices."""
 
-    def __init__(self, state: RunnerState, untold: Untold) -> None:
+    def __init__(self, state: RunnerState, notices: PendingNotices) -> None:
         self._table = state.open_table(("runner", "", "failed"))
         known = [(name, failed) for name, row in self._table.rows() if (failed := _read_failed(row)) is not None]
         self._failed = dict(sorted(known, key=lambda each: each[1].last_ns))
         for name in [name for name, _ in self._table.rows() if name not in self._failed]:
             self._table.delete(name)  # a key is then as one that has never failed
         self._shares = FairShare((name, each.owner) for name, each in self._failed.items())
-        self._untold = untold
+        self._notices = notices
         #: Calls of operators that have raised, and records that were dropped as their key is muted, in this process.
         self.failures = self.dropped = 0
 
@@ -110,7 +110,7 @@ class Containment:
         is_told = len(recent) <= MOST_TOLD or (is_first and len(recent) <= MOST_FIRST_TOLD)
         entity = f"{failure.operator}/{failure.key}" if is_told else _OTHERS
         if is_told or (is_new and not any(each.is_untold for each in recent)):
-            self._untold.add_news(Doubt(what=FAILED, entity=entity[:MAX_WORDS], words=_words(failure, failed)))
+            self._notices.add_doubt(Doubt(what=FAILED, entity=entity[:MAX_WORDS], words=_words(failure, failed)))
         failed.is_untold = not is_told
         self._failed[failure.name] = failed
         self._shares.touch(failure.name, failed.owner)

@@ -20,8 +20,8 @@ from .runner_containment import Containment, OperatorFailure, failure_of
 from .runner_context import RunnerContext
 from .runner_delivery import Delivery
 from .runner_letters import dead_letter
+from .runner_notices import GivenUp, PendingNotices
 from .runner_state import RunnerState
-from .runner_untold import GivenUp, Untold
 
 MAX_CONTEXTS = 4096
 NOT_ATTEMPTED = "call"
@@ -50,11 +50,11 @@ class Dispatcher:
         ]
         #: Keys that were forgotten as there were too many, in this process.
         self.forgotten = 0
-        self._untold = Untold(state)
+        self._notices = PendingNotices(state)
         self._lettered = 0  # position of the last message that became a dead letter here
         self._is_telling = False
         #: What is known of keys that have failed.
-        self.containment = Containment(state, self._untold)
+        self.containment = Containment(state, self._notices)
         #: From which the records at hand come; None: from no message.
         self.message: Message | None = None
         state.contain = self._contain_row
@@ -76,7 +76,7 @@ class Dispatcher:
             for key, batch in pending[index].items():
                 for record in self._process(index, key, batch):
                     self._place(index, record, index + 1, pending)
-        if self._untold.is_any:
+        if self._notices.is_any:
             self._report_contained()
 
     def fire(self, operator: str, key: str, timer: Timer) -> None:
@@ -202,7 +202,7 @@ class Dispatcher:
         if not operator.contains_itself:
             owner = self._owner(operator, key)
             self._state.put_aside(operator.name, key, self._state.position.now_ns, failure.reason, owner)
-            self._untold.add_key(GivenUp(operator=operator.name, key=key, reason=failure.reason))
+            self._notices.add_key(GivenUp(operator=operator.name, key=key, reason=failure.reason))
         self._note(failure)
 
     def _contain_row(self, operator: str, key: str, error: Exception) -> None:
@@ -232,7 +232,7 @@ class Dispatcher:
 
     def _report_contained(self) -> None:
         """A telemetry incident of what was contained; where that fails as well it is not told again."""
-        given_up, doubts = self._untold.take()
+        given_up, doubts = self._notices.take()
         position = self._state.position
         if self._is_telling or not position.cluster:
             return

@@ -37,9 +37,10 @@ _SEGMENTS_WITHIN_LIMIT = 64
 _LARGEST_SEGMENT_BYTES = 4 << 20
 _NAME = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)\.(?P<priority>[0-9])(?P<beyond>x?)\.(?P<first>[0-9a-f]{16})\.spool")
 _SPOOL_ID = b"whichrank-spool\0"
+#: A ledger with a larger number of a message is damaged.
+_MOST_NUMBER = 1 << 62
 #: Header of a frame: the uid of the owner of the job that it is of. The agent's own messages have none.
 #: OWN: the agent's own records; OTHERS: losses of owners beyond the _MOST_OWNERS who have lost most.
-_MOST_NUMBER = 1 << 62
 _OWNER, OWN, OTHERS, _MOST_OWNERS = "owner", -1, -2, 64
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 import socket
@@ -180,7 +181,7 @@ def strangers_are_quiet(folder: Path) -> Outcome:
     long=True,
 )
 @in_judges_memory
-def words_on_nothing(folder: Path) -> Outcome:
+def labels_of_unknown_incidents(folder: Path) -> Outcome:
     from whichrank.commands.run_folder.labels import finding_of
     from whichrank.commands.run_folder.people_codec import read_people_label
     from whichrank.telemetry.topics import TOPIC_WORDS
@@ -199,7 +200,7 @@ def words_on_nothing(folder: Path) -> Outcome:
                 "by": "x" * 100,
                 "time": 1.0,
             }
-            labels.append(finding_of(read_people_label(__import__("json").dumps(said).encode()), f"{CLUSTER}{batch}"))
+            labels.append(finding_of(read_people_label(json.dumps(said).encode()), f"{CLUSTER}{batch}"))
         judge.put(*labels, topic=TOPIC_WORDS)
     more, used = peak_mb() - before, time.process_time() - began
     judge.kill_rank()

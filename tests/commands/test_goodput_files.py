@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from whichrank.commands.goodput import interval_sources
+from whichrank.commands.run_folder.run_directory import Unusable
 from whichrank.diagnosis.goodput.interval import Interval, Part, as_body
 from whichrank.telemetry.incident import incident_id
 from whichrank.telemetry.vocabulary import Kind, TimeBucket
@@ -185,3 +187,14 @@ def test_two_runs_their_causes_nodes_and_tenants_and_what_went_wrong(tmp_path: P
     assert failed in told.stderr + told.stdout
     for words in ("2 runs together", "tenant", "ada", "n7", "spare", "hardware downtime", "= checkpoint overhead"):
         assert words in told.stdout, words
+
+
+def test_events_beyond_the_bound_are_refused_and_other_lines_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interval_sources, "MOST_EVENT_CHARACTERS", 200)
+    path = tmp_path / "events.jsonl"
+    for lines, why in (('{"x": 1}\n' * 100, "more than 200 characters of events"), ("plain\n" * 1000, "no event")):
+        path.write_text(lines)
+        with pytest.raises(Unusable, match=why):
+            interval_sources.of_file(path, until_s=None, reference_step_s=None)

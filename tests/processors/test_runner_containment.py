@@ -59,7 +59,7 @@ class Bench:
         rows = self.runner._state.open_table(("watcher", job, "counts")).rows()  # noqa: SLF001
         return {rank: int(count) for rank, count in rows}
 
-    def told(self) -> list[bool]:
+    def reported(self) -> list[bool]:
         """Of findings that tell of a failure, whether they clear it."""
         said = [r.payload for r in self.outputs if isinstance(r.payload, Finding) and "fails" in r.payload.key]
         return [finding.cleared for finding in said]
@@ -84,7 +84,7 @@ def test_one_key_fails_and_the_others_go_on(tmp_path: Path, error: type[Exceptio
     (letter,) = bench.letters()
     assert error.__name__ in letter.headers[names.DLQ_REASON].decode()
     assert "no such thing" in letter.headers[names.DLQ_TRACEBACK].decode()
-    assert bench.told() == [False, True]
+    assert bench.reported() == [False, True]
     assert sum(isinstance(r.payload, Incident) and "fails" in r.payload.document["id"] for r in bench.outputs) == 2
 
 
@@ -167,13 +167,13 @@ def test_a_row_that_cannot_be_made_is_its_key_s_trouble(tmp_path: Path) -> None:
         ]
         failed = database.execute("SELECT value FROM rows WHERE operator = 'runner' AND tbl = 'failed'").fetchone()
     assert json.loads(failed[0])["times"] == 1
-    assert bench.told() == []
+    assert bench.reported() == []
     bench.runner = bench.start()  # it was contained by the last commit: the next process tells of it, once
     bench.put(1, "sound", 2)
-    assert bench.told() == [False, True]
+    assert bench.reported() == [False, True]
 
 
-@pytest.mark.parametrize("table", ["owners", "failed", "untold"])
+@pytest.mark.parametrize("table", ["owners", "failed", "notices"])
 @pytest.mark.parametrize(
     "row", [b"", b"{", b"[]", b"7", b"\xff", b'{"x": 1}', b'{"plain": 1, "by": [], "first_ns": "x"}']
 )

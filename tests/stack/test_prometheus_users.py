@@ -184,7 +184,7 @@ def test_a_weaker_hash_is_not_taken(tmp_path: Path) -> None:
     assert "bcrypt" in made.stderr
 
 
-def test_what_is_there_stays_and_half_of_it_is_told(tmp_path: Path) -> None:
+def test_what_is_there_stays_and_half_of_it_is_an_error(tmp_path: Path) -> None:
     assert run_passwords(tmp_path, "perl").returncode == 0
     files = {name: tmp_path / "secrets" / name for name in ("prometheus_password", "prometheus_web")}
     made = {name: file.read_text() for name, file in files.items()}

@@ -142,11 +142,7 @@ class Kubernetes:
         except urllib3.exceptions.HTTPError as error:
             reason = getattr(error, "reason", None) or error
             raise KubernetesError(f"{method} {path}: {type(reason).__name__}: {reason}") from error
-        except (
-            OSError,
-            ValueError,
-            RecursionError,
-        ) as error:  # certificates that are not there; an answer that is no JSON
+        except (OSError, ValueError, RecursionError) as error:  # no such certificates; an answer that is no JSON
             raise KubernetesError(f"{method} {path}: {error}") from error
         if not 200 <= answer.status < 300 or not isinstance(found, dict):
             said = found.get("message") if isinstance(found, dict) else ""

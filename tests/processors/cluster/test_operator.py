@@ -39,7 +39,7 @@ def test_a_cluster_can_be_spared_until_it_has_an_incident(court: Any, finding: A
 
 @pytest.mark.parametrize("row", [b"\x00\x00\x00{", b"{", b"7", b'{"x": 1}', b"[[1], 2]", b"[" * 5000, b"\xff\xfe"])
 @pytest.mark.parametrize("table", ["jobs", "concerned", "suspected"])
-def test_a_damaged_list_of_another_job_or_node_keeps_no_incident_from_being_told(
+def test_a_damaged_list_of_another_job_or_node_keeps_no_incident_from_being_reported(
     court: Any, finding: Any, table: str, row: bytes
 ) -> None:
     court.table(table).put("other", row)

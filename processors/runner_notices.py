@@ -1,4 +1,4 @@
-"""What was contained and is told at the next message: keys that were set aside, and news of them. Rows of the state.
+"""What was contained and is reported at the next message: keys that were set aside, and doubts. Rows of the state.
 
 A row that cannot be made is contained by a commit, after which the process may end: what was set aside by it would
 stay open for ever otherwise, as nobody else will say that it is over.
@@ -22,11 +22,11 @@ class GivenUp:
     reason: str
 
 
-class Untold:
+class PendingNotices:
     """Over one table, whose rows are in the order in which they came as long as the process lives."""
 
     def __init__(self, state: RunnerState) -> None:
-        self._table = state.open_table(("runner", "", "untold"))
+        self._table = state.open_table(("runner", "", "notices"))
         self._number = 0
         #: Whether there is anything to tell.
         self.is_any = next(self._table.rows(), None) is not None
@@ -35,25 +35,25 @@ class Untold:
         """Keeps a key that was set aside."""
         self._put([given_up.operator, given_up.key, given_up.reason])
 
-    def add_news(self, doubt: Doubt) -> None:
+    def add_doubt(self, doubt: Doubt) -> None:
         """Keeps what a telemetry incident is to say."""
-        self._put([doubt.what, doubt.entity, doubt.words, "news"])
+        self._put([doubt.what, doubt.entity, doubt.words, "doubt"])
 
     def take(self) -> tuple[list[GivenUp], list[Doubt]]:
-        """All that was kept, keys and news; the rows are deleted. What cannot be read is passed over."""
-        keys, news = list[GivenUp](), list[Doubt]()
+        """All that was kept, keys and doubts; the rows are deleted. What cannot be read is passed over."""
+        keys, doubts = list[GivenUp](), list[Doubt]()
         self.is_any = False
         for row, value in list(self._table.rows()):
             self._table.delete(row)
             try:
-                first, second, third, *is_news = map(str, json.loads(value))
+                first, second, third, *is_doubt = map(str, json.loads(value))
             except (ValueError, TypeError):
                 continue  # of another release
-            if is_news:
-                news.append(Doubt(what=first, entity=second, words=third))
+            if is_doubt:
+                doubts.append(Doubt(what=first, entity=second, words=third))
             else:
                 keys.append(GivenUp(operator=first, key=second, reason=third))
-        return keys, news
+        return keys, doubts
 
     def _put(self, said: list[str]) -> None:
         while self._table.get(name := f"{self._number:08d}") is not None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from whichrank.agents.reduction.reduction import whole_steps_every
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.records import Block, Broken, Samples
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_LOGS, TOPIC_SPANS
+from whichrank.telemetry.whole_steps import whole_steps_every
 from whichrank.transport.clock_cuts import HEADER_CUT
 from whichrank.transport.cuts import pack_ends
 from whichrank.transport.kafka_log import CUT_PERIOD_S

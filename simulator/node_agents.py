@@ -133,7 +133,7 @@ class NodeAgents:
         at = np.maximum(at, self._drained)
         drained = self._drain(live, at)
         collected, steps = self._reduction.collect(drained.events, drained.ring)
-        tables = self._reduction.tables(collected, steps)
+        tables = self._reduction.tables(collected, steps, at + self._mono_ns)
         chosen = np.flatnonzero(with_progress & self.watched)
         if chosen.size:
             tables += self._progress(live, at, chosen, processes)

@@ -79,7 +79,7 @@ class BlockBuilder:
         collected, steps = self._reduction.collect(drained.events, drained.ring)
         if see is not None:
             see(collected, steps, self._reduction.groups)
-        tables = self._reduction.tables(collected, steps)
+        tables = self._reduction.tables(collected, steps, time_ns - clock_offset_ns)
         if progress_at_ns and ranks:
             groups, group_slots = group_progress_rows(ranks, progress_at_ns)
             slots = np.array([rank.slot for rank in ranks], np.uint16)

@@ -2,8 +2,10 @@
 
 Runs in the polling thread, twice a second, on whole columns: at 3200 events a second a Python loop over events would
 cost several times the agent's whole budget. Rows are chosen with ``compress`` and ``take``, which move whole rows; an
-index in brackets copies them column by column, ten times slower. A row is sent when its operation is done, and once
+index in brackets copies them column by column, ten times slower. A row comes out when its operation is done, and once
 before that if it is still open at a flush; the key (rank, group, p2p, seq) makes the second an update of the first.
+Hosts run ahead of their devices, so in large jobs nearly every call is open at some flush: where steps are not shipped
+whole, an open call is shipped once it is overdue.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _NO_RING, _NO_FLAGS, _NO_PLACES = np.zeros(0, np.uint16), np.zeros(0, bool), np.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedRows:
-    """Rows of one flush. ``ring`` is the ring slot of each, ``first`` whether the row is sent for the first time.
+    """Rows of one flush. ``ring`` is the ring slot of each, ``first`` whether the row comes for the first time,
+    ``ships`` whether it is for the judge: of a step that is shipped whole, or the end of a call that was shipped open.
 
     ``rows["group"]`` holds agent-wide group numbers.
     """
@@ -42,6 +45,7 @@ class CollectedRows:
     rows: NDArray[np.void]
     ring: NDArray[np.uint16]
     first: NDArray[np.bool_]
+    ships: NDArray[np.bool_]
 
 
 def _keys(events: NDArray[np.void], ring: NDArray[np.uint16]) -> NDArray[np.uint64]:
@@ -65,7 +69,7 @@ class CollectiveJoiner:
         self._health = health
         self._max_open_rows = max_open_rows
         self._rows, self._keys = _NO_ROWS, _NO_KEYS
-        self._ring, self._sent = _NO_RING, _NO_FLAGS
+        self._ring, self._sent, self._shipped = _NO_RING, _NO_FLAGS, _NO_FLAGS
         self._old = OldCalls()
         #: By slot, group row and whether point-to-point: the sequence number of the newest call.
         self._newest = np.full((0, 0, 2), -1, np.int64)
@@ -82,12 +86,13 @@ class CollectiveJoiner:
         rank_of: NDArray[np.uint32],
         group_of: NDArray[np.uint16],
         completion_seen: NDArray[np.bool_],
+        ship_every: NDArray[np.int64],
     ) -> CollectedRows:
         """Join one flush's events (per ring in their order).
 
-        ring: slot of each event's ring. rank_of, completion_seen: by slot. group_of[slot, group row]: agent-wide
-        group number, NO_GROUP where undefined. ``completion_seen`` False: the ends of that rank's operations are not
-        recorded, so its rows are sent once and forgotten.
+        ring: slot of each event's ring. rank_of, completion_seen, ship_every: by slot. group_of[slot, group row]:
+        agent-wide group number, NO_GROUP where undefined. ``completion_seen`` False: the ends of that rank's operations
+        are not recorded, so its rows are sent once and forgotten. ship_every: every how manieth step is shipped whole.
         """
         kind = events["kind"]
         self._admit(events, ring, kind == int(EventKind.ENQUEUE), rank_of, group_of)
@@ -98,7 +103,23 @@ class CollectiveJoiner:
             if chosen.any():
                 order = np.argsort(self._keys, kind="stable") if order is None else order
                 ended.append(self._apply_ends(events.compress(chosen), ring[chosen], order, column))
-        return self._release(completion_seen, np.concatenate(ended) if ended else _NO_PLACES)
+        return self._release(completion_seen, ship_every, np.concatenate(ended) if ended else _NO_PLACES)
+
+    def take_overdue(
+        self, now_ns: NDArray[np.int64], patience_ns: NDArray[np.int64]
+    ) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
+        """Rows, and the slot of each, of open calls that were not shipped yet and are overdue; they count as shipped.
+
+        now_ns: monotonic, by slot. patience_ns: by agent-wide group number, calls open for longer are overdue.
+        """
+        rows, ring = self._old.take_overdue(now_ns, patience_ns)
+        since_ns = now_ns[self._ring] - patience_ns[self._rows["group"]]
+        overdue = ~self._shipped & (self._rows["enqueued_ns"] < since_ns)
+        if overdue.any():
+            self._shipped |= overdue
+            rows = np.concatenate((rows, self._rows.compress(overdue)))
+            ring = np.concatenate((ring, self._ring[overdue]))
+        return rows, ring
 
     def forget(self, slot: int) -> None:
         """Drops open calls of a slot whose ring is closed; they have been sent as open."""
@@ -134,11 +155,12 @@ class CollectiveJoiner:
         rows["bytes"] = events["value"].astype(np.int64)
         rows["enqueued_ns"] = events["time_ns"]
         self._note_newest(ring, row, rows, group_of.shape)
-        keys, sent = _keys(events, ring), np.zeros(len(rows), bool)
+        keys, new = _keys(events, ring), np.zeros(len(rows), bool)
         if len(self._rows):
             rows, keys = np.concatenate((self._rows, rows)), np.concatenate((self._keys, keys))
-            ring, sent = np.concatenate((self._ring, ring)), np.concatenate((self._sent, sent))
-        self._rows, self._keys, self._ring, self._sent = rows, keys, ring, sent
+            ring = np.concatenate((self._ring, ring))
+        self._rows, self._keys, self._ring = rows, keys, ring
+        self._sent, self._shipped = np.concatenate((self._sent, new)), np.concatenate((self._shipped, new))
 
     def _note_newest(
         self, ring: NDArray[np.uint16], row: NDArray[np.uint16], rows: NDArray[np.void], shape: tuple[int, ...]
@@ -175,17 +197,26 @@ class CollectiveJoiner:
         _write_ends(self._rows, place, ends, column)
         return ended
 
-    def _release(self, completion_seen: NDArray[np.bool_], old: NDArray[np.intp]) -> CollectedRows:
+    def _release(
+        self, completion_seen: NDArray[np.bool_], ship_every: NDArray[np.int64], old: NDArray[np.intp]
+    ) -> CollectedRows:
         """old: places of old calls that have ended."""
+        # The same steps on every rank, whatever will not be told to end, and the ends of what was shipped open.
+        ships = self._shipped | (self._rows["step"] % ship_every[self._ring] == 0) | ~completion_seen[self._ring]
         done = self._rows["done_ns"] != 0
         if done.all():  # the usual case where calls are short: nothing stays open
-            out = CollectedRows(rows=self._rows, ring=self._ring, first=~self._sent)
+            out = CollectedRows(rows=self._rows, ring=self._ring, first=~self._sent, ships=ships)
             self._rows, self._keys = _NO_ROWS, _NO_KEYS
-            self._ring, self._sent = _NO_RING, _NO_FLAGS
+            self._ring, self._sent, self._shipped = _NO_RING, _NO_FLAGS, _NO_FLAGS
             return self._with_old(old, out)
         sending = done | ~self._sent
-        out = CollectedRows(rows=self._rows.compress(sending), ring=self._ring[sending], first=~self._sent[sending])
-        self._sent |= sending
+        out = CollectedRows(
+            rows=self._rows.compress(sending),
+            ring=self._ring[sending],
+            first=~self._sent[sending],
+            ships=ships[sending],
+        )
+        self._sent, self._shipped = self._sent | sending, ships
         out = self._with_old(old, out)
         self._keep(~done & completion_seen[self._ring])
         if len(self._rows) > _FORGOTTEN_AFTER + len(self._old) // 2 or self.open_rows > self._max_open_rows:
@@ -196,16 +227,17 @@ class CollectiveJoiner:
         """In the order in which the calls were made."""
         if not places.size:
             return new
-        rows, ring = self._old.take(places)
+        rows, ring, shipped = self._old.take(places)
         return CollectedRows(
             rows=np.concatenate((rows, new.rows)),
             ring=np.concatenate((ring, new.ring)),
             first=np.concatenate((np.zeros(len(rows), bool), new.first)),
+            ships=np.concatenate((shipped, new.ships)),
         )
 
     def _grow_old(self) -> None:
         """All that is open is old now, but what is forgotten, and what there is no room for."""
-        self._old.add(self._rows, self._keys, self._ring)
+        self._old.add(self._rows, self._keys, self._ring, self._shipped)
         self._keep(np.zeros(len(self._rows), bool))
         rows = self._old.rows
         newest = self._newest[self._old.ring, _group_rows(self._old.keys), (rows["flags"] & _P2P != 0).astype(np.intp)]
@@ -220,6 +252,7 @@ class CollectiveJoiner:
     def _keep(self, keeping: NDArray[np.bool_]) -> None:
         self._rows, self._keys = self._rows.compress(keeping), self._keys[keeping]
         self._ring, self._sent = self._ring[keeping], self._sent[keeping]
+        self._shipped = self._shipped[keeping]
 
 
 def _write_ends(rows: NDArray[np.void], index: NDArray[np.intp], ends: NDArray[np.void], column: str) -> None:

@@ -15,24 +15,21 @@ from numpy.typing import NDArray
 from ...telemetry.records import Block, Group, Identity
 from ...telemetry.tables import DEVICE_STEPS, NO_GROUP
 from ...telemetry.vocabulary import EventName, is_device_backend
+from ...telemetry.whole_steps import whole_steps_every
 from ..base.health import AgentHealth
 from .collect_collectives import CollectedRows, CollectiveJoiner
 from .collect_device import DeviceSums
 from .collect_steps import CollectedSteps, StepCollector
 from .group_identity import AgentGroupRegistry
 
-#: Up to this many ranks every step's collectives are shipped whole; beyond, every k-th step.
-WHOLE_UP_TO_RANKS = 64
+#: Where not every step is shipped whole, an open call is shipped once it is open for so many times as long as any of
+#: its group was before, and at the latest after this time, which is too short for anybody to be seen waiting.
+OVERDUE_TIMES, OVERDUE_NS = 1.25, 2_000_000_000
 #: Table, its rows, and the ring slot of each.
 Table = tuple[EventName, NDArray[np.void], NDArray[np.uint16]]
 _NO_SUMS = np.zeros(0, DEVICE_STEPS)
 _FIRST_SLOTS = 16
 _FIRST_GROUP_ROWS = 64
-
-
-def whole_steps_every(world_size: int) -> int:
-    """k, where everything of every k-th step is shipped: 1 for a small job, more for a large one."""
-    return -(-max(world_size, 1) // WHOLE_UP_TO_RANKS)
 
 
 class Reduction:
@@ -99,7 +96,9 @@ class Reduction:
 
         events: rows of EVENT, per ring contiguous and in their order; ring: the slot of each row.
         """
-        collected = self._joiner.collect(events, ring, self._rank_of, self._group_of, self._completion_seen)
+        collected = self._joiner.collect(
+            events, ring, self._rank_of, self._group_of, self._completion_seen, self._ship_every
+        )
         rows = collected.rows
         if len(rows):
             done_ns = rows["done_ns"]
@@ -107,21 +106,25 @@ class Reduction:
         self._steps.add_collectives(collected)
         return collected, self._steps.collect(events, ring, self._rank_of)
 
-    def tables(self, collected: CollectedRows, steps: CollectedSteps) -> list[Table]:
+    def tables(self, collected: CollectedRows, steps: CollectedSteps, now_ns: int | NDArray[np.int64]) -> list[Table]:
         """The tables to ship as (block name, rows, slot of each row), in the order that they must have on the bus.
 
-        Of a large job whole calls of every k-th step alone, and sums of the others.
+        Of a large job whole calls of every k-th step alone, of the others sums, and calls that are open for too long.
+        now_ns: monotonic, of all slots or by slot.
         """
         rows, ring = collected.rows, collected.ring
         sums, sums_ring = _NO_SUMS, steps.steps_ring[:0]
         if (self._ship_every > 1).any():
-            every = self._ship_every[ring]
-            # The same steps on every rank, whatever is unfinished, and the ends of what was sent so.
-            whole = rows["step"] % every == 0
+            whole = rows["step"] % self._ship_every[ring] == 0
             self._device_sums.add(collected, ~whole & self._on_device[rows["group"]])
             sums, sums_ring = self._device_sums.take(steps.steps, steps.steps_ring, self._rank_of)
-            sent = whole | (rows["done_ns"] == 0) | ~collected.first
-            rows, ring = rows[sent], ring[sent]
+            rows, ring = rows.compress(collected.ships), ring[collected.ships]
+            patience_ns = np.minimum(OVERDUE_TIMES * self._longest_ns, OVERDUE_NS).astype(np.int64)
+            of_slots_ns = np.zeros(len(self._rank_of), np.int64)
+            of_slots_ns[: np.size(now_ns) if np.ndim(now_ns) else None] = now_ns
+            overdue, overdue_ring = self._joiner.take_overdue(of_slots_ns, patience_ns)
+            if len(overdue):
+                rows, ring = np.concatenate((overdue, rows)), np.concatenate((overdue_ring, ring))
         return [
             (EventName.BLOCK_DEVICE_STEPS, sums, sums_ring),  # before the ends that close the step
             (EventName.BLOCK_COLLECTIVES, rows, ring),

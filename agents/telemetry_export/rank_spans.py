@@ -19,11 +19,11 @@ from ...telemetry.otlp_wire import RequestBuilder
 from ...telemetry.records import Group
 from ...telemetry.spans import TraceScope, collective_spans, phase_spans, rank_resource, step_spans
 from ...telemetry.trace_identity import attempt_word
+from ...telemetry.whole_steps import whole_steps_every
 from ..base.health import AgentHealth
 from ..ranks.watched_rank import WatchedRank
 from ..reduction.collect_collectives import CollectedRows
 from ..reduction.collect_steps import CollectedSteps
-from ..reduction.reduction import whole_steps_every
 from ..rings.ring_directory import identity_int
 
 _SECOND_NS = 1_000_000_000

@@ -311,7 +311,7 @@ class JobOperator:
                 report_mismatch(job, mismatch, now, ctx)
         if came.step_length_ns:
             self._close_after_steps(job, came.step_length_ns, now, ctx)
-        if came.collectives:
+        if came.collectives or came.device_sums:
             self._close_what_devices_ended(job, now, ctx)
         if came.progress:
             self._judge_progress(job, came.progress, looked_ns, now, ctx)

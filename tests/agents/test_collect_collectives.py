@@ -22,6 +22,7 @@ Step = tuple[int, EventKind, int, int, int, int]
 RANK_OF = np.array([10, 11, 12], np.uint32)
 GROUP_OF = np.array([[0, 1, NO_GROUP], [0, 2, NO_GROUP], [NO_GROUP] * 3], np.uint16)
 SEEN = np.array([True, True, True])
+EVERY = np.array([1, 1, 1])  # each step is shipped whole
 
 
 def _events(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +39,7 @@ def _events(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
 
 def _collect(joiner: CollectiveJoiner, steps: Sequence[Step], seen: np.ndarray = SEEN) -> CollectedRows:
     events, ring = _events(steps)
-    return joiner.collect(events, ring, RANK_OF, GROUP_OF, seen)
+    return joiner.collect(events, ring, RANK_OF, GROUP_OF, seen, EVERY)
 
 
 def _joiner(limit: int = 1000) -> tuple[CollectiveJoiner, AgentHealth]:
@@ -80,10 +81,10 @@ def test_a_row_carries_everything_of_its_call() -> None:
 def test_a_row_tells_since_when_its_host_waited() -> None:
     joiner, _ = _joiner()
     events, ring = _events([(1, EventKind.ENQUEUE, 1, seq, 0, 100 + seq) for seq in (5, 6)])
-    joiner.collect(events, ring, RANK_OF, GROUP_OF, SEEN)
+    joiner.collect(events, ring, RANK_OF, GROUP_OF, SEEN, EVERY)
     events, ring = _events([(1, EventKind.COMPLETE, 1, seq, 0, 200 + seq) for seq in (5, 6)])
     events["extra"] = [0, 170]
-    rows = joiner.collect(events, ring, RANK_OF, GROUP_OF, SEEN).rows
+    rows = joiner.collect(events, ring, RANK_OF, GROUP_OF, SEEN, EVERY).rows
     assert rows[["started_ns", "done_ns"]].tolist() == [(0, 205), (170, 206)]
 
 
@@ -172,9 +173,9 @@ def test_what_is_open_for_long_is_moved_only_when_much_has_come_to_it(monkeypatc
     moves: list[int] = []
     add = OldCalls.add
 
-    def counted(self: OldCalls, rows: np.ndarray, keys: np.ndarray, ring: np.ndarray) -> None:
+    def counted(self: OldCalls, rows: np.ndarray, *others: np.ndarray) -> None:
         moves.append(len(rows))
-        add(self, rows, keys, ring)
+        add(self, rows, *others)
 
     monkeypatch.setattr(OldCalls, "add", counted)
     for flush in range(100):

@@ -65,7 +65,8 @@ def _flushed(reduction: Reduction, life: Sequence[Any], cuts: Sequence[int]) -> 
     for first, last in pairwise([0, *sorted(cuts), len(life)]):
         events = np.array(life[first:last], EVENT)
         collected, steps = reduction.collect(events, np.zeros(len(events), np.uint16))
-        yield {name: rows.copy() for name, rows, _ in reduction.tables(collected, steps)}
+        now_ns = int(events["time_ns"].max(initial=0))
+        yield {name: rows.copy() for name, rows, _ in reduction.tables(collected, steps, now_ns)}
 
 
 def _all(parts: Sequence[dict[EventName, np.ndarray]], name: EventName) -> np.ndarray:
@@ -93,13 +94,66 @@ def test_sums_are_those_of_the_calls_and_what_was_sent_open_is_ended(cuts: list[
     assert {seq for seq in range(1, STEPS * CALLS + 1) if (seq - 1) // CALLS % 2 == 0} <= ended
 
 
-def test_a_sum_is_told_with_or_before_the_last_end_of_its_step() -> None:
+def test_a_sum_is_told_as_soon_as_host_and_device_have_ended_the_step() -> None:
     life = _life()
-    for part in _flushed(_reduction(world=128, backend="nccl"), life, range(len(life))):
+    for event, part in zip(
+        life, _flushed(_reduction(world=128, backend="nccl"), life, range(1, len(life))), strict=True
+    ):
         names = list(part)
         assert names.index(EventName.BLOCK_DEVICE_STEPS) < names.index(EventName.BLOCK_COLLECTIVES)
         if part[EventName.BLOCK_DEVICE_STEPS].size:
-            assert (part[EventName.BLOCK_COLLECTIVES]["done_ns"] > 0).any() or part[EventName.BLOCK_STEPS].size
+            assert event["kind"] in (EventKind.COMPLETE, EventKind.STEP)
+
+
+def _calls_of(reduction: Reduction, events: Sequence[Any], now_ns: int) -> list[tuple[int, bool]]:
+    """(sequence number, ended) of the calls that are shipped in a flush at ``now_ns``."""
+    collected, steps = reduction.collect(np.array(events, EVENT), np.zeros(len(events), np.uint16))
+    tables = {name: rows for name, rows, _ in reduction.tables(collected, steps, now_ns)}
+    rows = tables[EventName.BLOCK_COLLECTIVES]
+    return [(int(row["seq"]), bool(row["done_ns"])) for row in rows]
+
+
+def _call(seq: int, step: int, at_ns: int, done_ns: int = 0) -> list[Any]:
+    begin = _event(EventKind.ENQUEUE, at_ns, seq, step)
+    return [begin, _event(EventKind.COMPLETE, done_ns, seq, step)] if done_ns else [begin]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_an_open_call_is_shipped_once_it_is_open_for_longer_than_calls_of_its_group_are(backend: str) -> None:
+    reduction, usual_ns = _reduction(world=128, backend=backend), 400_000_000  # steps 0, 2, 4 are shipped whole
+    assert _calls_of(reduction, _call(1, 0, 1_000, 1_000 + usual_ns), usual_ns) == [(1, True)]
+    began_ns = usual_ns + 2_000
+    assert _calls_of(reduction, _call(2, 1, began_ns) + _call(3, 1, began_ns), began_ns + 1_000) == []
+    assert _calls_of(reduction, [_event(EventKind.COMPLETE, began_ns + usual_ns, 2, 1)], began_ns + usual_ns) == []
+    overdue_ns = began_ns + usual_ns * 5 // 4 + 1_000
+    assert _calls_of(reduction, [], overdue_ns) == [(3, False)], "the other one has ended in time"
+    assert _calls_of(reduction, [], overdue_ns + 1) == [], "once"
+    assert _calls_of(reduction, [_event(EventKind.COMPLETE, overdue_ns + 2, 3, 1)], overdue_ns + 2) == [(3, True)]
+
+
+def test_however_long_calls_were_an_open_one_is_shipped_before_anybody_is_seen_waiting() -> None:
+    reduction, long_ns = _reduction(world=128, backend="nccl"), 600_000_000_000  # a save, say
+    _calls_of(reduction, _call(1, 0, 1_000, long_ns), long_ns)
+    assert _calls_of(reduction, _call(2, 1, long_ns), long_ns + 1_900_000_000) == []
+    assert _calls_of(reduction, [], long_ns + 2_100_000_000) == [(2, False)]
+
+
+def test_of_a_group_without_an_ended_call_and_of_a_whole_step_open_calls_are_shipped_at_once() -> None:
+    reduction = _reduction(world=128, backend="nccl")
+    assert _calls_of(reduction, _call(1, 1, 1_000), 2_000) == [(1, False)]
+    _calls_of(reduction, _call(2, 1, 3_000, 900_000_000), 900_000_000)
+    assert _calls_of(reduction, _call(3, 2, 900_000_000), 900_000_001) == [(3, False)]
+
+
+def test_an_open_call_that_has_become_an_old_one_is_shipped_as_well() -> None:
+    reduction = _reduction(world=128, backend="nccl")
+    _calls_of(reduction, _call(1, 0, 1_000, 900_000_000), 900_000_000)
+    many = [event for seq in range(2, 1800) for event in _call(seq, 1, 900_000_000 + seq)]
+    assert _calls_of(reduction, many, 900_010_000) == []
+    kept = [seq for seq, _ in _calls_of(reduction, [], 3_000_000_000)]
+    assert kept[-1] == 1799
+    assert len(kept) == len(set(kept))
+    assert _calls_of(reduction, [], 4_000_000_000) == []
 
 
 @pytest.mark.parametrize(("world", "backend"), [(64, "nccl"), (128, "gloo")])

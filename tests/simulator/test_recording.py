@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from whichrank.agents.ranks.rank_groups import RankGroups
-from whichrank.agents.reduction.reduction import whole_steps_every
 from whichrank.simulator.clock import NEVER
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.rank_stand import _count, _told
@@ -16,6 +15,7 @@ from whichrank.simulator.scenarios.scenarios import SCENARIOS
 from whichrank.telemetry.records import Block
 from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.telemetry.vocabulary import EventName
+from whichrank.telemetry.whole_steps import whole_steps_every
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])

@@ -36,7 +36,7 @@ def report_mismatch(job: JobState, mismatch: Mismatch, now: int, ctx: Context) -
     if job.findings.has_kind(Kind.PLANNED_STOP) or 0 < job.ends.signalled_ns <= mismatch.onset_ns + SIGNAL_DOUBT_NS:
         return True
     earlier = job.steps.recent[job.steps.recent["step"] < max(member.step for member in mismatch.members)]
-    divergence = judge_mismatch(mismatch, earlier)
+    divergence = judge_mismatch(mismatch, earlier, job.steps.last_seqs.get(mismatch.group))
     if divergence.by == "none" and _more_are_to_come(job, mismatch):
         return False
     body = desync_report.mismatch_body(job, mismatch, divergence, now)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ....telemetry.tables import NO_GROUP
 from ....telemetry.vocabulary import EventFlag
+from ....telemetry.whole_steps import whole_steps_every
 from ..columns.median import median
 from ..columns.rows import pick
 from ..detectors.slow.device_wait_time import stood_in
@@ -21,6 +22,7 @@ from ..detectors.slow.straggler import FEWEST_BASELINE_STEPS, LONGEST_BASELINE
 from ..detectors.slow.straggler_memory import Straggler
 from ..detectors.slow.wait_attribution import Waits, sum_by_rank_and_step
 from ..state.job_state import JobState
+from ..state.open_steps import FURTHEST_BEHIND
 from ..state.rank_state import HeldUp
 from .wait_thresholds import TIMES_LONGEST
 
@@ -157,6 +159,7 @@ def device_horizon(job: JobState, horizon: int) -> int:
     told = np.append(job.groups.tells_ends & job.groups.are_on_device(), False)  # at the end, of no known group
     if not told.any():
         return horizon
+    horizon = _summed_horizon(job, horizon)
     held, rows = job.open_steps.held_up, job.open_steps.calls.all()
     known = job.open_steps.calls.replaced, int(told.sum())
     if held is None or (held.replaced, held.told) != known or _goes_back(held, rows, told):
@@ -168,6 +171,24 @@ def device_horizon(job: JobState, horizon: int) -> int:
     if held is None or not held.open_seqs:
         return horizon
     return min(horizon, held.step - 1)
+
+
+def _summed_horizon(job: JobState, horizon: int) -> int:
+    """The newest step up to ``horizon`` that is shipped whole, or of which every device that tells sums has told them.
+
+    Open calls of other steps are only shipped when they are overdue. Ranks far behind, and those that have never told
+    any, hold nobody up.
+    """
+    every, summed = whole_steps_every(job.world_size), job.open_steps.summed_step
+    if every == 1 or horizon <= 0:
+        return horizon
+    expected = job.expected_ranks()[: summed.size]
+    summed = summed[: expected.size][expected]
+    summed = summed[summed > max(-1, horizon - FURTHEST_BEHIND)]
+    if not summed.size:
+        return 0 if horizon < every else horizon  # step 0 is whole; whoever tells none by the next one does not tell
+    reached = int(summed.min())
+    return min(horizon, reached + 1 if (reached + 1) % every == 0 else reached)
 
 
 def _goes_back(held: HeldUp, rows: np.ndarray, told: np.ndarray) -> bool:

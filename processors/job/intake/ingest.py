@@ -26,6 +26,7 @@ class Came:
     its table."""
 
     collectives: bool = False
+    device_sums: bool = False
     counts_differ: bool = False
     bad_number: bool = False
     step_length_ns: int = 0
@@ -48,6 +49,9 @@ def take_in(job: JobState, blocks: Sequence[Gathered]) -> Came:
             _take_steps(job, alike, came)
         elif name is EventName.BLOCK_DEVICE_STEPS:
             _add(job.open_steps.on_device, alike)
+            for block in alike:
+                job.open_steps.note_summed(block.arrived.rows)
+            came.device_sums = True
         elif name is EventName.BLOCK_STEP_GROUPS:
             came.counts_differ = _take_counts(job, alike)
         elif name is EventName.BLOCK_GROUP_PROGRESS:

@@ -125,6 +125,8 @@ def _clock(job: JobState) -> bytes:
         "open_calls": job.open_steps.open_calls.as_array(),
         "newest_step": job.steps.newest_step,
     }
+    if job.open_steps.summed_step.size:
+        arrays["summed_step"] = job.open_steps.summed_step
     return b"%d\n%s" % (job.unsaved.revision, pack({}, arrays))
 
 
@@ -264,6 +266,7 @@ def load_job(table: Table) -> JobState | None:
         _put(job, path, number)
     job.open_steps.open_calls.put_back(arrays["open_calls"])
     job.steps.newest_step = arrays["newest_step"]
+    job.open_steps.summed_step = arrays.get("summed_step", job.open_steps.summed_step)  # not there before 0.9
     _read_progress(job, unpack(table.get("progress") or pack({}))[1])
     _read_steps(job, *unpack(table.get("steps") or pack({})))
     for name, row in table.rows():

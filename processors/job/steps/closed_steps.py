@@ -21,8 +21,9 @@ from ..numeric.number_findings import judge_numbers
 from ..slow.slow_findings import judge_speed
 from ..state.finding_memory import AskedCall, FindingDetail
 from ..state.job_state import JobState
+from ..state.open_steps import FURTHEST_BEHIND
 from ..state.rank_state import OpenFinding
-from .step_watermark import FURTHEST_BEHIND, Closed, close_steps, horizon_of, is_early
+from .step_watermark import Closed, close_steps, horizon_of, is_early
 
 #: Agents of other nodes flush a little later: one look serves them all.
 OPEN_SLACK_NS = 30_000_000

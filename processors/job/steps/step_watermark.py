@@ -12,21 +12,21 @@ import numpy as np
 
 from ....telemetry.tables import COLLECTIVES
 from ....telemetry.vocabulary import EventFlag
+from ....telemetry.whole_steps import whole_steps_every
 from ..columns.rows import concatenate, pick
 from ..detectors.desync.matching import Joined, Mismatch, find_mismatch, join_instances
 from ..detectors.slow.wait_attribution import waited_late
 from ..intake.call_counts import ShortStep, check_counts
 from ..state.job_state import JobState
+from ..state.open_steps import FURTHEST_BEHIND
 from .self_times import measure
 
-#: A rank this far behind the newest step row does not hold up the others' steps any longer.
-FURTHEST_BEHIND = 64
 #: Steps for which a collective is kept for those who have still to wait for it.
 STEPS_HELD = 4
 #: Jobs without steps, or with very long ones: at most this many rows, and so many for each rank, wait for a step to
 #: close. At the reference load a rank makes 25 a second.
 MOST_PENDING_ROWS, MOST_PENDING_ROWS_PER_RANK = 65_536, 96
-#: Steps of which the pattern of signatures is kept.
+#: Steps of which the pattern of signatures is kept, of those that are shipped whole.
 PATTERN_STEPS = 3
 
 
@@ -210,6 +210,8 @@ def _remember_pattern(job: JobState, ready: Joined, horizon: int, mismatch: Mism
     if mismatch is not None:
         first = min(member.step for member in mismatch.members)
         fresh, horizon = pick(fresh, fresh["step"] < first), min(horizon, first - 1)
-    fresh = pick(fresh, fresh["step"] > horizon - PATTERN_STEPS)
-    kept = pick(job.steps.recent, job.steps.recent["step"] > horizon - PATTERN_STEPS)
+    every = whole_steps_every(job.world_size)
+    oldest = horizon - PATTERN_STEPS * every
+    fresh = pick(fresh, (fresh["step"] > oldest) & (fresh["step"] % every == 0))
+    kept = pick(job.steps.recent, job.steps.recent["step"] > oldest)
     job.steps.recent = concatenate([kept, fresh], COLLECTIVES) if kept.size else fresh

@@ -10,7 +10,7 @@ from whichrank.processors.job.intake.device_groups import device_horizon, still_
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.open_rows import Arrived
 from whichrank.telemetry.records import Group
-from whichrank.telemetry.tables import COLLECTIVES, NO_GROUP
+from whichrank.telemetry.tables import COLLECTIVES, DEVICE_STEPS, NO_GROUP
 from whichrank.telemetry.vocabulary import EventFlag
 
 RANKS, STEPS, GROUPS = 3, 4, 3
@@ -86,3 +86,45 @@ def test_an_end_that_nobody_told_holds_up_no_step_once_a_later_call_has_ended() 
     rows = rows_of([(0, 0, 0, False), (0, 1, 0, True), (0, 0, 1, True), (0, 0, 2, False), (1, 0, 0, False)], 0)
     found = still_open(rows[rows["done_ns"] == 0], rows, np.array([True, True, False]))
     assert [(int(row["group"]), int(row["step"])) for row in found] == [(0, 2), (1, 0)]
+
+
+def large_job(ranks: int) -> JobState:
+    """Of a job of 128 ranks, these have nodes; every second step is shipped whole."""
+    job = JobState(job="j")
+    job.world_size = 128
+    job.groups.add(Group(uid="0", name="0", ranks="0-127", size=128, backend="nccl"))
+    rows, _ = job.groups.rows_of(0)
+    rows["completed"] = 1
+    job.groups.note_ends(rows["group"], rows)
+    for rank in range(ranks):
+        job.set_node(rank, "node-0")
+    return job
+
+
+def sums(*told: tuple[int, int]) -> np.ndarray:
+    """told: rank and step of each."""
+    rows = np.zeros(len(told), DEVICE_STEPS)
+    rows["rank"], rows["step"] = np.array(told).T
+    return rows
+
+
+def test_a_step_whose_calls_are_not_shipped_is_over_when_every_device_has_told_its_sums() -> None:
+    job = large_job(2)
+    assert device_horizon(job, 0) == 0, "step 0 is shipped whole"
+    assert device_horizon(job, 1) == 0, "of step 1 nobody has told anything yet"
+    job.open_steps.note_summed(sums((0, 1), (1, 1), (0, 3)))
+    assert device_horizon(job, 5) == 2, "step 2 is shipped whole; rank 1 is in step 3"
+    job.open_steps.note_summed(sums((1, 3)))
+    assert device_horizon(job, 5) == 4
+    assert device_horizon(job, 3) == 3
+
+
+def test_whose_device_tells_no_sums_or_is_far_behind_holds_nobody_up() -> None:
+    job = large_job(3)
+    assert device_horizon(job, 7) == 7, "nobody tells any: agents of an older release"
+    job.open_steps.note_summed(sums((0, 99), (1, 99), (2, 1)))
+    assert device_horizon(job, 99) == 99
+    small = large_job(2)
+    small.world_size = 64
+    small.open_steps.note_summed(sums((0, 1)))
+    assert device_horizon(small, 5) == 5, "all of its steps are shipped whole"

@@ -170,14 +170,15 @@ def find_mismatch(joined: Joined, blind: Collection[tuple[int, int]] = ()) -> Mi
     return min(found, key=lambda mismatch: mismatch.onset_ns, default=None)
 
 
-def judge_mismatch(mismatch: Mismatch, recent: np.ndarray) -> Divergence:
+def judge_mismatch(mismatch: Mismatch, recent: np.ndarray, reached: int | None = None) -> Divergence:
     """Who left the common path, by the majority and by what earlier steps called at this place.
 
-    recent: one row of COLLECTIVES per instance of the last closed steps (any order).
+    recent: one row of COLLECTIVES per instance of the last closed steps that were shipped whole (any order). reached:
+    the group's sequence number after the last closed step; None: it is not known.
     """
     signatures = {member.rank: comparable(member) for member in mismatch.members}
     ranks = tuple(sorted(signatures))
-    expected = expected_signature(recent, mismatch.group, mismatch.seq)
+    expected = expected_signature(recent, mismatch.group, mismatch.seq, reached)
     counts = Counter(signatures.values()).most_common()
     majority = counts[0][0] if counts[0][1] * 2 > len(ranks) else None
     loyal = tuple(rank for rank in ranks if expected is not None and _agree(signatures[rank], expected))
@@ -191,8 +192,11 @@ def judge_mismatch(mismatch: Mismatch, recent: np.ndarray) -> Divergence:
     return _divergence(ranks, minority, "both" if strays == minority else "majority", expected, 0.95)
 
 
-def expected_signature(recent: np.ndarray, group: int, seq: int) -> Signature | None:
-    """What stood at this place one step earlier, if the two steps before agree about how many there are per step."""
+def expected_signature(recent: np.ndarray, group: int, seq: int, reached: int | None = None) -> Signature | None:
+    """What stood at this place one step earlier, if the two steps before agree about how many there are per step.
+
+    reached: as in ``judge_mismatch``. Where it is no whole steps later than ``recent``, nothing is known of the place.
+    """
     mine = recent[recent["group"] == group]
     if not mine.size:
         return None
@@ -202,6 +206,8 @@ def expected_signature(recent: np.ndarray, group: int, seq: int) -> Signature | 
     if counts.size < 2 or counts[-1] != counts[-2]:
         return None
     period, newest = int(counts[-1]), int(mine["seq"].max())
+    if reached is not None and reached > newest and (reached - newest) % period:
+        return None
     earlier = seq - period * max(1, -(-(seq - newest) // period))
     found = [comparable(read_member(row)) for row in mine[np.isin(mine["seq"], [earlier, earlier - period])]]
     return found[0] if found and all(signature == found[0] for signature in found) else None

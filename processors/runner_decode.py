@@ -8,6 +8,7 @@ agents of one cluster alone are heard, all is of that one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from weakref import WeakSet
 
 from ..diagnosis.crosswalk.hosts import scraped_host_labels, with_scraped_host
 from ..diagnosis.crosswalk.rules import rule_for
@@ -36,6 +37,8 @@ class MessageDecoder:
         #: Host names and GPU UUIDs in lower case -> the node.
         self._aliases: dict[str, str] = {}
         self._clusters: set[str] = set()
+        #: Orders of series that are all told in our words.
+        self._ours: WeakSet[object] = WeakSet()
 
     def decode(self, topic: str, value: bytes) -> Sequence[Payload]:
         """The payloads of a message: what its topic carries (``telemetry.carried``), of metrics those that are wanted,
@@ -100,8 +103,12 @@ class MessageDecoder:
 
     def _in_our_words(self, samples: Samples) -> list[Samples]:
         """What agents of ours sent goes through as it is."""
+        if samples.order is not None and samples.order in self._ours:
+            return [samples]
         own = tuple(point for point in samples.points if point.name in self._metrics)
         if len(own) == len(samples.points):
+            if samples.order is not None:
+                self._ours.add(samples.order)
             return [samples]
         by_entity: dict[tuple[str, str], list[Point]] = {}
         resource = with_scraped_host(samples.resource, samples.points)

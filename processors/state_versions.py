@@ -11,20 +11,20 @@ import sqlite3
 from collections.abc import Callable, Mapping
 
 #: Of the tables in the state file and of what the operators put into their rows.
-SCHEMA_VERSION = 9
-OLDEST_READ = 7
-
-
-def _from_7(database: sqlite3.Connection) -> None:
-    """Rows were only added to: what is not there is taken as not known."""
+SCHEMA_VERSION = 10
+OLDEST_READ = 8
 
 
 def _from_8(database: sqlite3.Connection) -> None:
     """What findings remember has a name now; those that were saved without one are known by what they remember."""
 
 
+def _from_9(database: sqlite3.Connection) -> None:
+    """An entity's row is two now; one that was saved in one is read as such, and written anew at its next look."""
+
+
 #: By the version that a step begins with.
-_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {7: _from_7, 8: _from_8}
+_STEPS: Mapping[int, Callable[[sqlite3.Connection], None]] = {8: _from_8, 9: _from_9}
 
 
 def bring_up(database: sqlite3.Connection, version: int) -> None:

@@ -10,13 +10,13 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from sys import intern
 from typing import Any
 
 import numpy as np
 
-from .records import Point, Samples
+from .point_columns import PointColumns
+from .records import Samples
 
 #: Layouts that are kept; who was not heard for longest goes first. A node has three or four.
 MOST_LAYOUTS = 16_384
@@ -80,7 +80,7 @@ class Layout:
     def check(self, value: bytes, samples: Sequence[Samples]) -> list[Samples]:
         """The samples of the message that it was made of. Raises ``_Strange`` where they do not come out the same."""
         first = self.read(value)
-        if first is None or [each.points for each in first] != [each.points for each in samples]:
+        if first is None or [tuple(each.points) for each in first] != [tuple(each.points) for each in samples]:
             raise _Strange  # points without a number, a field that comes twice
         return first
 
@@ -93,13 +93,14 @@ class Layout:
         values = np.where(self._is_double, told[:, 1].copy().view("<f8"), told[:, 1])
         if not np.isfinite(values).all():
             return None
-        numbers = zip(
-            values.tolist(),
-            told[:, 0].astype("<u8").tolist(),
-            (told[:, 2] * self._has_start).astype("<u8").tolist(),
-            strict=True,
-        )
-        return [_with_numbers(part, numbers) for part in self._parts]
+        times_ns, starts_ns = told[:, 0].view("<u8"), (told[:, 2] * self._has_start).view("<u8")
+        found, begin = [], 0
+        for part in self._parts:
+            end = begin + len(part.points)
+            columns = PointColumns(part.points, values[begin:end], times_ns[begin:end], starts_ns[begin:end])
+            found.append(replace(part.of, points=columns))
+            begin = end
+        return found if begin == len(values) else None
 
     def _digest_of(self, content: np.ndarray) -> bytes:
         return hashlib.blake2b((content & self._kept).data, digest_size=16).digest()
@@ -115,16 +116,6 @@ def _series_of(samples: Samples) -> _Series:
             shared[known] = {intern(name): value for name, value in known}
         points.append((intern(point.name), shared[known]))
     return _Series(replace(samples, points=(), order=SeriesOrder()), tuple(points))
-
-
-def _with_numbers(series: _Series, numbers: Iterator[tuple[float, int, int]]) -> Samples:
-    points = tuple(
-        Point(name=name, value=value, attributes=attributes, time_ns=time_ns, start_ns=start_ns)
-        for (name, attributes), (value, time_ns, start_ns) in zip(
-            series.points, islice(numbers, len(series.points)), strict=True
-        )
-    )
-    return replace(series.of, points=points)
 
 
 class Layouts:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -165,11 +165,12 @@ class Samples:
     """Points of one entity, ours or somebody else's exporter's.
 
     identity: ``node`` names the entity, whatever it is. resource: what else was said of who speaks, as it came. order:
-    the same object in all samples with the same series in the same order, where that is known.
+    the same object in all samples with the same series in the same order, where that is known; their points are then
+    ``PointColumns``.
     """
 
     identity: Identity
-    points: tuple[Point, ...]
+    points: Sequence[Point]
     entity: str = "node"  # node, switch, storage, service
     resource: Mapping[str, Any] = field(default_factory=dict)
     order: object | None = field(default=None, compare=False)

@@ -13,6 +13,8 @@ from .loads import load_load_rules
 
 #: Not asked anything by a rule: it says what is seen at all (``watch``).
 WATCHING = "whichrank.collector.watching"
+#: Its attribute.
+COLLECTOR = "whichrank.collector"
 #: An instant of a condition is one place on the node's clock; signals that come by polling are as old as a period.
 SEVERITIES = ("info", "warning", "error", "fatal")
 

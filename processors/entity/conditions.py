@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from array import array
 from dataclasses import dataclass, field, fields
-from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..condition_document import AffectedRank
+from .series_table import WIDTH, SeriesTable
 
 #: Of one entity; the oldest that are over go first, then the oldest.
 MAX_CONDITIONS = 256
 MAX_RANKS = 1024
 MAX_ALIASES = 256
-MAX_SERIES = 2048
 #: Openings of a condition that are remembered, for how often it came.
 MAX_OPENINGS = 8
 
@@ -89,8 +90,10 @@ class Condition:
         return len(recent) <= max(self.tolerated_times, 1)
 
 
+#: What changes only with events, and stands in a row of its own, as names of series do.
+_STILL = ("ranks", "began", "devices", "aliases")
 #: What does not stand among the rest of the row.
-_APART = frozenset({"series", "packed_names"})
+_APART = frozenset({*_STILL, "series", "has_news", "kept_series", "rows_of_plans"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +108,7 @@ class EntityState:
     devices: dict[str, list[str]] = field(default_factory=dict)  # device -> pids that use it
     aliases: dict[str, str] = field(default_factory=dict)
     #: By rule and device: value, time and start of the last point, and since when the test holds or does not.
-    series: dict[str, list[float]] = field(default_factory=dict)
+    series: SeriesTable = field(default_factory=SeriesTable)
     #: What others are compared with, by metric and device.
     limits: dict[str, float] = field(default_factory=dict)
     #: By collector, whether it sees its source; when that was said last; and what was told of it, and when.
@@ -116,30 +119,37 @@ class EntityState:
     #: Of services that others use too (``loads``): what was counted last, and what is usual, by service and operation.
     load_series: dict[str, list[float]] = field(default_factory=dict)
     loads: dict[str, dict[str, float]] = field(default_factory=dict)
-    #: How many names of series there were, and they as they are written.
-    packed_names: tuple[int, bytes] = field(default=(0, b"[]"), compare=False)
+    #: Whether an event came since ``pack_still`` was put, and how many series it had: not kept.
+    has_news: bool = field(default=True, compare=False)
+    kept_series: int = field(default=-1, compare=False)
+    #: By plan, and with it: where its series stand in the table. Not kept.
+    rows_of_plans: dict[int, tuple[object, NDArray[np.intp]]] = field(default_factory=dict, compare=False)
 
     def pack(self) -> bytes:
-        """The entity's row: a line of JSON, one with the names of the series, and their numbers, which as text cost
-        more.
+        """The entity's row that changes with each look: a line of JSON, and the numbers of its series, which as text
+        cost more.
         """
         content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _APART}
         content["conditions"] = [{f.name: getattr(c, f.name) for f in fields(c)} for c in self.conditions.values()]
+        return b"\n".join([_encode(content), self.series.numbers.astype("<f8").tobytes()])
+
+    def pack_still(self) -> bytes:
+        """The row of what changes only with events: a line of JSON, and one with the names of the series."""
+        content: dict[str, object] = {name: getattr(self, name) for name in _STILL}
         content["ranks"] = {pid: _written_rank(rank) for pid, rank in self.ranks.items()}
-        if self.packed_names[0] != len(self.series):  # they are only ever added
-            self.packed_names = len(self.series), _encode(list(self.series))
-        numbers = array("d", chain.from_iterable(self.series.values()))
-        return b"\n".join([_encode(content), self.packed_names[1], numbers.tobytes()])
+        return b"\n".join([_encode(content), _encode(list(self.series))])
 
     @classmethod
-    def unpack(cls, row: bytes) -> EntityState:
-        """The entity from a row that ``pack`` of this release or an earlier one made."""
-        head, *apart = row.split(b"\n", 2)
-        content = json.loads(head)
-        if apart:  # before schema 8 the series stood with the rest
-            names, numbers = json.loads(apart[0]), array("d", apart[1]).tolist()
-            width = len(numbers) // max(len(names), 1)
-            content["series"] = {name: numbers[width * i : width * (i + 1)] for i, name in enumerate(names)}
+    def unpack(cls, row: bytes, still: bytes | None = None) -> EntityState:
+        """The entity from the rows that ``pack`` and ``pack_still`` made; without the latter, of schema 9 and before."""
+        if still is not None:
+            head, _, packed = row.partition(b"\n")
+            rest, _, names = still.partition(b"\n")
+            content = json.loads(head) | json.loads(rest)
+            content["series"] = _series_of(json.loads(names), packed)
+        else:
+            head, names, packed = row.split(b"\n", 2)
+            content = json.loads(head) | {"series": _series_of(json.loads(names), packed)}
         known = {f.name for f in fields(Condition)}
         conditions = [Condition(**{k: v for k, v in c.items() if k in known}) for c in content.pop("conditions")]
         if "ranks" in content:
@@ -196,6 +206,12 @@ class EntityState:
 
 def _written_rank(rank: AffectedRank) -> dict[str, str | int]:
     return {"job": rank.job, "attempt": rank.attempt, "world": rank.world, "rank": rank.rank, "pid": rank.pid}
+
+
+def _series_of(names: list[str], packed: bytes) -> SeriesTable:
+    numbers = np.frombuffer(packed[: len(packed) // (8 * WIDTH) * 8 * WIDTH], "<f8").reshape(-1, WIDTH)
+    # A row that was written later than the names has more.
+    return SeriesTable(names, numbers[: len(names)])
 
 
 def _encode(content: object) -> bytes:

@@ -7,12 +7,12 @@ hour; it is told too, once an hour, so that somebody can say which share of the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from ...telemetry.records import Point, Samples
+from ...telemetry.records import Point
 from .conditions import EntityState
 
 if sys.version_info >= (3, 11):
@@ -85,10 +85,12 @@ class LoadNews:
 _Burst = tuple[float | None, float | None, float]
 
 
-def take_loads(state: EntityState, samples: Samples) -> list[LoadNews]:
-    """Follows the entity's loads by these samples; returns bursts that began or ended, and usual rates that are due."""
+def take_loads(state: EntityState, points: Iterable[Point]) -> list[LoadNews]:
+    """Follows the entity's loads by points that rules are about; returns bursts that began or ended, and usual rates
+    that are due.
+    """
     told = []
-    for (service, operation, floor), (rate, before_s, time_s) in _rates(state, samples).items():
+    for (service, operation, floor), (rate, before_s, time_s) in _rates(state, points).items():
         row = state.loads.get(f"{service}\t{operation}")
         if row is None:
             if len(state.loads) >= MAX_SERIES:
@@ -141,19 +143,19 @@ def _follow(row: dict[str, float], rate: float, before_s: float, time_s: float, 
     return None
 
 
-def _rates(state: EntityState, samples: Samples) -> dict[tuple[str, str, float], tuple[float, float, float]]:
+def _rates(state: EntityState, points: Iterable[Point]) -> dict[tuple[str, str, float], tuple[float, float, float]]:
     """By service and class of operation: per second, since when, at what time (Unix seconds)."""
     rates: dict[tuple[str, str, float], tuple[float, float, float]] = {}
-    for rule, operation, grown, before_s, time_s, service in _growths(state, samples):
+    for rule, operation, grown, before_s, time_s, service in _growths(state, points):
         key = (service, operation, rule.floor)
         rate, first_s, last_s = rates.get(key, (0.0, before_s, time_s))
         rates[key] = (rate + grown / (time_s - before_s), min(first_s, before_s), max(last_s, time_s))
     return rates
 
 
-def _growths(state: EntityState, samples: Samples) -> Iterator[tuple[LoadRule, str, float, float, float, str]]:
+def _growths(state: EntityState, points: Iterable[Point]) -> Iterator[tuple[LoadRule, str, float, float, float, str]]:
     rules = load_load_rules()
-    for point in [point for point in samples.points if point.name in rules]:
+    for point in points:
         rule = rules[point.name]
         operation, service = rule.class_of(point), str(point.attributes.get(rule.service, ""))
         if not operation or not service:

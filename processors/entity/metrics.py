@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ...telemetry.point_columns import PointColumns
 from ...telemetry.records import Point, Samples
 from ...telemetry.trust import Trust
+from .asked_series import Series
+from .column_plan import MIN_PEERS, Plan, medians_of_the_others
 from .condition_rules import MetricRule, Test
-from .conditions import MAX_OPENINGS, MAX_SERIES, Condition, EntityState
-from .series import Asked, Series
+from .conditions import MAX_OPENINGS, Condition, EntityState
+from .series import Asked
+from .series_table import CLEAR_AT, CLEAR_SINCE, HOLDS_SINCE, START, TIME, VALUE
 
-#: Fewer devices than this have no majority.
-MIN_PEERS = 4
-_VALUE, _TIME, _START, _HOLDS_SINCE, _CLEAR_SINCE, _CLEAR_AT = range(6)
+#: An entity tells in a few orders of series.
+_MOST_PLANS = 32
 #: Tuples of tests: they are asked for of every point, and a name of an Enum takes as long as the rest.
 _GROWING = (Test.GROWS, Test.RATE_ABOVE)
 _AMONG_PEERS = (Test.BELOW_PEERS, Test.ABOVE_PEERS)
@@ -27,12 +32,16 @@ _LATE_S = 1.0
 def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Condition]:
     """Changes the entity by these samples; returns conditions that their points have opened, repeated or ended.
 
-    asked: which rules ask which of these points (``find_asked``).
+    asked: which rules ask which of these points (``AskedOf``).
     """
-    changed: list[Condition] = []
     points = samples.points
     for whole, place in asked.wholes:
         state.limits[whole] = points[place].value
+    if isinstance(points, PointColumns) and asked.plans.is_plain:
+        plan = asked.plans.plan(state.watching)
+        if len(plan.place) and (rows := _rows_of(state, plan)) is not None:
+            return _take_columns(state, plan, rows, points)
+    changed: list[Condition] = []
     for rule, all_series in asked.rules:
         if state.watching.get(rule.unless_watched):
             continue
@@ -48,6 +57,80 @@ def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Con
             if held is not None:
                 changed += _follow(state, rule, series, point, held=held)
     return changed
+
+
+def _rows_of(state: EntityState, plan: Plan) -> NDArray[np.intp] | None:
+    """Where the plan's series stand in the entity's table; None where there is no room for all of them."""
+    known = state.rows_of_plans.get(id(plan))
+    if known is not None and known[0] is plan:
+        return known[1]
+    rows = [row for _, series in plan.asked if (row := state.series.add(series.key)) is not None]
+    if len(rows) < len(plan.asked):
+        return None
+    if len(state.rows_of_plans) >= _MOST_PLANS:
+        state.rows_of_plans.clear()
+    found = np.array(rows, np.intp)
+    state.rows_of_plans[id(plan)] = plan, found
+    return found
+
+
+def _take_columns(state: EntityState, plan: Plan, rows: NDArray[np.intp], points: PointColumns) -> list[Condition]:
+    """``take_samples`` of all series at once; one by one only what holds, or may end what is open."""
+    table = state.series.numbers
+    new = table.take(rows, axis=0)
+    was = new[:, :HOLDS_SINCE].copy()
+    new[:, :HOLDS_SINCE] = points.in_seconds().take(plan.place, axis=0)
+    tells, held = _ask_columns(state, plan, was, new)
+    one_by_one = tells & held
+    if state.conditions:
+        for place, (_, series) in enumerate(plan.asked):
+            condition = state.conditions.get(series.condition)
+            one_by_one[place] |= bool(tells[place]) and condition is not None and condition.until is None
+    well = tells > one_by_one
+    new[well, HOLDS_SINCE] = 0.0
+    new[well, CLEAR_AT] = new[well, TIME]
+    table[rows] = new
+    changed: list[Condition] = []
+    for place in one_by_one.nonzero()[0].tolist():
+        rule, series = plan.asked[place]
+        changed += _follow(state, rule, series, points[series.place], held=bool(held[place]))
+    return changed
+
+
+def _ask_columns(
+    state: EntityState, plan: Plan, was: NDArray[np.float64], now: NDArray[np.float64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """By series, whether a single point tells, and whether the test holds then (``_holds``).
+
+    was, now: (n, 3 or more), value, time and start (s) of the point before and of this one.
+    """
+    asked = now[:, VALUE].copy()
+    tells = np.ones(len(asked), bool)
+    if plan.grows.size:
+        before, after = was[plan.grows], now[plan.grows]
+        grown, passed_s = after[:, VALUE] - before[:, VALUE], after[:, TIME] - before[:, TIME]
+        starts, were = after[:, START], before[:, START]
+        same = (were == 0) | (starts == 0) | (starts == were)  # else the counter began anew
+        tells[plan.grows] = tell = (passed_s > 0) & (grown >= 0) & same
+        asked[plan.grows] = np.divide(grown, passed_s, out=grown, where=tell & plan.per_second)
+    for peers, direction in plan.peers:
+        values = asked[peers]
+        others = medians_of_the_others(values)
+        tells[peers] = tell = others > 0
+        asked[peers] = np.divide((values - others) * direction, others, out=values, where=tell)
+    for place, whole in plan.shares:
+        whole_value = state.limits.get(whole, 0.0)
+        tells[place] &= whole_value > 0
+        asked[place] = asked[place] / whole_value if whole_value > 0 else 0.0
+    held: NDArray[np.bool_] = asked * plan.sign > plan.limit
+    for place, key in plan.remembered:
+        if not tells[place]:
+            continue
+        if held[place]:
+            held[place] = key in state.limits
+        elif key not in state.limits:
+            state.limits[key] = float(asked[place])  # it was well once
+    return tells, held
 
 
 def _time_of(told: tuple[Series, Point]) -> int:
@@ -77,22 +160,17 @@ def _holds(
     """Whether the test holds now; None where a single point does not tell. peers: by device."""
     key, test = series.key, rule.test
     value, time, start = point.value, point.time_ns / 1e9, point.start_ns / 1e9
-    row = state.series.get(key)
-    if row is not None:
-        was, was_time, was_start = row[:_HOLDS_SINCE]
-        row[:_HOLDS_SINCE] = value, time, start
-    elif len(state.series) < MAX_SERIES:
-        was, was_time, was_start = value, math.inf, 0.0
-        state.series[key] = [value, time, start, 0.0, 0.0, 0.0]
-    else:
+    if state.series.add(key) is None or (row := state.series.get(key)) is None:
         return None
+    was, was_time, was_start = row[:HOLDS_SINCE].tolist()
+    row[:HOLDS_SINCE] = value, time, start
     if test in _GROWING:
-        if time <= was_time or row is None:
+        if time <= was_time:
             return None
         grown = value - was
         if grown < 0 or (was_start and start and start != was_start):
             return None  # the counter began anew
-        return grown / (time - was_time) > rule.threshold if test is _RATE_ABOVE else grown > rule.threshold
+        return bool(grown / (time - was_time) > rule.threshold if test is _RATE_ABOVE else grown > rule.threshold)
     if test in _AMONG_PEERS:
         others = peers.get(series.device, 0.0)
         if others <= 0:
@@ -117,34 +195,35 @@ def share_of(state: EntityState, series: Series, point: Point) -> float | None:
 
 
 def _follow(state: EntityState, rule: MetricRule, series: Series, point: Point, *, held: bool) -> Iterable[Condition]:
-    row = state.series[series.key]
+    row = state.series.get(series.key)
+    assert row is not None
     time = point.time_ns / 1e9
     condition = state.conditions.get(series.condition)
     is_open = condition is not None and condition.until is None
     if held:
-        row[_CLEAR_SINCE] = 0.0
-        row[_HOLDS_SINCE] = row[_HOLDS_SINCE] or time
+        row[CLEAR_SINCE] = 0.0
+        row[HOLDS_SINCE] = row[HOLDS_SINCE] or time
         if is_open:
             assert condition is not None
             condition.last = time
             condition.value = f"{point.value:g}"
             return []
-        if time - row[_HOLDS_SINCE] >= rule.hold_s:
+        if time - row[HOLDS_SINCE] >= rule.hold_s:
             # It began between the last look that found nothing and the first that found it.
-            lag_s = row[_HOLDS_SINCE] - row[_CLEAR_AT] + _LATE_S if row[_CLEAR_AT] else rule.effect.lag_s
-            return [_open(state, rule, series, point, row[_HOLDS_SINCE], lag_s, condition)]
+            lag_s = row[HOLDS_SINCE] - row[CLEAR_AT] + _LATE_S if row[CLEAR_AT] else rule.effect.lag_s
+            return [_open(state, rule, series, point, float(row[HOLDS_SINCE]), float(lag_s), condition)]
         return []
-    row[_HOLDS_SINCE], row[_CLEAR_AT] = 0.0, time
+    row[HOLDS_SINCE], row[CLEAR_AT] = 0.0, time
     if not is_open:
         return []
     assert condition is not None
     if condition.opened_by != series.key:  # another signal of it says whether it lasts
         return []
-    row[_CLEAR_SINCE] = row[_CLEAR_SINCE] or time
-    if time - row[_CLEAR_SINCE] < rule.clear_s:
+    row[CLEAR_SINCE] = row[CLEAR_SINCE] or time
+    if time - row[CLEAR_SINCE] < rule.clear_s:
         return []
-    condition.until = row[_CLEAR_SINCE]
-    row[_CLEAR_SINCE] = 0.0
+    condition.until = float(row[CLEAR_SINCE])
+    row[CLEAR_SINCE] = 0.0
     return [condition]
 
 

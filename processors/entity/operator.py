@@ -22,7 +22,7 @@ from .event_signals import take_event
 from .loads import take_loads
 from .metrics import take_samples
 from .rules import load_rules
-from .series import AskedOf
+from .series import Asked, AskedOf
 from .surroundings import EVENTS, findings_of, load_finding
 from .watch import news_of_watching, next_look_s, take_watching
 
@@ -40,7 +40,7 @@ _EVENTS = frozenset(
     }
 )
 _EXPIRE, _UNWATCHED = "expire", "unwatched"
-_STATE, _VERSION = "state", "version"
+_STATE, _STILL, _VERSION = "state", "still", "version"
 #: Unix seconds in a double are exact to a quarter of a microsecond: a timer that fires that much too early finds
 #: nothing to do, and would be set to the same time for ever.
 _TIMER_SLACK_NS = 1_000
@@ -100,16 +100,15 @@ class EntityOperator:
         for record in records:
             payload = record.payload
             if isinstance(payload, Samples):
-                changed = take_samples(state, payload, self._asked_of(payload))
-                take_watching(state, payload, ctx.now / 1e9)
-            elif isinstance(payload, Event):
-                changed = take_event(state, payload, self._rules)
-            else:
-                continue
-            self._report(changed, state, payload.identity, ctx)
-            self._tell_surroundings(payload, state, record.stamp_ns, ctx)
-            if isinstance(payload, Samples):
+                asked = self._asked_of(payload)
+                self._report(take_samples(state, payload, asked), state, payload.identity, ctx)
+                take_watching(state, payload, asked, ctx.now / 1e9)
+                self._tell_loads(state, payload, asked, record.stamp_ns, ctx)
                 self._tell_watching(state, ctx)
+            elif isinstance(payload, Event):
+                state.has_news = True
+                self._report(take_event(state, payload, self._rules), state, payload.identity, ctx)
+                self._tell(findings_of(payload, ctx.key.partition(":")[0], record.stamp_ns), record.stamp_ns, ctx)
         self._save(state, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
@@ -162,12 +161,13 @@ class EntityOperator:
             )
             ctx.emit(Record(topic=TOPIC_FINDINGS, key=who.cluster, stamp_ns=ctx.now, payload=finding))
 
-    def _tell_surroundings(self, payload: Event | Samples, state: EntityState, now_ns: int, ctx: Context) -> None:
-        kind = ctx.key.partition(":")[0]
-        if isinstance(payload, Samples):
-            found = [load_finding(load, payload.identity, kind, now_ns) for load in take_loads(state, payload)]
-        else:
-            found = list(findings_of(payload, kind, now_ns))
+    def _tell_loads(self, state: EntityState, samples: Samples, asked: Asked, now_ns: int, ctx: Context) -> None:
+        if asked.loads:
+            kind = ctx.key.partition(":")[0]
+            told = take_loads(state, [samples.points[place] for place in asked.loads])
+            self._tell((load_finding(load, samples.identity, kind, now_ns) for load in told), now_ns, ctx)
+
+    def _tell(self, found: Iterable[Finding], now_ns: int, ctx: Context) -> None:
         for finding in found:
             ctx.emit(Record(topic=TOPIC_FINDINGS, key=finding.identity.cluster, stamp_ns=now_ns, payload=finding))
 
@@ -192,13 +192,16 @@ class EntityOperator:
         if known is not None and known[0] == version:
             return known[1]
         row = table.get(_STATE)
-        return EntityState.unpack(row) if row else EntityState()
+        return EntityState.unpack(row, table.get(_STILL)) if row else EntityState()
 
     def _save(self, state: EntityState, ctx: Context) -> None:
         table = ctx.state.table("entity")
         version = b"%d" % (int(table.get(_VERSION) or 0) + 1)
         table.put(_VERSION, version)
         table.put_later(_STATE, state.pack)
+        if state.has_news or len(state.series) != state.kept_series:
+            table.put_later(_STILL, state.pack_still)
+            state.has_news, state.kept_series = False, len(state.series)
         self._states.pop(ctx.key, None)
         self._states[ctx.key] = (version, state)
         if len(self._states) > MAX_HELD:

@@ -6,34 +6,29 @@ A node tells the same series at every look, and names are most of what a look co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from ...telemetry.records import Point, Samples
-from .condition_rules import MetricRule, Rules
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """A point (its place in the samples) as one rule sees it. key: in the entity's series; condition, whole: the keys
-    of the condition that it opens, and of what the rule takes a share of, if it does."""
-
-    place: int
-    device: str
-    key: str
-    condition: str
-    whole: str
+from .asked_series import AskedRules, Series
+from .column_plan import Plans
+from .condition_rules import COLLECTOR, WATCHING, MetricRule, Rules
+from .loads import load_load_rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What rules ask of samples. wholes: keys of what others are compared with, and the places of their points.
 
-    rules: each with its series, in the order of points.
+    rules: with their series; plans: the same as columns. watching: collectors, and the places of the points that say
+    whether they see. loads: places of points that count what is asked of a service.
     """
 
     wholes: tuple[tuple[str, int], ...]
-    rules: tuple[tuple[MetricRule, tuple[Series, ...]], ...]
+    rules: AskedRules
+    plans: Plans = field(compare=False)
+    watching: tuple[tuple[str, int], ...]
+    loads: tuple[int, ...]
 
 
 class AskedOf:
@@ -57,14 +52,20 @@ def find_asked(points: Sequence[Point], rules: Rules) -> Asked:
     in this order.
     """
     wholes: list[tuple[str, int]] = []
+    watching: list[tuple[str, int]] = []
+    loads, load_rules = [], load_load_rules()
     by_rule: dict[int, tuple[MetricRule, list[Series]]] = {}
     for place, point in enumerate(points):
+        if point.name == WATCHING and (collector := str(point.attributes.get(COLLECTOR) or "")):
+            watching.append((collector, place))
+        if point.name in load_rules:
+            loads.append(place)
         wholes += [(f"{rule.of}/{_device_of(point, rule)}", place) for rule in rules.limits.get(point.name, ())]
         for rule in rules.metrics.get(point.name, ()):
             if all(str(point.attributes.get(name)) == value for name, value in rule.where.items()):
                 by_rule.setdefault(id(rule), (rule, []))[1].append(_series(rule, _device_of(point, rule), place))
     found = tuple((rule, tuple(series)) for rule, series in by_rule.values())
-    return Asked(wholes=tuple(wholes), rules=found)
+    return Asked(wholes=tuple(wholes), rules=found, plans=Plans(found), watching=tuple(watching), loads=tuple(loads))
 
 
 def _series(rule: MetricRule, device: str, place: int) -> Series:

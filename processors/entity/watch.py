@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ...telemetry.records import Samples
-from .condition_rules import WATCHING
 from .conditions import EntityState
+from .series import Asked
 
-_COLLECTOR = "whichrank.collector"
 #: Agents tell it every ten seconds; after so long nobody looks any more.
 STALE_S = 35.0
 #: Told anew at least so often, for those who have lost their state.
@@ -14,18 +13,13 @@ AGAIN_S = 300.0
 MAX_COLLECTORS = 64
 
 
-def take_watching(state: EntityState, samples: Samples, now_s: float) -> None:
+def take_watching(state: EntityState, samples: Samples, asked: Asked, now_s: float) -> None:
     """Remembers which collectors the node's agent says see their source. now_s: Unix seconds by the
     bus, as all here.
     """
-    for point in samples.points:
-        if point.name != WATCHING:
-            continue
-        collector = str(point.attributes.get(_COLLECTOR) or "")
-        if not collector:
-            continue
+    for collector, place in asked.watching:
         if collector in state.watching or len(state.watching) < MAX_COLLECTORS:
-            state.watching[collector] = point.value > 0
+            state.watching[collector] = samples.points[place].value > 0
         state.watched_at = now_s
 
 

@@ -111,4 +111,4 @@ def test_damage_is_read_as_without_layouts() -> None:
 
 def _comparable(found: Sequence[Samples | Broken]) -> list[str]:
     """As text, since no number equals one that is none."""
-    return [repr(each) if isinstance(each, Broken) else repr((each.identity, each.points)) for each in found]
+    return [repr(each) if isinstance(each, Broken) else repr((each.identity, tuple(each.points))) for each in found]

@@ -266,7 +266,7 @@ def load_job(table: Table) -> JobState | None:
         _put(job, path, number)
     job.open_steps.open_calls.put_back(arrays["open_calls"])
     job.steps.newest_step = arrays["newest_step"]
-    job.open_steps.summed_step = arrays.get("summed_step", job.open_steps.summed_step)  # not there before 0.9
+    job.open_steps.summed_step = arrays.get("summed_step", job.open_steps.summed_step)  # not there before schema 10
     _read_progress(job, unpack(table.get("progress") or pack({}))[1])
     _read_steps(job, *unpack(table.get("steps") or pack({})))
     for name, row in table.rows():
@@ -323,8 +323,7 @@ def read_attempts(values: dict[str, Any]) -> Attempts:
     attempts.started_ns, attempts.tokens = values["started_ns"], values["tokens"]
     attempts.ended_ns, attempts.again = values.get("ended_ns", {}), set(values.get("again", ()))
     attempts.over = set(values.get("over", ()))
-    past = values["past"]
-    attempts.past = dict.fromkeys(past, 0) if isinstance(past, list) else past  # a list: state of version 7
+    attempts.past = values["past"]
     return attempts
 
 

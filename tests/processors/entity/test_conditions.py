@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 
+import numpy as np
+
 from whichrank.processors.entity.conditions import Condition, EntityState
+from whichrank.processors.entity.series_table import SeriesTable
 
 
 def state() -> EntityState:
@@ -25,20 +27,23 @@ def state() -> EntityState:
     )
     found = EntityState(watching={"gpu": True}, limits={"a": math.inf})
     found.add(condition)
-    found.series = {"x\ny": [1.5, 1e18 / 3, 0.0, 0.0, 0.0, math.nan], "z": [0.0] * 5 + [-1.0]}
+    found.series = SeriesTable(["x\ny", "z"], np.array([[1.5, 1e18 / 3, 0.0, 0.0, 0.0, math.nan], [0.0] * 5 + [-1.0]]))
     return found
 
 
 def test_what_is_written_is_read() -> None:
-    found = EntityState.unpack(state().pack())
+    found = EntityState.unpack(state().pack(), state().pack_still())
     assert found.conditions == state().conditions
     assert (found.watching, found.limits) == (state().watching, state().limits)
-    assert repr(found.series) == repr(state().series)
-    found.series["new"] = [4.0] * 6
-    assert list(EntityState.unpack(found.pack()).series) == ["x\ny", "z", "new"]
-    assert EntityState.unpack(EntityState().pack()) == EntityState()
+    assert found.series == state().series
+    found.series.add("new")
+    again = EntityState.unpack(found.pack(), found.pack_still())
+    assert list(again.series) == ["x\ny", "z", "new"]
+    assert again.series == found.series
+    assert EntityState.unpack(EntityState().pack(), EntityState().pack_still()) == EntityState()
 
 
 def test_a_row_of_the_release_before_is_read() -> None:
-    old = {"conditions": [], "ranks": {}, "series": {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}}
-    assert EntityState.unpack(json.dumps(old).encode()).series == old["series"]
+    one_row = b'{"conditions":[],"watching":{"gpu":true}}\n["x"]\n' + np.arange(6.0).tobytes()
+    found = EntityState.unpack(one_row)
+    assert (found.series, found.watching) == (SeriesTable(["x"], np.arange(6.0).reshape(1, 6)), {"gpu": True})

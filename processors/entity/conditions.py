@@ -141,7 +141,7 @@ class EntityState:
 
     @classmethod
     def unpack(cls, row: bytes, still: bytes | None = None) -> EntityState:
-        """The entity from the rows that ``pack`` and ``pack_still`` made; without the latter, of schema 9 and before."""
+        """The entity from the rows that ``pack`` and ``pack_still`` made; without the latter, of schema 9."""
         if still is not None:
             head, _, packed = row.partition(b"\n")
             rest, _, names = still.partition(b"\n")

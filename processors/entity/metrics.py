@@ -17,6 +17,8 @@ from .conditions import MAX_OPENINGS, Condition, EntityState
 from .series import Asked
 from .series_table import CLEAR_AT, CLEAR_SINCE, HOLDS_SINCE, START, TIME, VALUE
 
+#: So few series are asked about sooner one by one.
+_FEW = 12
 #: An entity tells in a few orders of series.
 _MOST_PLANS = 32
 #: Tuples of tests: they are asked for of every point, and a name of an Enum takes as long as the rest.
@@ -39,7 +41,7 @@ def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Con
         state.limits[whole] = points[place].value
     if isinstance(points, PointColumns) and asked.plans.is_plain:
         plan = asked.plans.plan(state.watching)
-        if len(plan.place) and (rows := _rows_of(state, plan)) is not None:
+        if len(plan.place) > _FEW and (rows := _rows_of(state, plan)) is not None:
             return _take_columns(state, plan, rows, points)
     changed: list[Condition] = []
     for rule, all_series in asked.rules:

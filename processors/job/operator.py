@@ -133,25 +133,30 @@ class JobOperator:
         if not worlds.heard_ns:
             ctx.set_timer(_FORGET, ctx.now + KEPT_NS)
         worlds.heard_ns = ctx.now
+        only_held = True
         for record in records:
             if 0 < worlds.due_ns <= record.stamp_ns:
                 worlds.look_until(record.stamp_ns, lambda job: self._look(job, ctx))
+                only_held = False
             payload = record.payload
             if isinstance(payload, Block):
                 for job in worlds.of(payload):
-                    self._take_block(job, payload, record.stamp_ns, ctx)
+                    only_held &= self._take_block(job, payload, record.stamp_ns, ctx)
                     if job.dropped_rows:
                         tell_dropped(job, record.stamp_ns, ctx)
                     if job.placement.changed or job.placement.due_ns:
                         follow_placement(job, record.stamp_ns, ctx)
+                        only_held = False
             elif isinstance(payload, Event):
+                only_held = False
                 for job in worlds.of(payload):
                     self._take_event(job, payload, record.stamp_ns, ctx)
                     if job.dropped_rows:
                         tell_dropped(job, record.stamp_ns, ctx)
                     if job.placement.changed or job.placement.due_ns:
                         follow_placement(job, record.stamp_ns, ctx)
-        self._save(worlds, ctx)
+        if not (only_held and worlds.hold_only):  # most messages of a large job
+            self._save(worlds, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Judges what is due where no record came; or forgets a job not heard of for KEPT_NS."""
@@ -259,14 +264,15 @@ class JobOperator:
         return True
 
     # --- blocks -----------------------------------------------------------------------------------------------------
-    def _take_block(self, job: JobState, block: Block, stamp_ns: int, ctx: Context) -> None:
+    def _take_block(self, job: JobState, block: Block, stamp_ns: int, ctx: Context) -> bool:
+        """Whether the block is only held, to be taken with others, and has changed nothing else that is kept."""
         if block.name not in TABLES:
-            return
+            return True
         block = within_bounds(job, block)
         if not _is_of_current_attempt(job, block):
             self._take_gathered(job, stamp_ns, ctx)
             if not self._enter(job, block, stamp_ns, ctx):
-                return
+                return False
         node = block.identity.node
         if self._listens:
             hear(job, node, block.time_ns, stamp_ns, ctx)
@@ -284,10 +290,12 @@ class JobOperator:
         if len(job.nodes.offsets) < FEWEST_NODES:
             self._take_gathered(job, stamp_ns, ctx)
             self._take_in(job, [gathered], stamp_ns, ctx)
-            return
-        if job.gathering.holds(block.name, node):
+            return False
+        holds = job.gathering.holds(block.name, node)
+        if holds:
             self._take_gathered(job, stamp_ns, ctx)
         job.gathering.add(gathered)
+        return not holds
 
     def _take_gathered(self, job: JobState, now: int, ctx: Context) -> None:
         if job.gathering.due_ns:

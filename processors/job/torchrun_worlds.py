@@ -58,6 +58,13 @@ class Worlds:
             ctx.state.table(_NAMES).put("names", json.dumps(self._names).encode())
             self._names_changed = False
 
+    @property
+    def hold_only(self) -> bool:
+        """Whether nothing has to be written but blocks that are held, whose row is put already."""
+        return not self._names_changed and not any(
+            state.unsaved.facts or (state.gathering.due_ns and not state.gathering.is_put) for state in self.states
+        )
+
     def delete(self, ctx: Context) -> None:
         """Deletes all rows of the job."""
         for name in (_NAMES, *(_table(number) for number in range(len(self.states)))):

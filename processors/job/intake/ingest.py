@@ -48,9 +48,8 @@ def take_in(job: JobState, blocks: Sequence[Gathered]) -> Came:
         elif name is EventName.BLOCK_STEPS:
             _take_steps(job, alike, came)
         elif name is EventName.BLOCK_DEVICE_STEPS:
-            _add(job.open_steps.on_device, alike)
-            for block in alike:
-                job.open_steps.note_summed(block.arrived.rows)
+            before = _add(job.open_steps.on_device, alike)
+            job.open_steps.note_summed(job.open_steps.on_device.all()[before:])
             came.device_sums = True
         elif name is EventName.BLOCK_STEP_GROUPS:
             came.counts_differ = _take_counts(job, alike)

@@ -45,13 +45,15 @@ def block_of_row(blocks: Sequence[Gathered]) -> np.ndarray:
 class Gathering:
     """Blocks of a job that are held, to be taken many at a time. Owned by the job's state."""
 
-    __slots__ = ("_blocks", "_told", "due_ns")
+    __slots__ = ("_blocks", "_told", "due_ns", "is_put")
 
     def __init__(self) -> None:
         self._blocks: list[Gathered] = []
         self._told: set[tuple[EventName, str]] = set()
         #: When what is here has to be taken; 0: nothing is.
         self.due_ns = 0
+        #: Whether the row of state is to be made of what is here by then: a block more changes nothing else.
+        self.is_put = False
 
     def holds(self, name: EventName, node: str) -> bool:
         """Whether a block of this table of this node is held already."""
@@ -66,13 +68,14 @@ class Gathering:
 
     def take(self) -> list[Gathered]:
         """Removes and returns all blocks held, in order of arrival."""
-        blocks, self._blocks, self.due_ns = self._blocks, [], 0
+        blocks, self._blocks, self.due_ns, self.is_put = self._blocks, [], 0, False
         self._told.clear()
         return blocks
 
     # --- as a row of state --------------------------------------------------------------------------------------------
     def pack(self) -> bytes:
-        """What is held as a row of state, for ``read``."""
+        """What is held as a row of state, for ``read``; of what is added later another one has to be put."""
+        self.is_put = False
         arrays: dict[str, np.ndarray] = {}
         for place, block in enumerate(self._blocks):
             arrays[f"rows/{place}"] = block.arrived.rows

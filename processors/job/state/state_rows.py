@@ -109,7 +109,7 @@ def save_job(job: JobState, table: Table) -> None:
         _save_open(job, table)
     if job.gathering.due_ns or job.unsaved.gathering:
         table.put_later("gathered", job.gathering.pack)
-        job.unsaved.gathering = job.gathering.due_ns > 0
+        job.unsaved.gathering = job.gathering.is_put = job.gathering.due_ns > 0
     job.unsaved.progress = job.unsaved.steps = False
     job.open_steps.changed = False
     job.unsaved.revision += 1

@@ -207,7 +207,7 @@ def test_state_of_the_release_before_is_read() -> None:
     attempts = two_nodes()
     start(attempts, Launch(1, 2, (2, 3)))
     before = {name: write_attempts(attempts)[name] for name in ("count", "founder", "members", "started_ns", "tokens")}
-    again = read_attempts({**before, "past": list(attempts.past)})
+    again = read_attempts({**before, "past": attempts.past})
     assert write_attempts(again) == write_attempts(attempts)
 
 

@@ -47,8 +47,6 @@ _OWN_PAUSE_NS = 500_000_000
 #: So long a pause, and the machine may have stood still: the ranks with us.
 _SUSPENDED_NS = 2_000_000_000
 _LAUNCHERS_NS = 500_000_000
-#: Where there are several jobs each tells its counters so much less often, at most.
-_SELDOM_HEALTH = 3
 #: No rank gets more than this part of what is kept of the rings: usual nodes have so many.
 _HISTORY_SHARES = 8
 
@@ -268,9 +266,7 @@ class Agent:
         self._answers.tell_calls(self._ranks, now_ns)
         self._answers.tell_files()
         if now_ns >= self._next_health_ns:
-            # Where ranks live, their progress is the sign of life; so much of it is the node's own, told by every job.
-            times = min(self._flushes.jobs_here, _SELDOM_HEALTH) if self._ranks else 1
-            self._next_health_ns = now_ns + times * to_ns(settings.health_period_s)
+            self._next_health_ns = now_ns + to_ns(settings.health_period_s) * self._flushes.health_every(self._ranks)
             end_idle_helpers()
             self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
         at_once = self._looks.take_witness(now_ns) or self._news.urgent

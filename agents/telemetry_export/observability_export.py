@@ -16,6 +16,7 @@ from ..ranks.local_verdicts import to_ns
 from ..ranks.watched_rank import WatchedRank
 from ..reduction.collect_collectives import CollectedRows, joined_rows
 from ..reduction.collect_steps import CollectedSteps, joined_steps
+from ..reduction.large_jobs import SELDOM_METRICS, is_large
 from .rank_metrics import RankMetrics
 from .rank_spans import RankSpans
 
@@ -134,7 +135,8 @@ class ObservabilityExport:
             for request in self._spans.take():
                 self._send(TOPIC_SPANS, request)
         if everything or now_ns >= self._next_metrics_ns:
-            self._next_metrics_ns = now_ns + to_ns(self._settings.metrics_period_s)
+            times = SELDOM_METRICS if any(is_large(rank.ring.header.world_size) for rank in ranks) else 1
+            self._next_metrics_ns = now_ns + times * to_ns(self._settings.metrics_period_s)
             time_ns = now_ns + clock_offset_ns
             size = self._settings.request_bytes
             for request in self._metrics.take(ranks, now_ns=now_ns, time_ns=time_ns, request_bytes=size):

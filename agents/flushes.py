@@ -19,12 +19,15 @@ from .ranks.rank_events import bad_loss_attributes, checkpoints_named, level_cha
 from .ranks.watched_rank import WatchedRank
 from .reduction.block_builder import BlockBuilder
 from .reduction.definitions import Definitions
+from .reduction.large_jobs import SELDOM_HEALTH, is_large
 from .telemetry_export.observability_export import ObservabilityExport
 
 _CLOCK_STEP_NS = 10_000_000
 #: Of all jobs of a node together one flush in so long, up to the period of progress: each costs a millisecond or two,
 #: however little it brings. What is urgent does not wait for it.
 _PER_JOB_S = 0.1
+#: Where there are several jobs each tells its counters so much less often, at most.
+_SELDOM_HEALTH = 3
 
 
 class Flushes:
@@ -82,6 +85,8 @@ class Flushes:
         self._pending.urgent = False
         period_s = settings.fast_flush_period_s if self._steps_are_short(ranks, now_ns) else settings.flush_period_s
         period_s = max(period_s, min(_PER_JOB_S * self.jobs_here, settings.progress_period_s))
+        if self.is_large(ranks) and period_s == settings.flush_period_s:
+            period_s = settings.progress_period_s
         self.next_flush_ns = now_ns + to_ns(period_s - settings.look_period_s / 2)
         if with_progress:
             self.next_progress_ns = now_ns + to_ns(settings.progress_period_s - settings.look_period_s / 2)
@@ -120,7 +125,7 @@ class Flushes:
             see=see,
         )
         before, behind = self._pending.take()
-        self._shipper.ship([*before, *blocks, *behind])
+        self._shipper.ship([*before, *blocks, *behind], together=self.is_large(ranks))
         self.tell_people(ranks, now_ns, everything=False)
 
     def tell_people(self, ranks: Sequence[WatchedRank], now_ns: int, *, everything: bool) -> None:
@@ -138,6 +143,20 @@ class Flushes:
         self._inferred_steps.forget(rank.slot)
         if self.people is not None:
             self.people.forget(rank, others, time_ns=self._wall_ns())
+
+    def health_every(self, ranks: Sequence[WatchedRank]) -> int:
+        """How many periods lie between two health events of this job.
+
+        Where ranks live, their progress is the sign of life; and much of it is the node's own, told by every job.
+        """
+        if self.is_large(ranks):
+            return SELDOM_HEALTH
+        return min(self.jobs_here, _SELDOM_HEALTH) if ranks else 1
+
+    @staticmethod
+    def is_large(ranks: Sequence[WatchedRank]) -> bool:
+        """Whether these are ranks of a large job, of which is told less often, and in one message a flush."""
+        return any(is_large(rank.ring.header.world_size) for rank in ranks)
 
     def _steps_are_short(self, ranks: Sequence[WatchedRank], now_ns: int) -> bool:
         """By the steps that the fastest rank has made since the last flush."""

@@ -266,7 +266,7 @@ class Agent:
         self._answers.tell_calls(self._ranks, now_ns)
         self._answers.tell_files()
         if now_ns >= self._next_health_ns:
-            self._next_health_ns = now_ns + to_ns(settings.health_period_s)
+            self._next_health_ns = now_ns + to_ns(settings.health_period_s) * self._flushes.health_every(self._ranks)
             end_idle_helpers()
             self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
         at_once = self._looks.take_witness(now_ns) or self._news.urgent

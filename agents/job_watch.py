@@ -86,13 +86,14 @@ class JobWatch:
             return 0.0
         agent = self._agent
         assert agent is not None
-        look = FolderLook(changed_ns=self._changed_ns(), at_ns=time.monotonic_ns())
+        # Who lives here keeps the folder watched; only then is it asked what has come since.
+        look = None if agent.watched else FolderLook(changed_ns=self._changed_ns(), at_ns=time.monotonic_ns())
         while not self._requests.empty():
             agent.request(self._requests.get_nowait())
         agent.poll(self.jobs_here)
         if agent.watched:
             self._idle_since_s = time.monotonic()
-        elif time.monotonic() - self._idle_since_s > self._idle_s:
+        elif look is not None and time.monotonic() - self._idle_since_s > self._idle_s:
             self.last_look = look
             self.end()
         return min(agent.due_s, LONGEST_WAIT_S)

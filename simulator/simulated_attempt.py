@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..agents.base.user_frames import UserFrame, format_stack, innermost_user_frame
+from ..agents.reduction.large_jobs import is_large
 from ..telemetry.records import Block, Event
 from ..telemetry.vocabulary import EventName, Phase
 from .attempt_agents import AttemptAgents
@@ -101,6 +102,7 @@ class SimulatedAttempt:
         )
         self._flush_offset_s = random.uniform(0.0, min(flush_s, _FLUSHES_WITHIN_S), len(node_names))
         self._flushes = random.integers(0, 2, len(node_names))
+        self._is_large = is_large(world) and flush_s == FLUSH_S  # every flush has progress, and there is none between
         self._identities = identities_of(spec, number, cluster, node_names)
         self._groups = groups_of(spec.mesh, spec.recipe.backend, spec.recipe.timeout_s)
         self._agents = AttemptAgents(spec, self._identities, self._groups, clocks)
@@ -122,9 +124,7 @@ class SimulatedAttempt:
         return float(self.processes.ended_s.max())
 
     def advance(self, until_s: float) -> None:
-        """Makes steps until ``until_s``, and does all that happens by itself till then: time-outs,
-        errors, what is due.
-        """
+        """Makes steps until ``until_s``, and does what happens by itself till then: time-outs, errors, what is due."""
         self.steps.extend(until_s, self.processes)
         self._watch_for_timeouts(until_s)
         if np.isfinite(self.no_space_since_s):
@@ -142,9 +142,9 @@ class SimulatedAttempt:
 
     def ship(self, from_s: float, until_s: float, ships: Ships, heard_until_s: Floats) -> None:
         """What the agents send in this window. heard_until_s: by node of the job, when its agent ends."""
-        regular = from_s + self._flush_offset_s
-        created = float(self.processes.started_s.min())
         self._flushes += 1
+        regular = np.where(self._is_large & (self._flushes % 2 == 1), np.inf, from_s + self._flush_offset_s)
+        created = float(self.processes.started_s.min())
         for moments, at_once in self._telling.flushes(regular, from_s, until_s):
             active = np.isfinite(moments) & (moments > created) & (moments <= heard_until_s)
             if active.any():

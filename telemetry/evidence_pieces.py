@@ -17,7 +17,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
 from . import attributes as names
 from .otlp import read_identity
-from .otlp_encode import build_resource
+from .otlp_encode import resource_bytes
 from .records import Identity
 from .vocabulary import EventName
 
@@ -67,7 +67,7 @@ def encode_evidence(piece: EvidencePiece) -> bytes:
     """The piece as one serialized ExportLogsServiceRequest."""
     request = ExportLogsServiceRequest()
     resource_logs = request.resource_logs.add()
-    resource_logs.resource.CopyFrom(build_resource(piece.identity))
+    resource_logs.resource.MergeFromString(resource_bytes(piece.identity))
     scope = resource_logs.scope_logs.add()
     scope.scope.name = names.SCOPE_NAME
     record = scope.log_records.add()

@@ -2,22 +2,34 @@
 
 One ``ExportLogsServiceRequest`` per message; one resource per run of records of one identity, order kept. A block is
 one LogRecord whose body is packed rows (``block``); events, findings and incidents are LogRecords with an event name,
-typed attributes and a body that people can read. Pure functions, safe in any thread; ``otlp`` reads it back.
+typed attributes and a body that people can read. Pure functions, safe in any thread; ``otlp`` reads it back. Written as
+bytes (``otlp_wire``), in the order of the fields' numbers, as the protobuf library writes it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache, partial
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs, SeverityNumber
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
 
 from . import attributes as names
 from .block import BLOCK_SCHEMA_VERSION, DESCRIPTORS, split_block, write_rows
+from .otlp_wire import (
+    IntAttribute,
+    attribute,
+    bytes_field,
+    double_field,
+    entry,
+    fixed64_field,
+    resource,
+    resource_part,
+    scope,
+    text_field,
+    varint_field,
+)
 from .records import Block, Event, Finding, Group, Identity, Incident
 from .ring_layout import cut_text
 from .strided_ranks import shorten
@@ -31,6 +43,12 @@ Encodable = Block | Event | Finding | Incident
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
 _CACHE_ENTRIES = 65_536
+#: Field numbers of a LogRecord and of an AnyValue (opentelemetry/proto/{logs,common}/v1).
+_TIME, _SEVERITY, _SEVERITY_TEXT, _BODY, _ATTRIBUTES, _EVENT_NAME = 1, 2, 3, 5, 6, 12
+_STRING_VALUE, _BOOL_VALUE, _INT_VALUE, _DOUBLE_VALUE, _ARRAY_VALUE, _BYTES_VALUE = 1, 2, 3, 4, 5, 7
+#: Names of attributes that are remembered as bytes.
+_KNOWN_NAMES = 1024
+_SCOPE, _COPY_SCOPE = scope(names.SCOPE_NAME), scope(names.SCOPE_NAME, {names.COPY: True})
 #: Of an event's line for people: what is too long, said already, or looks like a secret and is none.
 _NOT_READ = frozenset({"stack", "rank", "token"})
 #: Characters of a list of members; what is longer is told by its runs.
@@ -57,21 +75,17 @@ def encode_payloads(payloads: Iterable[Encodable], *, is_copy: bool = False) -> 
 
     is_copy: the same lies on another topic for the operators, which pass these over.
     """
-    request = ExportLogsServiceRequest()
-    scope: ScopeLogs | None = None
-    current: Identity | None = None
+    parts: list[tuple[Identity, list[bytes]]] = []
     for payload in payloads:
         identity = identity_of(payload)
-        if scope is None or identity != current:
-            resource_logs = request.resource_logs.add()
-            resource_logs.resource.MergeFromString(_resource_bytes(identity))
-            scope = resource_logs.scope_logs.add()
-            scope.scope.name = names.SCOPE_NAME
-            if is_copy:
-                _set(scope.scope.attributes.add(), names.COPY, True)
-            current = identity
-        _add_record(scope, payload)
-    return request.SerializeToString()
+        if not parts or identity != parts[-1][0]:
+            parts.append((identity, []))
+        parts[-1][1].extend(entry(record) for record in _records(payload))
+    where = _COPY_SCOPE if is_copy else _SCOPE
+    return b"".join(
+        bytes_field(1, b"".join(resource_part(_resource_bytes(identity), where, entries)))
+        for identity, entries in parts
+    )
 
 
 def encode_batches(
@@ -117,66 +131,72 @@ def _rough_bytes(payload: Encodable) -> int:
     return 512 + len(_json(content))
 
 
-def _add_record(scope: ScopeLogs, payload: Encodable) -> None:
+def _records(payload: Encodable) -> list[bytes]:
+    """Serialized LogRecords: one, or one for each piece of a large block."""
     if isinstance(payload, Block):
-        for piece in split_block(payload):
-            _fill_block(scope.log_records.add(), piece)
-    elif isinstance(payload, Event):
-        _fill_event(scope.log_records.add(), payload)
-    elif isinstance(payload, Finding):
-        _fill_finding(scope.log_records.add(), payload)
-    else:
-        _fill_incident(scope.log_records.add(), payload)
+        return [_block_record(piece) for piece in split_block(payload)]
+    if isinstance(payload, Event):
+        return [_event_record(payload)]
+    return [_finding_record(payload) if isinstance(payload, Finding) else _incident_record(payload)]
 
 
-def _fill_block(record: LogRecord, block: Block) -> None:
-    record.time_unix_nano = _time(block.time_ns)
-    record.event_name = block.name.value
-    add = record.attributes.add
-    _set(add(), names.BLOCK_SCHEMA, BLOCK_SCHEMA_VERSION)
-    _set(add(), names.BLOCK_COUNT, len(block.rows))
-    _set(add(), names.BLOCK_DTYPE, DESCRIPTORS[block.name])
-    if block.groups:
-        _set(add(), names.BLOCK_GROUPS, _groups_text(block.groups))
-    _set(add(), names.BLOCK_CLOCK_OFFSET, block.clock_offset_ns)
-    record.body.bytes_value = write_rows(block)
+def _record(
+    time_ns: int,
+    name: str,
+    attributes: Iterable[tuple[str, Any]],
+    body: bytes,
+    severity: SeverityNumber.ValueType = SeverityNumber.SEVERITY_NUMBER_UNSPECIFIED,
+    severity_text: str = "",
+) -> bytes:
+    """body: a serialized AnyValue. Of the attributes those that are None are left out."""
+    time = _time(time_ns)
+    parts = [fixed64_field(_TIME, time)] if time else []
+    if severity:
+        parts.append(varint_field(_SEVERITY, severity))
+    if severity_text:
+        parts.append(text_field(_SEVERITY_TEXT, severity_text))
+    parts.append(bytes_field(_BODY, body))
+    parts += [_attribute(key, value) for key, value in attributes if value is not None]
+    parts.append(text_field(_EVENT_NAME, name))
+    return b"".join(parts)
 
 
-def _fill_event(record: LogRecord, event: Event) -> None:
-    record.time_unix_nano = _time(event.time_ns)
-    record.event_name = event.name.value
-    record.severity_number = _SEVERITY_OF_EVENT.get(event.name, SeverityNumber.SEVERITY_NUMBER_INFO)
-    if event.mono_ns:
-        _set(record.attributes.add(), names.MONOTONIC_NS, event.mono_ns)
-    for short, value in event.attributes.items():
-        if value is not None:
-            _set(record.attributes.add(), names.wire_name(short), value)
-    record.body.string_value = _text(_readable(event))
+def _block_record(block: Block) -> bytes:
+    attributes: list[tuple[str, Any]] = [
+        (names.BLOCK_SCHEMA, BLOCK_SCHEMA_VERSION),
+        (names.BLOCK_COUNT, len(block.rows)),
+        (names.BLOCK_DTYPE, DESCRIPTORS[block.name]),
+        (names.BLOCK_GROUPS, _groups_text(block.groups) if block.groups else None),
+        (names.BLOCK_CLOCK_OFFSET, block.clock_offset_ns),
+    ]
+    return _record(block.time_ns, block.name.value, attributes, bytes_field(_BYTES_VALUE, write_rows(block)))
 
 
-def _fill_finding(record: LogRecord, finding: Finding) -> None:
-    record.time_unix_nano = _time(finding.time_ns)
-    record.event_name = EventName.FINDING.value
-    record.severity_number = SeverityNumber.SEVERITY_NUMBER_INFO
-    add = record.attributes.add
-    _set(add(), names.FINDING_KEY, finding.key)
-    _set(add(), names.FINDING_CLEARED, finding.cleared)
+def _event_record(event: Event) -> bytes:
+    attributes = [(names.MONOTONIC_NS, event.mono_ns or None)]
+    attributes += [(names.wire_name(short), value) for short, value in event.attributes.items()]
+    severity = _SEVERITY_OF_EVENT.get(event.name, SeverityNumber.SEVERITY_NUMBER_INFO)
+    return _record(event.time_ns, event.name.value, attributes, _string_value(_readable(event)), severity)
+
+
+def _finding_record(finding: Finding) -> bytes:
     kind = finding.body.get("kind")
-    if kind is not None:
-        _set(add(), names.INCIDENT_KIND, _word(kind))
-    record.body.string_value = _text(_json(finding.body))
+    attributes: list[tuple[str, Any]] = [
+        (names.FINDING_KEY, finding.key),
+        (names.FINDING_CLEARED, finding.cleared),
+        (names.INCIDENT_KIND, None if kind is None else _word(kind)),
+    ]
+    body = _string_value(_json(finding.body))
+    info = SeverityNumber.SEVERITY_NUMBER_INFO
+    return _record(finding.time_ns, EventName.FINDING.value, attributes, body, info)
 
 
-def _fill_incident(record: LogRecord, incident: Incident) -> None:
+def _incident_record(incident: Incident) -> bytes:
     document = incident.document
     times = document.get("times") or {}
-    record.time_unix_nano = _time(int(float(times.get("detected") or 0.0) * 1e9))
-    record.event_name = f"{EventName.INCIDENT.value}.{_word(document.get('change'))}"
     severity = _word(document.get("severity"))
-    record.severity_number = _SEVERITY_OF_INCIDENT.get(severity, SeverityNumber.SEVERITY_NUMBER_INFO)
-    record.severity_text = severity.upper()
     suspect: dict[str, Any] = next(iter(document.get("suspects") or ()), {})
-    shown = (
+    attributes = (
         (names.INCIDENT_ID, document.get("id")),
         (names.INCIDENT_REVISION, document.get("revision")),
         (names.INCIDENT_STATE, document.get("state")),
@@ -189,10 +209,14 @@ def _fill_incident(record: LogRecord, incident: Incident) -> None:
         (names.SUSPECT_NODE, suspect.get("node")),
         (names.SUSPECT_GPU, suspect.get("gpu")),
     )
-    for name, value in shown:
-        if value is not None:
-            _set(record.attributes.add(), name, value)
-    record.body.string_value = _text(_json(document))
+    return _record(
+        int(float(times.get("detected") or 0.0) * 1e9),
+        f"{EventName.INCIDENT.value}.{_word(document.get('change'))}",
+        attributes,
+        _string_value(_json(document)),
+        _SEVERITY_OF_INCIDENT.get(severity, SeverityNumber.SEVERITY_NUMBER_INFO),
+        severity.upper(),
+    )
 
 
 def _readable(event: Event) -> str:
@@ -222,40 +246,40 @@ def _time(time_ns: int) -> int:
     return min(max(int(time_ns), 0), _UINT64_MAX)
 
 
-def _text(text: str) -> str:
-    """The text with what UTF-8 cannot hold (file names with undecodable bytes) replaced."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode("utf-8")
-    return text
+def _string_value(text: str) -> bytes:
+    return text_field(_STRING_VALUE, text)
 
 
-def _set(pair: KeyValue, key: str, value: Any) -> None:
-    pair.key = _text(key)
-    _set_value(pair.value, value)
+_int_attribute = lru_cache(_KNOWN_NAMES)(partial(IntAttribute, _ATTRIBUTES))
 
 
-def _set_value(target: AnyValue, value: Any) -> None:
+def _attribute(key: str, value: Any) -> bytes:
+    kind = type(value)
+    if kind is int and 0 <= value <= _INT64_MAX:
+        return _int_attribute(key)(value)
+    if kind is str or kind is bool or kind is float:
+        return attribute(_ATTRIBUTES, key, value)
+    return bytes_field(_ATTRIBUTES, text_field(1, key) + bytes_field(2, _any_value(value)))
+
+
+def _any_value(value: Any) -> bytes:
+    """A serialized AnyValue of whatever an attribute can hold."""
     if hasattr(value, "item") and not isinstance(value, (str, int, float)):  # numpy scalars
         value = value.item()
     if isinstance(value, str):  # members of str enums too
-        target.string_value = _text(_word(value))
-    elif isinstance(value, bool):
-        target.bool_value = value
-    elif isinstance(value, int):
+        return _string_value(_word(value))
+    if isinstance(value, bool):
+        return varint_field(_BOOL_VALUE, int(value))
+    if isinstance(value, int):
         if _INT64_MIN <= value <= _INT64_MAX:
-            target.int_value = int(value)
-        else:  # unsigned words that do not fit: readable rather than wrong
-            target.string_value = str(int(value))
-    elif isinstance(value, float):
-        target.double_value = value
-    elif isinstance(value, (tuple, list)):
-        target.array_value.SetInParent()
-        for item in value:
-            _set_value(target.array_value.values.add(), item)
-    else:
-        target.string_value = _text(str(value))
+            return varint_field(_INT_VALUE, int(value))
+        return _string_value(str(int(value)))  # unsigned words that do not fit: readable rather than wrong
+    if isinstance(value, float):
+        return double_field(_DOUBLE_VALUE, value)
+    if isinstance(value, (tuple, list)):
+        items = b"".join(bytes_field(1, _any_value(item)) for item in value)
+        return bytes_field(_ARRAY_VALUE, items)
+    return _string_value(str(value))
 
 
 _resource_by_identity: dict[Identity, bytes] = {}
@@ -265,31 +289,27 @@ _text_by_groups: dict[tuple[Group, ...], str] = {}
 def _resource_bytes(identity: Identity) -> bytes:
     cached = _resource_by_identity.get(identity)
     if cached is None:
-        cached = build_resource(identity).SerializeToString()
+        cached = resource_bytes(identity)
         remember(_resource_by_identity, identity, cached)
     return cached
 
 
-def build_resource(identity: Identity) -> Resource:
-    """The OTLP resource of an identity; ``service.name`` is its job, so that any OTLP back end groups by it."""
-    resource = Resource()
-    add = resource.attributes.add
-    _set(add(), names.SERVICE_NAME, identity.job or names.SCOPE_NAME)
-    for name, value in (
-        (names.CLUSTER_ID, identity.cluster),
-        (names.RUN_ID, identity.run),
-        (names.JOB_ID, identity.job),
-        (names.JOB_OWNER, identity.owner),
-        (names.JOB_ATTEMPT, identity.attempt),
-        (names.WORLD, identity.world),
-        (names.NODE_ID, identity.node),
-        (names.HOST_NAME, identity.node),
-    ):
-        if value:
-            _set(add(), name, value)
-    if identity.rank >= 0:
-        _set(add(), names.RANK, identity.rank)
-    return resource
+def resource_bytes(identity: Identity) -> bytes:
+    """A serialized OTLP resource of an identity; ``service.name`` is its job: any OTLP back end groups by it."""
+    return resource(
+        {
+            names.SERVICE_NAME: identity.job or names.SCOPE_NAME,
+            names.CLUSTER_ID: identity.cluster,
+            names.RUN_ID: identity.run,
+            names.JOB_ID: identity.job,
+            names.JOB_OWNER: identity.owner,
+            names.JOB_ATTEMPT: identity.attempt,
+            names.WORLD: identity.world,
+            names.NODE_ID: identity.node,
+            names.HOST_NAME: identity.node,
+            names.RANK: identity.rank if identity.rank >= 0 else None,
+        }
+    )
 
 
 def _members(ranks: str) -> dict[str, str]:

@@ -78,7 +78,8 @@ def span_ids(trace_words: _Column, sort: _Column, rank: _Column, place: _Column)
 @lru_cache(maxsize=65_536)
 def step_span_id(trace_id: bytes, rank: int) -> int:
     """Id of the span of a rank's step, the parent of its phases and collectives."""
-    return int(span_ids(trace_word(trace_id), STEP, rank, 0)[0])
+    # As ``span_ids`` does it, for one span without an array.
+    return max((rank & int(_RANK_MASK)) << int(_RANK_SHIFT) ^ trace_word(trace_id), 1)
 
 
 def _as_words(column: _Column) -> NDArray[np.uint64]:

@@ -7,6 +7,7 @@ room for what tells of a rank's end. Refusals are the sender's to count: they ra
 from __future__ import annotations
 
 import errno
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,8 @@ from ..privacy.redaction_filter import PublishRanked
 BYTES_PER_S, BURST_BYTES = 1 << 20, 48 << 20
 #: While messages wait, because Kafka is away or slow, shares are so much smaller: they are of the spool then.
 _WAITING, _LESS = 2000, 8
+#: Whether messages wait is asked this often at most: all counters of the agent are gathered for it.
+_ASKED_S = 0.5
 #: The part of the burst that has to be left for a message of each kind; the others may take all of it.
 _RESERVED = {Priority.COPIES: 0.5, Priority.COLLECTIVES: 0.3, Priority.PROGRESS: 0.1}
 
@@ -47,6 +50,7 @@ class OwnerShares:
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._buckets: dict[int, _Bucket] = {}
+        self._rate, self._asked_s = float(BYTES_PER_S), -math.inf
 
     def of(self, uid: int) -> PublishRanked:
         """Publishes for one owner. Raises ShareUsedUp."""
@@ -60,11 +64,13 @@ class OwnerShares:
         return publish
 
     def _takes(self, uid: int, size: int, priority: Priority) -> bool:
-        rate = BYTES_PER_S / (_LESS if self._health().get("kafka.unsent", 0) > _WAITING else 1)
         with self._lock:
             now_s = self._clock_s()
+            if now_s - self._asked_s >= _ASKED_S:
+                self._asked_s = now_s
+                self._rate = BYTES_PER_S / (_LESS if self._health().get("kafka.unsent", 0) > _WAITING else 1)
             bucket = self._buckets.setdefault(uid, _Bucket(BURST_BYTES, now_s))
-            bucket.left_bytes = min(bucket.left_bytes + (now_s - bucket.filled_s) * rate, BURST_BYTES)
+            bucket.left_bytes = min(bucket.left_bytes + (now_s - bucket.filled_s) * self._rate, BURST_BYTES)
             bucket.filled_s = now_s
             if bucket.left_bytes - size < _RESERVED.get(priority, 0.0) * BURST_BYTES:
                 return False

@@ -3,7 +3,8 @@
 Called by the polling thread. Order is kept; a refused message (disk full) is counted and dropped, because nothing
 downstream may ever slow the reading of rings. The embedded bus gets a flush in as few messages as possible. The way to
 Kafka may have to give up the less important, so there a message holds records of one priority: a flush becomes its
-definitions, its collectives, its rows of steps and progress, and what went wrong, in this order.
+definitions, its collectives, its rows of steps and progress, and what went wrong, in this order. Of a large job it is
+one message all the same: who reads them pays for each.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ...telemetry.otlp import encode_batches
 from ...telemetry.records import Block, Event
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..base.health import AgentHealth
-from ..base.priority import Priority, runs_of_one_priority
+from ..base.priority import Priority, priority_of, runs_of_one_priority
 from ..privacy.redaction_filter import Publish, PublishRanked, RedactionFilter
 
 
@@ -35,8 +36,11 @@ class Shipper:
         self._health = health
         self._request_bytes = request_bytes
 
-    def ship(self, payloads: Sequence[Block | Event]) -> None:
-        """Publishes in order on the blocks topic, and a copy of the events on the logs topic, for people."""
+    def ship(self, payloads: Sequence[Block | Event], *, together: bool = False) -> None:
+        """Publishes in order on the blocks topic, and a copy of the events on the logs topic, for people.
+
+        together: in one message whatever their priorities are, kept as long as the most important of them.
+        """
         if not payloads:
             return
         events = [payload for payload in payloads if isinstance(payload, Event)]
@@ -44,7 +48,8 @@ class Shipper:
             self._send(self._publish, TOPIC_BLOCKS, payloads)
             self._send(self._publish, TOPIC_LOGS, events, is_copy=True)
         if self._publish_ranked is not None:
-            for priority, run in runs_of_one_priority(payloads):
+            runs = [(min(map(priority_of, payloads)), payloads)] if together else runs_of_one_priority(payloads)
+            for priority, run in runs:
                 self._send(_ranked(self._publish_ranked, priority), TOPIC_BLOCKS, run)
             self._send(_ranked(self._publish_ranked, Priority.COPIES), TOPIC_LOGS, events, is_copy=True)
         self._health.records_sent += len(payloads)

@@ -10,6 +10,7 @@ whole, an open call is shipped once it is overdue.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,15 @@ def _keys(events: NDArray[np.void], ring: NDArray[np.uint16]) -> NDArray[np.uint
         | (events["seq"].astype(np.uint64) & _SEQ_MASK)
     )
     return keys
+
+
+def joined_rows(parts: Sequence[CollectedRows]) -> CollectedRows:
+    """Rows of several flushes, in their order."""
+    return CollectedRows(
+        rows=np.concatenate([part.rows for part in parts]),
+        ring=np.concatenate([part.ring for part in parts]),
+        first=np.concatenate([part.first for part in parts]),
+    )
 
 
 class CollectiveJoiner:

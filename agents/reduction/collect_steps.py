@@ -7,7 +7,7 @@ there, so every nanosecond is counted once.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,6 +51,18 @@ class CollectedSteps:
     groups_ring: NDArray[np.uint16]
     phases: NDArray[np.void]
     phases_ring: NDArray[np.uint16]
+
+
+def joined_steps(parts: Sequence[CollectedSteps]) -> CollectedSteps:
+    """Steps and phases of several flushes, in their order, without their groups."""
+    return CollectedSteps(
+        steps=np.concatenate([part.steps for part in parts]),
+        steps_ring=np.concatenate([part.steps_ring for part in parts]),
+        groups=_NOTHING.groups,
+        groups_ring=_NO_RING,
+        phases=np.concatenate([part.phases for part in parts]),
+        phases_ring=np.concatenate([part.phases_ring for part in parts]),
+    )
 
 
 #: Names of ``privacy_options``, their columns, and the flag that says so.

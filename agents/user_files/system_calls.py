@@ -21,6 +21,7 @@ _OPEN_HOW = Struct("=QQQ")
 _STATX = Struct("=16xII4xH2xQQQ56xqI4x8xII112x")
 #: AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC.
 _STATX_FLAGS, _STATX_BASIC = 0x1000 | 0x100 | 0x800 | 0x4000, 0x7FF
+_StatxBuffer = ctypes.c_char * _STATX.size
 _libc = ctypes.CDLL(None, use_errno=True)
 #: f_type is the first word of struct statfs; 256 bytes are more than any release's.
 _STATFS_BYTES = 256
@@ -119,10 +120,10 @@ def state_of(folder: int, name: str = "") -> FileState:
 
     Never waits: a file system in user space (FUSE) is not asked, its last answer counts.
     """
-    buffer = ctypes.create_string_buffer(_STATX.size)
+    buffer = _StatxBuffer()
     if _libc.statx(folder, os.fsencode(name), _STATX_FLAGS, _STATX_BASIC, buffer) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name or None)
-    links, uid, mode, inode, size, blocks, seconds, ns, major, minor = _STATX.unpack(buffer.raw)
+    links, uid, mode, inode, size, blocks, seconds, ns, major, minor = _STATX.unpack(buffer)
     return FileState(
         mode, uid, size, seconds * 1_000_000_000 + ns, (os.makedev(major, minor), inode), links, blocks * 512
     )

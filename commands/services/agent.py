@@ -30,6 +30,7 @@ from ...agents.user_files.capabilities import can_become_others, keep_needed
 from ...telemetry.identity import read_pod_labels, resolve_identity
 from ...transport.kafka_client import KafkaTrouble
 from ..settings.settings import AgentOptions
+from ..support.gc_tuning import search_seldom
 from ..support.stderr import SayHandler, say
 from .kafka_service import make_publisher
 
@@ -148,6 +149,7 @@ def agent(options: AgentOptions) -> int:
         request_bytes=settings.request_bytes,
         withheld=options.node_options().withheld,
     )
+    search_seldom()
     publisher.start()
     reports.start()
     requests = RequestReader(

@@ -437,3 +437,23 @@ def test_a_coarser_choice_is_part_of_every_finer_one(rates: list[int], every: in
     told_steps.sort(key=len)
     for smaller, larger in pairwise(told_steps):
         assert smaller <= larger
+
+
+def test_what_several_flushes_brought_is_told_whole_when_it_is_due(told: Callable[..., Told]) -> None:
+    job = told(spans_period_s=1e6, metrics_period_s=1e6)
+    writer = job.rank(0, 2)
+    wide, narrow = group(writer, "wide", 2), group(writer, "narrow", 1)
+    job.look()
+    before = len(job.spans)
+    for place in (narrow, wide, narrow):  # the second's number in its own block is that of another group here
+        writer.complete(place, writer.enqueue(place, Op.ALL_REDUCE, 8, 1, -1, 0), 0, 0)
+        writer.end_step(None, None, 0)
+        job.look()
+    assert len(job.spans) == before, "nothing is due yet"
+    job.agent.close()
+    spans = [span for _, span in spans_of(job.spans)]
+    named = [plain(span)[names.GROUP_NAME] for span in spans if span.name == "all_reduce"]
+    assert named == ["narrow", "wide", "narrow"]
+    assert sum(span.name == "step" for span in spans) == 3
+    steps = [point for _, name, _, point in points_of(job.metrics) if name == names.METRIC_STEP_DURATION]
+    assert [point.count for point in steps][-1:] == [3]

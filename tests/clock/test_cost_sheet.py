@@ -98,6 +98,13 @@ def test_the_node_makes_the_reference_load(sound: Node) -> None:
     assert sound.drops == 0
 
 
+def test_of_a_large_job_one_message_a_second_tells_all(sound: Node) -> None:
+    told = [each for each in sound.wire.between(sound.plain_s, sound.end_s) if each.topic == TOPIC_BLOCKS]
+    assert len(told) == pytest.approx(WINDOW * STEP_S, abs=1)
+    kinds = {payload.name for each in told for payload in decode_logs(each.topic, each.value)}
+    assert {EventName.BLOCK_STEPS, EventName.BLOCK_PROGRESS, EventName.AGENT_HEALTH} <= kinds
+
+
 def test_exactly_one_step_of_the_first_window_is_told_whole(sound: Node) -> None:
     """Of other steps only ends of calls that were told as open."""
     whole, plain = (blocks_in(sound, EventName.BLOCK_COLLECTIVES, *window) for window in sound.windows)

@@ -43,7 +43,9 @@ def edit(value: bytes) -> ExportLogsServiceRequest:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(blocks(), events(), findings, incidents), max_size=5))
 def test_what_goes_in_comes_out(payloads: list[Encodable]) -> None:
-    out = decode_logs("t", encode_payloads(payloads))
+    value = encode_payloads(payloads)
+    assert edit(value).SerializeToString() == value, "as the protobuf library writes it"
+    out = decode_logs("t", value)
     assert len(out) == len(payloads)
     for left, right in zip(payloads, out, strict=True):
         assert same(left, right), (left, right)

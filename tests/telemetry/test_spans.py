@@ -24,7 +24,7 @@ from whichrank.telemetry.spans import (
     step_spans,
 )
 from whichrank.telemetry.tables import COLLECTIVES, STEPS
-from whichrank.telemetry.trace_identity import step_trace_id
+from whichrank.telemetry.trace_identity import STEP, span_ids, step_span_id, step_trace_id, trace_word
 from whichrank.telemetry.vocabulary import EventFlag, Op, Phase, StepFlag
 
 OFFSET_NS = 1_700_000_000 * 10**9
@@ -224,3 +224,9 @@ def test_the_resource_says_whose_process_it_is(job_name: str, service: str) -> N
         "whichrank.local_rank": 1,
         "whichrank.world_size": 8,
     }
+
+
+@given(st.binary(min_size=16, max_size=16), st.integers(0, MAX_RANK - 1))
+def test_the_id_of_one_step_is_that_of_many(trace_id: bytes, rank: int) -> None:
+    ranks = np.array([rank, 0], np.int64)
+    assert step_span_id(trace_id, rank) == int(span_ids(trace_word(trace_id), STEP, ranks, 0)[0])

@@ -111,9 +111,8 @@ class SimulatedAttempt:
         self._telling = UnsentEvents(self._identities, self._clocks, self.node_of_rank)
         #: By rank: it has been told to end, or has met an error.
         self._doomed = np.zeros(world, bool)
-        self._takedown_s = np.inf
-        #: Since when its quota has no room for what it writes.
-        self.no_space_since_s = np.inf
+        #: Since when its quota has no room for what it writes; when all of it is taken down.
+        self.no_space_since_s = self._takedown_s = np.inf
         self.nodes_down: set[int] = set()
         self._begin(joins)
 

@@ -28,6 +28,7 @@ from ...agents.publish.broker_clock import BrokerClock
 from ...agents.publish.kafka_publisher import describe_stats
 from ...agents.user_files.capabilities import can_become_others, keep_needed
 from ...telemetry.identity import read_pod_labels, resolve_identity
+from ...telemetry.records import Identity
 from ...transport.kafka_client import KafkaTrouble
 from ..settings.settings import AgentOptions
 from ..support.gc_tuning import search_seldom
@@ -111,14 +112,18 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _own_identity() -> Identity:
+    """The node's: whatever job this process itself is of."""
+    own = resolve_identity(os.environ, pod_labels=read_pod_labels(os.environ), hostname=socket.gethostname())
+    return replace(own, run="", job="", attempt="", world="")
+
+
 def agent(options: AgentOptions) -> int:
     """Runs ``whichrank agent`` until SIGTERM or SIGINT; the exit status: 0; 2 where it cannot start."""
     capabilities = keep_needed()
     _allow_many_files()
     ended = _asked_to_end()
-    own = resolve_identity(os.environ, pod_labels=read_pod_labels(os.environ), hostname=socket.gethostname())
-    own = replace(own, run="", job="", attempt="", world="")
-    clock = BrokerClock()
+    own, clock = _own_identity(), BrokerClock()
     try:
         publisher, client = make_publisher(
             options, f"whichrank-agent-{own.node}", options.data / "spool", options.spool_limit, clock

@@ -23,7 +23,7 @@ _Peers = tuple[NDArray[np.intp], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
+class ColumnPlan:
     """Columns are (n,), one element per series that a rule asks about.
 
     asked: rule and series of each. place: of its point. sign, limit: the test holds where sign * what is asked > limit.
@@ -52,12 +52,12 @@ class Plans:
     def __init__(self, asked: AskedRules) -> None:
         self._asked = asked
         self._guards = tuple(dict.fromkeys(rule.unless_watched for rule, _ in asked if rule.unless_watched))
-        self._plans: dict[frozenset[str], Plan] = {}
+        self._plans: dict[frozenset[str], ColumnPlan] = {}
         keys = [series.key for _, each in asked for series in each]
         #: Whether no series is asked about twice; else one look follows from another, and columns do not do.
         self.is_plain = len(set(keys)) == len(keys)
 
-    def plan(self, watching: dict[str, bool]) -> Plan:
+    def plan(self, watching: dict[str, bool]) -> ColumnPlan:
         """watching: by collector, whether it sees its source."""
         left_out = frozenset(name for name in self._guards if watching.get(name))
         found = self._plans.get(left_out)
@@ -66,13 +66,13 @@ class Plans:
         return found
 
 
-def _made(asked: AskedRules, left_out: Collection[str]) -> Plan:
+def _made(asked: AskedRules, left_out: Collection[str]) -> ColumnPlan:
     rules = [(rule, each) for rule, each in asked if rule.unless_watched not in left_out]
     flat = [(rule, series) for rule, each in rules for series in each]
     tests = [rule.test for rule, _ in flat]
     sign = np.array([-1.0 if test in _LESS else 1.0 for test in tests])
     grows = [place for place, test in enumerate(tests) if test in (Test.GROWS, Test.RATE_ABOVE)]
-    return Plan(
+    return ColumnPlan(
         asked=tuple(flat),
         place=np.array([series.place for _, series in flat], np.intp),
         sign=sign,

@@ -135,8 +135,8 @@ class EntityState:
 
     def pack_still(self) -> bytes:
         """The row of what changes only with events: a line of JSON, and one with the names of the series."""
-        content: dict[str, object] = {name: getattr(self, name) for name in _STILL}
-        content["ranks"] = {pid: _written_rank(rank) for pid, rank in self.ranks.items()}
+        ranks = {pid: _written_rank(rank) for pid, rank in self.ranks.items()}
+        content = {name: getattr(self, name) for name in _STILL} | {"ranks": ranks}
         return b"\n".join([_encode(content), _encode(list(self.series))])
 
     @classmethod

@@ -11,7 +11,7 @@ from ...telemetry.point_columns import PointColumns
 from ...telemetry.records import Point, Samples
 from ...telemetry.trust import Trust
 from .asked_series import Series
-from .column_plan import MIN_PEERS, Plan, medians_of_the_others
+from .column_plan import MIN_PEERS, ColumnPlan, medians_of_the_others
 from .condition_rules import MetricRule, Test
 from .conditions import MAX_OPENINGS, Condition, EntityState
 from .series import Asked
@@ -61,7 +61,7 @@ def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Con
     return changed
 
 
-def _rows_of(state: EntityState, plan: Plan) -> NDArray[np.intp] | None:
+def _rows_of(state: EntityState, plan: ColumnPlan) -> NDArray[np.intp] | None:
     """Where the plan's series stand in the entity's table; None where there is no room for all of them."""
     known = state.rows_of_plans.get(id(plan))
     if known is not None and known[0] is plan:
@@ -76,7 +76,9 @@ def _rows_of(state: EntityState, plan: Plan) -> NDArray[np.intp] | None:
     return found
 
 
-def _take_columns(state: EntityState, plan: Plan, rows: NDArray[np.intp], points: PointColumns) -> list[Condition]:
+def _take_columns(
+    state: EntityState, plan: ColumnPlan, rows: NDArray[np.intp], points: PointColumns
+) -> list[Condition]:
     """``take_samples`` of all series at once; one by one only what holds, or may end what is open."""
     table = state.series.numbers
     new = table.take(rows, axis=0)
@@ -100,7 +102,7 @@ def _take_columns(state: EntityState, plan: Plan, rows: NDArray[np.intp], points
 
 
 def _ask_columns(
-    state: EntityState, plan: Plan, was: NDArray[np.float64], now: NDArray[np.float64]
+    state: EntityState, plan: ColumnPlan, was: NDArray[np.float64], now: NDArray[np.float64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """By series, whether a single point tells, and whether the test holds then (``_holds``).
 

@@ -251,7 +251,7 @@ class JobOperator:
             for finding in job.findings.all():
                 if finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value, Kind.INPUT_SILENT.value):
                     clear_finding(job, ctx, now, finding, "the job was restarted")
-            end_placement(job, _last_sign_ns(job, now), now, ctx)
+            end_placement(job, job.last_exit_ns() or now, now, ctx)
             job.checkpoints.steps_before = job.checkpoints.saved_steps
             begin_attempt(job, job.checkpoints.saved_steps, now, ctx)
             job.begin_attempt(job.attempts.name)
@@ -269,7 +269,7 @@ class JobOperator:
         if block.name not in TABLES:
             return True
         block = within_bounds(job, block)
-        if not _is_of_current_attempt(job, block):
+        if not job.is_of_current_attempt(block.identity):
             self._take_gathered(job, stamp_ns, ctx)
             if not self._enter(job, block, stamp_ns, ctx):
                 return False
@@ -381,19 +381,6 @@ class JobOperator:
         take(job, event, stamp_ns, ctx)
         if event.name in _ENDS:
             job.schedule(stamp_ns + LAST_WORDS_NS)  # not at each of a large job's ends
-
-
-def _is_of_current_attempt(job: JobState, block: Block) -> bool:
-    """Whether it is known to be without a look at whose it is."""
-    identity = block.identity
-    if identity.cluster and not job.cluster:
-        return False
-    return not identity.attempt or (identity.attempt in job.attempts.members and identity.rank < 0)
-
-
-def _last_sign_ns(job: JobState, now: int) -> int:
-    """When the last rank of the attempt was seen to end, or now where none was."""
-    return max((facts.exited_ns for facts in job.ranks.values()), default=0) or now
 
 
 def _patience_ns(job: JobState, length_ns: int) -> int:

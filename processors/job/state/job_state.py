@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....telemetry.records import Identity
 from ....telemetry.vocabulary import HookState, Level
 from .accounting_state import Ledger
 from .attempts import Attempts
@@ -47,6 +48,8 @@ class JobState:
         self.gathering = Gathering()
         self.judged_by, self.judge_left = "", False
         self.due_ns = 0
+        #: Of a large job, the closed steps that have a row of state, and what is in it (``step_rows``). Not saved.
+        self.kept_steps: dict[int, tuple[object, ...]] = {}
         #: Rows and events that did not count (``intake.bounds``), and how many were when that was told. Not saved.
         self.dropped_rows = self.told_dropped = 0
         self.open_steps = OpenSteps()
@@ -165,6 +168,16 @@ class JobState:
         """Whether the rank's process is gone; False for an unknown rank."""
         facts = self.ranks.get(rank)
         return facts is not None and bool(facts.exited_ns)
+
+    def last_exit_ns(self) -> int:
+        """When the last rank of the attempt was seen to end, in Unix ns; 0 where none was."""
+        return max((facts.exited_ns for facts in self.ranks.values()), default=0)
+
+    def is_of_current_attempt(self, identity: Identity) -> bool:
+        """Whether a record is known to be of the current attempt, without a look at whose it is."""
+        if identity.cluster and not self.cluster:
+            return False
+        return not identity.attempt or (identity.attempt in self.attempts.members and identity.rank < 0)
 
     def alive(self) -> list[int]:
         """Ranks that started or were seen, and have not left, ascending."""

@@ -2,9 +2,9 @@
 
 ``revision`` number of the last change, ``facts`` slow-changing JSON, ``clock`` what changes with every batch (flush
 times in the order of ``offsets`` in ``facts``), ``progress`` newest progress rows, ``steps`` the window of closed
-steps, ``open/N`` rows of open steps as they came, one per batch, ``gathered`` blocks that are not taken yet, ``ledger``
-what the seconds were spent on. A change of what these rows hold raises ``state_versions.SCHEMA_VERSION``: a state of
-another version is set aside and made anew from the bus.
+steps (of a large job ``step/N`` each of them, see ``step_rows``), ``open/N`` rows of open steps as they came, one per
+batch, ``gathered`` blocks that are not taken yet, ``ledger`` what the seconds were spent on. A change of what these
+rows hold raises ``state_versions.SCHEMA_VERSION``: a state of another version is set aside and made anew from the bus.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from .job_state import JobState
 from .open_rows import Arrived, OpenChunk, OpenRows
 from .placement_state import PlacementState
 from .rank_state import BadInput, CallSite, NodeFacts, RankFacts, RankStack
+from .step_rows import is_apart, load_steps, note_loaded, save_steps, tables_of
 
 #: Values that are saved as they are: the name in the row, and where they are in the job.
 _PLAIN_FACTS = {
@@ -102,6 +103,7 @@ def save_job(job: JobState, table: Table) -> None:
         table.put_later("progress", lambda: pack({}, _progress_arrays(job)))
     if job.unsaved.steps:
         table.put_later("steps", lambda: pack(_steps_values(job), _steps_arrays(job)))
+        save_steps(job, table)
     if job.ledger.changed:
         table.put_later("ledger", job.ledger.pack)
         job.ledger.changed = False
@@ -233,7 +235,8 @@ def _steps_values(job: JobState) -> dict[str, Any]:
 def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
     times = {name: getattr(job.steps.times, name) for name in StepTimes.__slots__}
     saves = {f"save/{name}": getattr(job.steps.saves, name) for name in Saves.__slots__}
-    return {
+    apart = tables_of(job.steps).keys() if is_apart(job.steps) else ()
+    arrays = {
         **times,
         **saves,
         "drift": job.steps.drift,
@@ -244,6 +247,7 @@ def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
         "norm_steps": job.steps.norm_steps,
         "losses": job.steps.losses,
     }
+    return {name: array for name, array in arrays.items() if name not in apart}
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -268,7 +272,11 @@ def load_job(table: Table) -> JobState | None:
     job.steps.newest_step = arrays["newest_step"]
     job.open_steps.summed_step = arrays.get("summed_step", job.open_steps.summed_step)  # not there before schema 10
     _read_progress(job, unpack(table.get("progress") or pack({}))[1])
-    _read_steps(job, *unpack(table.get("steps") or pack({})))
+    values, arrays = unpack(table.get("steps") or pack({}))
+    if values and "self_ns" not in arrays:
+        arrays |= load_steps(table, arrays["ranks"])
+    _read_steps(job, values, arrays)
+    note_loaded(job)
     for name, row in table.rows():
         if name.startswith("open/"):
             job.open_steps.chunks.append(name)

@@ -47,9 +47,12 @@ class StepHistory:
         self.even_steps: dict[int, int] = {}
         self.longest_ns = np.zeros(len(Phase), np.int64)
         self.saves = no_saves(np.zeros(0, np.int64))
-        self._begin_window(np.zeros(0, np.int64))
+        self.begin_window(np.zeros(0, np.int64))
 
-    def _begin_window(self, ranks: np.ndarray) -> None:
+    def begin_window(self, ranks: np.ndarray) -> None:
+        """Forgets all closed steps; those to come are of these ranks (n,), ascending."""
+        #: Stands for this window.
+        self.window_begun = object()
         self.times: StepTimes = empty_times(ranks)
         self.pace: np.ndarray = no_pace()
         self.norms = np.zeros((0, ranks.size))
@@ -85,7 +88,7 @@ class StepHistory:
         not known.
         """
         if not np.array_equal(times.ranks, self.times.ranks):
-            self._begin_window(times.ranks)
+            self.begin_window(times.ranks)
         old = self.times
         keep = -_KEPT_STEPS
         self.times = StepTimes(
@@ -152,7 +155,7 @@ class StepHistory:
         """
         self.sighted = True
         if self.times.steps.size:
-            self._begin_window(ranks)
+            self.begin_window(ranks)
 
 
 def no_pace() -> np.ndarray:

@@ -23,6 +23,7 @@ from tests.processors.job.synthetic_job import (
 )
 from whichrank.processors.job import operator
 from whichrank.processors.job.operator import KEPT_NS, JobOperator
+from whichrank.processors.job.state import step_rows
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.state_rows import load_job, save_job
 from whichrank.processors.operator import Timer
@@ -77,11 +78,15 @@ def said(context: MemoryContext) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("steps_apart", [1, 1024], ids=["a row for each step", "one for all"])
 @pytest.mark.parametrize("gathers_from", [1, 16], ids=["gathered", "one by one"])
 @pytest.mark.parametrize("name", JOBS)
-def test_replay_and_restarts_change_nothing(name: str, gathers_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_and_restarts_change_nothing(
+    name: str, gathers_from: int, steps_apart: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A new operator for every batch must rebuild its working copy from the rows."""
     monkeypatch.setattr(operator, "FEWEST_NODES", gathers_from)
+    monkeypatch.setattr(step_rows, "FEWEST_RANKS", steps_apart)
     records = records_of(name)
     once = said(drive(records))
     assert once

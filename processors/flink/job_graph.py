@@ -23,7 +23,7 @@ from ...telemetry.vocabulary import Kind
 from ...transport.kafka_settings import KafkaSettings
 from ..entity.rules import load_rules
 from . import kafka_tables
-from .keyed_functions import OUTPUT_TYPE, TAGS, BeatFunction, IntakeFunction, Seeds, StageFunction
+from .keyed_functions import OUTPUT_TYPE, TAGS, BeatFunction, IntakeFunction, StageFunction
 from .stage_elements import Stage
 
 INPUTS = (TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_WORDS)
@@ -46,7 +46,6 @@ class GraphSettings:
     #: 0: somebody else writes them.
     beats_per_s: int = BEATS_PER_S
     disabled: Collection[Kind] = ()
-    seeds: Seeds | None = None
 
 
 def submit(settings: GraphSettings) -> None:
@@ -84,7 +83,7 @@ def _add_stages(tables: StreamTableEnvironment, settings: GraphSettings) -> Data
     made = [intake.name("intake").uid("intake")]
     for stage in (Stage.DESK, Stage.JOBS, Stage.ENTITIES, Stage.CLUSTERS):
         first, *others = [each.get_side_output(TAGS[stage]) for each in made]
-        function = StageFunction(stage, kafka, settings.disabled, settings.seeds if stage is Stage.CLUSTERS else None)
+        function = StageFunction(stage, kafka, settings.disabled)
         keyed = (first.union(*others) if others else first).key_by(_shard_of, key_type=Types.STRING())
         made.append(keyed.process(function, output_type=OUTPUT_TYPE).name(stage.value).uid(stage.value))
     first, *others = made

@@ -7,7 +7,7 @@ partition (``beats``). A function that is restored has no time until everything 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pyflink.common import Row, Types
 from pyflink.datastream import FlatMapFunction, KeyedProcessFunction, OutputTag, ProcessFunction, RuntimeContext
@@ -18,9 +18,11 @@ from ...telemetry.vocabulary import Kind
 from ...transport.bus import Message
 from ...transport.kafka import make_client
 from ...transport.kafka_settings import KafkaSettings
+from ..cluster.operator import ClusterOperator
+from ..runner_seeds import published_incidents
 from .beats import BeatWriter
 from .intake import Intake
-from .shard import Shard
+from .shard import Shard, shard_for
 from .stage_elements import Element, KafkaOutput, Stage, StageOutput, unpacked
 from .stage_operators import stage_operators
 from .time_desk import TimeDesk
@@ -42,7 +44,6 @@ GRAIN_MS = 200
 _FOREVER_MS = 1 << 61
 
 Keyed = Shard | TimeDesk
-Seeds = Callable[[KafkaSettings], Sequence[Record]]
 
 
 class MapRows:
@@ -89,17 +90,16 @@ class IntakeFunction(ProcessFunction):  # type: ignore[misc]
 
 
 class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
-    """A stage of shards, or the desk that keeps time. seeds: what an earlier life has published."""
+    """A stage of shards, or the desk that keeps time. disabled: kinds of incidents that are not opened."""
 
-    def __init__(
-        self, stage: Stage, settings: KafkaSettings, disabled: Collection[Kind] = (), seeds: Seeds | None = None
-    ) -> None:
-        self._stage, self._settings, self._disabled, self._seeds = stage, settings, frozenset(disabled), seeds
+    def __init__(self, stage: Stage, settings: KafkaSettings, disabled: Collection[Kind] = ()) -> None:
+        self._stage, self._settings, self._disabled = stage, settings, frozenset(disabled)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Called where it runs, before anything comes."""
         self._rows = MapRows(runtime_context.get_map_state(MapStateDescriptor("rows", Types.STRING(), _KEPT)))
         self._shards: dict[str, Keyed] = {}
+        self._published: list[Record] | None = None
         self._wakes_ms: dict[str, int] = {}
 
     def process_element(self, value: tuple[str, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[object]:
@@ -132,15 +132,19 @@ class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
         if self._stage is Stage.DESK:
             return TimeDesk(self._rows)
         operators = stage_operators(self._stage, self._disabled)
-        seeds, settings = self._seeds, self._settings
-        return Shard(
-            self._stage,
-            name,
-            self._rows,
-            operators,
-            _log.warning,
-            seed=None if seeds is None else lambda: seeds_of(name, seeds(settings)),
-        )
+        seed = (lambda: self._seeds(name)) if self._stage is Stage.CLUSTERS else None
+        return Shard(self._stage, name, self._rows, operators, _log.warning, seed)
+
+    def _seeds(self, name: str) -> list[Record]:
+        """Of the incidents that were published those of this shard."""
+        if self._published is None:
+            self._published = published_incidents(make_client(self._settings))
+        key_of = ClusterOperator().key_of
+        return [
+            record
+            for record in self._published
+            if (key := key_of(record)) is not None and shard_for(Stage.CLUSTERS, record, key) == name
+        ]
 
     def _wake(self, name: str, shard: Keyed, service: object) -> None:
         wake_ms = shard.wake_ms()
@@ -171,19 +175,6 @@ class BeatFunction(FlatMapFunction):  # type: ignore[misc]
     def close(self) -> None:
         """Called at the end."""
         self._writer.close()
-
-
-def seeds_of(name: str, records: Sequence[Record]) -> list[Record]:
-    """Of incidents that were published those of this shard of clusters."""
-    from ..cluster.operator import ClusterOperator
-    from .shard import shard_for
-
-    key_of = ClusterOperator().key_of
-    return [
-        record
-        for record in records
-        if (key := key_of(record)) is not None and shard_for(Stage.CLUSTERS, record, key) == name
-    ]
 
 
 def _emitted(out: Iterable[StageOutput], prefix: str) -> Iterator[object]:

@@ -56,9 +56,8 @@ class TimeDesk:
     def _see(self, stamp_ns: int, is_heard: bool) -> list[StageOutput]:
         told: list[StageOutput] = []
         if self._last_ns and not self._stands and stamp_ns - self._last_ns > GAP_NS:
-            told += _to_all(ElementSort.PAUSE, self._last_ns) + _to_all(
-                ElementSort.RESUME, stamp_ns
-            )  # nobody kept time in between
+            # Nobody kept time in between.
+            told += _to_all(ElementSort.PAUSE, self._last_ns) + _to_all(ElementSort.RESUME, stamp_ns)
         self._last_ns = max(self._last_ns, stamp_ns)
         if is_heard:
             self._heard_ns = max(self._heard_ns, stamp_ns)

@@ -13,15 +13,9 @@ from whichrank.telemetry.records import Identity, Point, Samples
 @given(some.binary(), some.text(), some.integers(0, 1 << 62), some.dictionaries(some.text(), some.text(), max_size=3))
 def test_an_element_is_read_as_it_was_written(value: bytes, key: str, stamp_ns: int, claims: dict[str, str]) -> None:
     place = StreamPlace(stamp_ns, 2, "topic", 3, 4, "jobs/1", 5)
+    carried = ElementSort.CARRIED
     element = Element(
-        stage=Stage.JOBS,
-        shard="7",
-        sort=ElementSort.CARRIED,
-        place=place,
-        topic="t",
-        key=key,
-        value=value,
-        claims=claims,
+        stage=Stage.JOBS, shard="7", sort=carried, place=place, topic="t", key=key, value=value, claims=claims
     )
     assert unpacked(Stage.JOBS, "7", element.packed()) == element
 

@@ -7,22 +7,23 @@ import subprocess
 from tests.stack.flink.fed_jobs import Feed
 from tests.stack.parts.flink import PYTHON, Flink
 from whichrank.commands.services.flink_process import submission_command, variables_of
-from whichrank.commands.settings.settings import Engine, ProcessOptions
+from whichrank.commands.settings.settings import ProcessOptions, load_settings
 
 SUBMIT_S = 240.0
 
 
 def options_of(flink: Flink, feed: Feed, *, parallelism: int, savepoint: str = "", beats: int = 0) -> ProcessOptions:
-    return ProcessOptions(
-        kafka=feed.settings.brokers,
-        kafka_topic_prefix=feed.settings.topic_prefix,
-        engine=Engine.flink,
-        flink=flink.rest,
-        flink_home=flink.home,
-        flink_parallelism=parallelism,
-        flink_savepoint=savepoint,
-        flink_beats=beats,
-    )
+    given = {
+        "kafka": feed.settings.brokers,
+        "kafka_topic_prefix": feed.settings.topic_prefix,
+        "engine": "flink",
+        "flink": flink.rest,
+        "flink_home": str(flink.home),
+        "flink_parallelism": parallelism,
+        "flink_savepoint": savepoint,
+        "flink_beats": beats,
+    }
+    return load_settings(ProcessOptions, given)[0]
 
 
 def submit(flink: Flink, feed: Feed, *, parallelism: int, savepoint: str = "", beats: int = 0) -> None:

@@ -45,7 +45,7 @@ class Flink:
         self.folder = folder
         self.home = folder / "home"
         self.rest = f"127.0.0.1:{free_ports(1)[0]}"
-        rpc, self._zookeeper_port, *_ = free_ports(6)
+        rpc, self._zookeeper_port, *self._quorum_ports = free_ports(4)
         self.settings = {
             "jobmanager.rpc.address": "127.0.0.1",
             "jobmanager.rpc.port": str(rpc),
@@ -172,7 +172,7 @@ class Flink:
         (self.home / "conf" / "zoo.cfg").write_text(
             f"tickTime=1000\ninitLimit=5\nsyncLimit=2\ndataDir={self.folder}/zookeeper\n"
             f"clientPort={self._zookeeper_port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
-            "server.1=127.0.0.1:2888:3888\n"
+            f"server.1=127.0.0.1:{self._quorum_ports[0]}:{self._quorum_ports[1]}\n"
         )
 
     def _service(self, name: str, script: str, *words: str) -> Service:

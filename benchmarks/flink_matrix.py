@@ -1,7 +1,7 @@
 """The Flink engine against the embedded one: the same incidents, each revision once, whatever is killed in between.
 
 A real cluster of one JobManager and two TaskManagers, a real broker, simulated jobs with the simulation's stamps. Each
-row is run some times, disturbed at a random moment. Asked of each run: every revision is the embedded twin's, none is told
+row is run some times, disturbed at a random moment. Asked of each run: every revision is the twin's, none is told
 twice, none is missing, no silence is told that was none.
 Run: ``make setup-flink``, then ``python -m benchmarks.flink_matrix [--only ROW,ROW] [--runs N] [--seed N]``.
 """

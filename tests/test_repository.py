@@ -17,7 +17,7 @@ DOCUMENTS = (
     "CHANGELOG.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 )
-REQUIREMENTS = ("newest", "oldest", "image", "bootstrap", "docs")
+REQUIREMENTS = ("newest", "oldest", "image", "bootstrap", "docs", "flink")
 
 #: In pieces, so that this file may be searched too.
 UNWANTED = {

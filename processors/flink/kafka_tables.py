@@ -54,7 +54,14 @@ def input_options(settings: KafkaSettings, topics: Sequence[str], group: str) ->
         "scan.watermark.alignment.max-drift": f"{MOST_APART_S} s",
         "scan.watermark.alignment.update-interval": "200 ms",
         "scan.watermark.idle-timeout": f"{DEAF_S} s",
-        **_properties({**client_properties(settings), "group.id": group, "isolation.level": "read_committed"}),
+        **_properties(
+            {
+                **client_properties(settings),
+                "group.id": group,
+                "isolation.level": "read_committed",
+                "commit.offsets.on.checkpoint": "false",
+            }
+        ),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 from tests.stack.flink.fed_jobs import Feed
 from tests.stack.parts.flink import PYTHON, Flink
@@ -13,7 +14,7 @@ SUBMIT_S = 240.0
 
 
 def options_of(flink: Flink, feed: Feed, *, parallelism: int, savepoint: str = "", beats: int = 0) -> ProcessOptions:
-    given = {
+    given: dict[str, str | int | float | bool | Path | None] = {
         "kafka": feed.settings.brokers,
         "kafka_topic_prefix": feed.settings.topic_prefix,
         "engine": "flink",

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -158,7 +158,7 @@ def _submit(command: Sequence[str], options: ProcessOptions, cluster: FlinkClust
     return job
 
 
-class JobWatch(Collector):
+class FlinkJobWatch(Collector):
     """Looks at the job every few seconds, in a thread of the caller; answers from any thread."""
 
     def __init__(self, cluster: FlinkCluster, job: str) -> None:
@@ -201,17 +201,13 @@ class JobWatch(Collector):
             yield GaugeMetricFamily(f"whichrank_flink_{name}", meaning, value=value)
 
     def _told(self) -> str:
-        told: Mapping[str, object] = {
-            "job": self._job.id,
-            "state": self._job.state,
-            "flink": self._trouble or "ok",
-            **{name: round(value, 3) for name, _, value in figures_of(self._job, _now_ms())},
-        }
-        return json.dumps(told)
+        told = {"job": self._job.id, "state": self._job.state, "flink": self._trouble or "ok"}
+        figures = {name: round(value, 3) for name, _, value in figures_of(self._job, _now_ms())}
+        return json.dumps({**told, **figures})
 
 
 def _watch(cluster: FlinkCluster, job: str, options: ProcessOptions) -> int:
-    watch, ending = JobWatch(cluster, job), EndRequest()
+    watch, ending = FlinkJobWatch(cluster, job), EndRequest()
     watch.look()
     server: PageServer | None = None
     if options.health:

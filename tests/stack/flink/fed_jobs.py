@@ -108,16 +108,19 @@ def _renamed(text: bytes, names: Mapping[bytes, bytes]) -> bytes:
 class Feed:
     """Topics under a prefix; ``run`` writes messages and beats at ``speed`` times the pace of life."""
 
-    def __init__(self, kafka: Kafka, prefix: str, *, beats: bool = True) -> None:
-        self._address, self._prefix, self._beats = kafka.address, prefix, beats
+    def __init__(self, kafka: Kafka, prefix: str, *, brokers_stamps: bool = False) -> None:
+        """brokers_stamps: as in life; then the job writes the beats, and ``run`` must be at the pace of life."""
+        self._address, self._prefix, self._is_live = kafka.address, prefix, brokers_stamps
         self.settings = replace(KafkaSettings(brokers=kafka.address), topic_prefix=prefix)
         self.client: Client = make_client(self.settings)
         admin = self.client.admin()
         self.partitions: dict[str, int] = {}
         for plan in TOPICS:
             facts = topic_facts(plan, partitions=PARTITIONS, replication=1, max_message_bytes=1 << 20)
-            stamps = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"} if plan.name in INPUTS else {}
-            admin.create(replace(facts, configuration={**facts.configuration, **stamps}))
+            if plan.name in INPUTS and not brokers_stamps:
+                senders = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+                facts = replace(facts, configuration={**facts.configuration, **senders})
+            admin.create(facts)
             self.partitions[plan.name] = facts.partitions
         admin.close()
         #: When the first message was written, and how much of the simulation has been.
@@ -140,7 +143,7 @@ class Feed:
                 beat_ms += BEAT_MS
                 self.fed_ms = beat_ms - first_ms
                 time.sleep(max(0.0, self.began_s + self.fed_ms / 1e3 / speed - time.monotonic()))
-                if self._beats:
+                if not self._is_live:
                     self._beat(producer, beat_ms)
             if message is not None:
                 producer.send(
@@ -148,7 +151,7 @@ class Feed:
                     key=message.key,
                     value=message.value,
                     partition=message.partition,
-                    timestamp_ms=message.at_ms,
+                    timestamp_ms=None if self._is_live else message.at_ms,
                 )
         producer.flush(120)
         producer.close()

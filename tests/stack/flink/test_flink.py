@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from tests.same_incidents.facts import first_difference
 from tests.stack.flink.fed_jobs import FedJob, Feed, by_id, messages_of, repeated, twin_of
 from tests.stack.flink.submitted import submit
-from tests.stack.parts.flink import Flink, require_flink
+from tests.stack.parts.flink import Flink
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
 from whichrank.telemetry.topics import TOPIC_DLQ
@@ -24,17 +20,6 @@ JOBS = (
     FedJob(scenario="other_branch", ranks=16, number=3, after_s=13.0),
     FedJob(scenario="gpu_off_the_bus+harmless", ranks=16, number=4, after_s=3.0),
 )
-
-
-@pytest.fixture
-def flink(tmp_path: Path) -> Iterator[Flink]:
-    require_flink()
-    cluster = Flink(tmp_path / "flink")
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.kill()
 
 
 def test_a_killed_taskmanager_changes_nothing(flink: Flink, kafka: Kafka, topic_prefix: str) -> None:
@@ -56,3 +41,4 @@ def test_a_killed_taskmanager_changes_nothing(flink: Flink, kafka: Kafka, topic_
     assert repeated(told) == []
     assert first_difference(by_id(twin), by_id(told)) == ""
     assert feed.count(TOPIC_DLQ) == 0
+    flink.command("cancel", flink.job_id())

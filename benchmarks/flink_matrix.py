@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.flink_latency import CHECKPOINT_S, measure_latency
 from tests.same_incidents.facts import first_difference
 from tests.stack.flink.fed_jobs import FedJob, Feed, Sent, by_id, difference, messages_of, repeated, twin_of
 from tests.stack.flink.poison import poisoned
@@ -32,6 +33,8 @@ ABSENCES = frozenset({"agent_silent", "node_lost", "input_silent"})
 #: After the last message everything is told within so long, JVMs that start anew included.
 PATIENCE_S = 240.0
 SETTLED_S = 4.0
+#: The row that runs at the pace of life.
+LATENCY = "latency"
 SCENARIOS = (
     "process_killed",
     "never_enters",
@@ -195,10 +198,20 @@ class Matrix:
             arena.done.append(f"{letters} dead letters")
         return self._judged(twin, told, time.monotonic() - began_s, arena.done)
 
+    def latency_line(self, folder: Path) -> tuple[str, bool]:
+        """The line of the row that runs at the pace of life, and whether it is ok."""
+        self._number += 1
+        run = measure_latency(self._kafka, self._flink, few_jobs(), f"matrix{self._number}.", folder)
+        asked = f"first told <= {CHECKPOINT_S + 1:g} s after embedded, p95"
+        measured = f"{len(run.later_s)} incidents; p95 {run.p95_s:.2f} s, {run.only_one} of one engine alone"
+        return _row_of(asked, measured, int(run.is_ok), 1), run.is_ok
+
     def _disturb(self, row: MatrixRow, arena: Arena, messages: Sequence[Sent]) -> None:
         assert row.disturb is not None
         length_s = (messages[-1].at_ms - messages[0].at_ms) / 1e3 / row.speed
         at_s = self._chance.uniform(0.15, 0.85) * length_s
+        while not arena.feed.began_s:
+            time.sleep(0.05)
         time.sleep(max(0.0, arena.feed.began_s + at_s - time.monotonic()))
         row.disturb(arena)
         arena.done.append(f"{at_s:.1f} s of {length_s:.0f} s in")
@@ -234,17 +247,23 @@ class Matrix:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 all rows ok, 1 some SHORT."""
     known = rows()
+    choices = [*known, LATENCY]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flink_matrix", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", metavar="ROW,ROW", help=", ".join(known))
+    parser.add_argument("--only", default="", metavar="ROW,ROW", help=", ".join(choices))
     parser.add_argument("--runs", type=int, default=0, help="of each row; default: the row's own")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the moments")
     options = parser.parse_args(arguments)
-    names = [name for name in options.only.split(",") if name] or list(known)
-    if unknown := set(names) - set(known):
-        parser.error(f"no row is called {' or '.join(sorted(unknown))}; there are {', '.join(known)}")
+    names = [name for name in options.only.split(",") if name] or choices
+    if unknown := set(names) - set(choices):
+        parser.error(f"no row is called {' or '.join(sorted(unknown))}; there are {', '.join(choices)}")
     lines, short = [], 0
     with tempfile.TemporaryDirectory(prefix="flink-matrix-") as folder, Matrix(Path(folder), options.seed) as matrix:
         for name in names:
+            if name == LATENCY:
+                line, is_ok = matrix.latency_line(Path(folder))
+                lines.append(line)
+                short += not is_ok
+                continue
             runs = [_told(name, matrix.run(known[name])) for _ in range(options.runs or known[name].runs)]
             lines.append(_line(known[name], runs))
             short += not all(run.is_ok for run in runs)
@@ -264,7 +283,11 @@ def _line(row: MatrixRow, runs: Sequence[MatrixRun]) -> str:
     good = sum(run.is_ok for run in runs)
     missing, twice, absences = (sum(getattr(run, what) for run in runs) for what in ("missing", "twice", "absences"))
     measured = f"{len(row.jobs)} worlds; {missing} missing, {twice} twice, {absences} false absences"
-    return f"{row.asked:<42} | {measured:<58} | {good} of {len(runs)} | {'ok' if good == len(runs) else 'SHORT'}"
+    return _row_of(row.asked, measured, good, len(runs))
+
+
+def _row_of(asked: str, measured: str, good: int, of: int) -> str:
+    return f"{asked:<42} | {measured:<58} | {good} of {of} | {'ok' if good == of else 'SHORT'}"
 
 
 if __name__ == "__main__":

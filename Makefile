@@ -170,7 +170,7 @@ test-long: setup ## what `make test` leaves out: simulated runs of minutes, and 
 	@GATHER_ALL=1 $(BIN)/python -m pytest tests/processors/job --durations=5
 
 .PHONY: stack
-stack: setup ## real Kafka, Collector, Prometheus, VictoriaLogs and Jaeger (Java, Maven and Go; the first time some 10 minutes)
+stack: setup setup-flink ## real Kafka, Collector, Prometheus, VictoriaLogs and Jaeger (Java, Maven and Go; the first time some 10 minutes)
 	@$(BIN)/python -m pytest tests/stack -n 2 --dist loadfile --durations=$(DURATIONS)
 
 .PHONY: compose-test

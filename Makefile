@@ -141,6 +141,7 @@ demo: setup ## a real 4-rank job with a fault drawn at random; checks that which
 
 # torch 2.6 has no build for Python 3.14 and later.
 HAS_OLDEST := $(shell $(PYTHON) -c 'import sys; print(int(sys.version_info < (3, 14)))' 2>/dev/null)
+SETUP_FLINK := $(if $(filter 1,$(shell $(PYTHON) -c 'import sys; print(int(sys.version_info < (3, 13)))' 2>/dev/null)),setup-flink)
 SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: check
@@ -170,7 +171,7 @@ test-long: setup ## what `make test` leaves out: simulated runs of minutes, and 
 	@GATHER_ALL=1 $(BIN)/python -m pytest tests/processors/job --durations=5
 
 .PHONY: stack
-stack: setup setup-flink ## real Kafka, Collector, Prometheus, VictoriaLogs and Jaeger (Java, Maven and Go; the first time some 10 minutes)
+stack: setup $(SETUP_FLINK) ## real Kafka, Collector, Prometheus, VictoriaLogs and Jaeger (Java, Maven and Go; the first time some 10 minutes)
 	@$(BIN)/python -m pytest tests/stack -n 2 --dist loadfile --durations=$(DURATIONS)
 
 .PHONY: compose-test

@@ -23,7 +23,7 @@ def process(flink: Flink, feed: Feed, folder: Path, health: str) -> Service:
         "process",
         [PYTHON.with_name("whichrank"), "process", "--engine", "flink", "--health", health],
         log=folder / "process.log",
-        ready=lambda: answers_http(f"http://{health}/readyz"),
+        ready=lambda: is_ready(health),
         environment={
             **flink.environment,
             "WHICHRANK_KAFKA": feed.settings.brokers,
@@ -43,6 +43,14 @@ def page(address: str) -> str:
         return str(error.read().decode())
 
 
+def is_ready(health: str) -> bool:
+    """False while nobody listens, too."""
+    try:
+        return answers_http(f"http://{health}/readyz")
+    except OSError:
+        return False
+
+
 def send(feed: Feed, topic: str, key: str, value: bytes) -> None:
     producer = feed.client.producer()
     producer.send(topic, key.encode(), value)
@@ -58,8 +66,7 @@ def test_a_death_becomes_an_incident_and_health_is_told(
     service = process(flink, feed, tmp_path, health)
     service.start(wait=False)
     try:
-        eventually(lambda: answers_http(f"http://{health}/readyz") if service.running else True,
-                   what=f"ready; {flink.why()}", timeout_s=WAIT_S)  # fmt: skip
+        eventually(lambda: is_ready(health) or not service.running, what="the job is ready", timeout_s=WAIT_S)
         assert service.running, service.output()
         send(feed, TOPIC_BLOCKS, "j1", death("j1", 1))
         eventually(lambda: bool(feed.incidents()), what=f"an incident; {flink.why()}", timeout_s=WAIT_S)

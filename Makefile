@@ -12,6 +12,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 FRAMEWORKS := .venv-frameworks
 DOCS := .venv-docs
+FLINK := .venv-flink
 BIN := $(VENV)/bin
 PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands evaluation
 # What the training process runs, and what reads it: this is what depends on the version of torch.
@@ -98,6 +99,24 @@ $(FRAMEWORKS)/.package: $(FRAMEWORKS)/.requirements $(VENV)/.package
 	$(call install,$(FRAMEWORKS),--no-deps --no-build-isolation --editable .)
 	@touch $@
 
+# Flink's packages have builds for Python 3.10 to 3.12.
+$(FLINK)/.requirements: requirements/flink.txt requirements/bootstrap.txt
+	$(call environment,$(FLINK))
+	@$(FLINK)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
+	  || { rm -rf $(FLINK); echo "Flink has no build for this Python: choose 3.10 to 3.12 with PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "installing requirements/flink.txt (700 MB: a minute the first time)"
+	$(call install,$(FLINK),--require-hashes -r requirements/flink.txt)
+	@touch $@
+
+$(FLINK)/.package: $(FLINK)/.requirements $(VENV)/.package
+	$(call install,$(FLINK),--no-deps --no-build-isolation --editable .)
+	@mkdir -p $(FLINK)/path && ln -sfn $(CURDIR) $(FLINK)/path/whichrank
+	@touch $@
+
+$(FLINK)/jars/.fetched: deploy/flink/pom.xml deploy/flink/jars.sha256 deploy/flink/fetch.sh
+	@deploy/flink/fetch.sh $(FLINK)/jars
+	@touch $@
+
 $(DOCS)/.requirements: requirements/docs.txt requirements/bootstrap.txt
 	$(call environment,$(DOCS))
 	@echo "installing requirements/docs.txt"
@@ -113,12 +132,16 @@ setup-oldest: $(OLDEST)/.package ## install the oldest supported torch into .ven
 .PHONY: setup-frameworks
 setup-frameworks: $(FRAMEWORKS)/.package ## install Lightning, HF, DeepSpeed, Megatron, torchtitan into .venv-frameworks
 
+.PHONY: setup-flink
+setup-flink: $(FLINK)/.package $(FLINK)/jars/.fetched ## install Flink for Python into .venv-flink, and its Kafka connector (Java 17, Maven)
+
 .PHONY: demo
 demo: setup ## a real 4-rank job with a fault drawn at random; checks that whichrank finds it
 	@$(BIN)/whichrank demo
 
 # torch 2.6 has no build for Python 3.14 and later.
 HAS_OLDEST := $(shell $(PYTHON) -c 'import sys; print(int(sys.version_info < (3, 14)))' 2>/dev/null)
+SETUP_FLINK := $(if $(filter 1,$(shell $(PYTHON) -c 'import sys; print(int(sys.version_info < (3, 13)))' 2>/dev/null)),setup-flink)
 SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: check
@@ -148,7 +171,7 @@ test-long: setup ## what `make test` leaves out: simulated runs of minutes, and 
 	@GATHER_ALL=1 $(BIN)/python -m pytest tests/processors/job --durations=5
 
 .PHONY: stack
-stack: setup ## real Kafka, Collector, Prometheus, VictoriaLogs and Jaeger (Java, Maven and Go; the first time some 10 minutes)
+stack: setup $(SETUP_FLINK) ## real Kafka, Collector, Prometheus, VictoriaLogs and Jaeger (Java, Maven and Go; the first time some 10 minutes)
 	@$(BIN)/python -m pytest tests/stack -n 2 --dist loadfile --durations=$(DURATIONS)
 
 .PHONY: compose-test
@@ -262,10 +285,11 @@ pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in
 	compile docs requirements/docs.in; \
 	compile frameworks requirements/frameworks.in pyproject.toml --extra all; \
 	compile image requirements/build.in pyproject.toml --extra all --extra confluent; \
+	compile flink requirements/build.in pyproject.toml --extra flink; \
 	compile newest requirements/build.in pyproject.toml --extra all --extra confluent --extra dev --extra torch
 
 .PHONY: clean
 clean: ## remove the environments and everything that was built
-	rm -rf $(VENV) $(OLDEST) $(FRAMEWORKS) $(DOCS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(FRAMEWORKS) $(DOCS) $(FLINK) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f instrumentation/*.so telemetry/*.so diagnosis/*.so

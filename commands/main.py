@@ -9,7 +9,15 @@ import typer
 
 from .run.run_flags import run_command
 from .settings.command_line import CONFIG, KAFKA, PAIRS, PRINT_CONFIG
-from .settings.settings import AgentOptions, Evidence, ProcessOptions, TopicsOptions, load_settings, print_settings
+from .settings.settings import (
+    AgentOptions,
+    Engine,
+    Evidence,
+    ProcessOptions,
+    TopicsOptions,
+    load_settings,
+    print_settings,
+)
 from .settings.settings_or_exit import EXIT_USAGE, settings_or_exit
 from .settings.settings_sources import settings_path
 from .support.evaluation_commands import installed_commands
@@ -90,11 +98,16 @@ def process_command(
     ] = None,
     shadow: Annotated[bool | None, typer.Option("--shadow", help="judge, and publish nothing")] = None,
     disable: Annotated[str | None, typer.Option(metavar="KINDS", help="kinds of incidents that are not opened")] = None,
+    engine: Annotated[str | None, typer.Option(metavar="ENGINE", help="embedded, or flink: submit it")] = None,
+    print_command: Annotated[bool, typer.Option("--print-command", help="with flink: only show how to submit")] = False,
     pairs: Annotated[list[str] | None, PAIRS] = None,
     config: Annotated[Path | None, CONFIG] = None,
     print_config: Annotated[bool, PRINT_CONFIG] = False,
 ) -> None:
     """Judge what agents publish to Kafka, and publish incidents.
+
+    With --engine flink it submits the job to a Flink cluster, unless it runs
+    there, and answers for its health; the job goes on when this ends.
 
     Of several instances one publishes and the others stand by; after 10 s
     without a word from it another takes over. It ends with SIGTERM; SIGHUP,
@@ -109,11 +122,16 @@ def process_command(
         "health": health,
         "shadow": shadow,
         "disable": disable,
+        "engine": engine,
     }
     settings, origins = settings_or_exit(ProcessOptions, given, config, pairs)
     if print_config:
         typer.echo(print_settings(settings, origins))
         return
+    if settings.engine is Engine.flink:
+        from .services.flink_process import process_on_flink
+
+        raise typer.Exit(process_on_flink(settings, print_only=print_command))
     from .services.process import process
 
     def reload() -> ProcessOptions:

@@ -167,7 +167,29 @@ class JobOwners:
             self._table.delete(name)
 
     def _put(self, name: str, claims: _Claims) -> None:
-        self._table.put(name, json.dumps({"plain": claims.plain, "by": claims.by}).encode())
+        self._table.put(name, _write_claims(claims))
+
+    # --- between runners that share the work --------------------------------------------------------------------------
+    def claims_of(self, identity: Identity) -> dict[str, str]:
+        """By id what is known of whose it is, for the job and run of an identity with keys: as ``learn`` takes it."""
+        ids = {self._parts(key)[0] for key in (identity.job, identity.run) if key}
+        return {name: _write_claims(self._claims[name]).decode() for name in ids if name in self._claims}
+
+    def learn(self, claims: Mapping[str, str]) -> None:
+        """Takes what another runner has heard, in place of what was known of these ids.
+
+        Raises ValueError, KeyError, TypeError or AttributeError for what ``claims_of`` never gives.
+        """
+        for name, row in claims.items():
+            known = _read_claims(row.encode())
+            if self._claims.get(name) == known:
+                continue
+            self._claims[name] = known
+            self._is_contested |= len(known.by) > 1 or known.plain not in known.by
+            self._keyed.clear()
+            self._put(name, known)
+            for owner in list(known.by):
+                self._keep_few(owner, name)
 
     def _keyed_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """An incident that was published, back under its job's key."""
@@ -281,6 +303,10 @@ class JobOwners:
                     for share in shares
                 ]  # fmt: skip
         return {name: self._shown_value(value) for name, value in told.items()} if self._is_contested else told
+
+
+def _write_claims(claims: _Claims) -> bytes:
+    return json.dumps({"plain": claims.plain, "by": claims.by}).encode()
 
 
 def _read_claims(row: bytes) -> _Claims:

@@ -14,7 +14,7 @@ from ..telemetry.records import Finding, Incident, Record
 from .doubts import MAX_WORDS, Doubt
 from .fair_share import FairShare
 from .runner_notices import PendingNotices
-from .runner_state import RunnerState
+from .runner_rows import RunnerRows
 
 _HOUR_NS = 3_600_000_000_000
 MUTED_NS = _HOUR_NS
@@ -78,7 +78,7 @@ def part_of(about: Record | str) -> str:
 class Containment:
     """Remembers failures, says what is muted, and adds what has to be reported of them to the notices."""
 
-    def __init__(self, state: RunnerState, notices: PendingNotices) -> None:
+    def __init__(self, state: RunnerRows, notices: PendingNotices) -> None:
         self._table = state.open_table(("runner", "", "failed"))
         known = [(name, failed) for name, row in self._table.rows() if (failed := _read_failed(row)) is not None]
         self._failed = dict(sorted(known, key=lambda each: each[1].last_ns))

@@ -1,4 +1,4 @@
-"""What an operator gets from the embedded runner: its tables, its timers, and a place for what it emits."""
+"""What an operator gets from its runner: its tables, its timers, and a place for what it emits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_REQUESTS
 from .job_owners import JobOwners
 from .runner_containment import Containment, OperatorFailure, failure_of, part_of
-from .runner_state import RunnerState
+from .runner_rows import RunnerRows
 from .runner_tables import KeyTables
 
 
@@ -40,7 +40,7 @@ class RunnerContext:
     )
 
     def __init__(
-        self, runner_state: RunnerState, owners: JobOwners, containment: Containment, operator: str, key: str
+        self, runner_state: RunnerRows, owners: JobOwners, containment: Containment, operator: str, key: str
     ) -> None:
         self._runner_state = runner_state
         self._owners = owners

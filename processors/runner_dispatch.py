@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from ..telemetry.otlp import encode_payloads
 from ..telemetry.records import Block, Broken, Finding, Identity, Record
@@ -18,15 +19,23 @@ from .job_owners import JobOwners
 from .operator import Operator, Timer
 from .runner_containment import Containment, OperatorFailure, failure_of
 from .runner_context import RunnerContext
-from .runner_delivery import Delivery
 from .runner_letters import dead_letter
 from .runner_notices import GivenUp, PendingNotices
-from .runner_state import RunnerState
+from .runner_rows import RunnerRows
 
 MAX_CONTEXTS = 4096
+#: Of keys spread over shards some get more than others: a shard keeps so many at least, and so much more than its part.
+FEWEST_KEYS, UNEVEN = 64, 4
 NOT_ATTEMPTED = "call"
 #: Records of a message with the index of who has emitted them; -1: the bus.
 Emitted = tuple[int, Record]
+
+
+class Outputs(Protocol):
+    """Where conclusions go."""
+
+    def add(self, record: Record, value: bytes, headers: str = "") -> None:
+        """Takes an output, to be handed out once what explains it is durable. headers: a JSON object of texts."""
 
 
 class Dispatcher:
@@ -34,12 +43,16 @@ class Dispatcher:
 
     def __init__(
         self,
-        state: RunnerState,
-        delivery: Delivery,
+        state: RunnerRows,
+        delivery: Outputs,
         owners: JobOwners,
         operators: Sequence[Operator],
         report: Callable[[str], None],
+        *,
+        shards: int = 1,
     ) -> None:
+        """shards: over so many dispatchers the keys are spread by chance, so that each keeps its part of them."""
+        self._shards = shards
         self._state, self._delivery, self._owners, self._report = state, delivery, owners, report
         self._operators = tuple(operators)
         self._key_of = tuple(operator.key_of for operator in self._operators)
@@ -152,15 +165,20 @@ class Dispatcher:
     def _make_room(self, index: int, key: str) -> bool:
         """Whether the key is kept: what does not fit makes room for it, or it is one too many."""
         keys, operator = self._keys[index], self._operators[index]
-        if key not in keys and len(keys) >= operator.most_keys and operator.contains_itself:
+        if key not in keys and len(keys) >= self._most_keys(operator) and operator.contains_itself:
             spared = next((each for each in keys.names_of("") if operator.spare(self._context(index, each))), None)
             if spared is None:
                 return False
             self._delete(index, spared)
         keys.touch(key, self._owner(operator, key))
-        if len(keys) > operator.most_keys:  # it counts, too: who has most may be who brings it
+        if len(keys) > self._most_keys(operator):  # it counts, too: who has most may be who brings it
             self._forget(index, keys.first_to_go())
         return True
+
+    def _most_keys(self, operator: Operator) -> int:
+        if self._shards == 1:
+            return operator.most_keys
+        return min(operator.most_keys, max(FEWEST_KEYS, UNEVEN * operator.most_keys // self._shards))
 
     def _owner(self, operator: Operator, key: str) -> str:
         return self._owners.owner_of(key) if operator.keys_are_jobs else ""
@@ -177,7 +195,8 @@ class Dispatcher:
     def _count_forgotten(self, operator: Operator) -> None:
         self.forgotten += 1
         if self.forgotten == 1:
-            self._report(f"more than {operator.most_keys} keys of operator {operator.name}: the idlest are forgotten")
+            most = self._most_keys(operator)
+            self._report(f"more than {most} keys of operator {operator.name}: the idlest are forgotten")
 
     def _forget(self, index: int, key: str) -> None:
         operator, context = self._operators[index], self._context(index, key)

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from .doubts import Doubt
-from .runner_state import RunnerState
+from .runner_rows import RunnerRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class GivenUp:
 class PendingNotices:
     """Over one table, whose rows are in the order in which they came as long as the process lives."""
 
-    def __init__(self, state: RunnerState) -> None:
+    def __init__(self, state: RunnerRows) -> None:
         self._table = state.open_table(("runner", "", "notices"))
         self._number = 0
         #: Whether there is anything to tell.

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .runner_aside import ASIDE_SCHEMA, SetAside, surplus, write_aside
-from .runner_tables import Changes, KeyRows, RowTable, TableName, all_made, made, made_or_why_not
+from .runner_aside import ASIDE_SCHEMA, write_aside
+from .runner_rows import Position, RunnerRows
+from .runner_tables import made
 from .runner_timers import TimerTable
 from .state_file import APPLICATION_ID, set_aside, what_is_wrong
 from .state_versions import SCHEMA_VERSION, bring_up, give_rowids
@@ -34,20 +35,6 @@ _SCHEMA = (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class Position:
-    """Where the input stands and what time it is there. All of it follows from the bus alone, so a replay agrees."""
-
-    bus: str = ""  # identity of the bus the positions belong to
-    after: int = 0
-    now_ns: int = 0  # stamp of the last input, tick or mark
-    input_ns: int = 0  # stamp of the last input
-    beats: int = 0  # ticks since the last input
-    silent: bool = False  # input_silent was logged and no input has come since
-    outbox_id: int = 0
-    cluster: str = ""  # of the last input, for marks of the runner's own
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxEntry:
     id: int
@@ -62,25 +49,17 @@ class OutboxEntry:
 _OUTBOX_TYPES = (int, str, str, int, bytes, str, int)
 
 
-class RunnerState:
+class RunnerState(RunnerRows):
     """Working copy plus, if a path was given, its SQLite file."""
 
     def __init__(self, path: Path | None, *, bus: str, start_after: int, report: Callable[[str], None]) -> None:
         """Raises BlockingIOError if another process uses the file; anything else wrong is said and worked around."""
+        super().__init__(Position(bus=bus, after=start_after))
         self.path = path
-        self.position = Position(bus=bus, after=start_after)
         self.outbox: list[OutboxEntry] = []
         #: Commits that the disk refused (the changes are kept and written by the next one that succeeds).
         self.failed_commits = 0
         self._report = report
-        self._rows: dict[TableName, KeyRows] = {}
-        self._tables_of: dict[tuple[str, str], dict[str, None]] = {}  # by operator and key
-        self.timers = TimerTable()
-        self._changes = Changes()
-        self._aside: list[SetAside] = []  # not written yet
-        #: Called with operator, key and error where a row that was put to be made later cannot be made: it must take
-        #: the key out of use. None: what was raised comes out of ``commit``.
-        self.contain: Callable[[str, str, Exception], None] | None = None
         self._new_outbox: list[OutboxEntry] = []
         self._done_outbox: list[int] = []
         self._retry_at = 0.0
@@ -93,100 +72,10 @@ class RunnerState:
         """Whether nothing was kept of an earlier life."""
         return not any(self._rows.values()) and not len(self.timers) and not self.outbox
 
-    # --- rows ---
-    def open_table(self, prefix: tuple[str, str, str]) -> RowTable:
-        """A table of (operator, key, name), empty where there is none."""
-        return RowTable(prefix, self._rows_for(prefix), self._changes)
-
-    def _rows_for(self, table: TableName) -> KeyRows:
-        rows = self._rows.get(table)
-        if rows is None:
-            rows = self._rows[table] = {}
-            self._tables_of.setdefault(table[:2], {})[table[2]] = None
-        return rows
-
-    def row_count(self) -> int:
-        """How many rows all operators and keys have."""
-        return sum(map(len, self._rows.values()))
-
-    def rows_of(self, operator: str, table: str) -> Iterator[tuple[str, bytes]]:
-        """(name, value) of the rows of one operator's table, over all keys."""
-        for (owner, _, name), rows in self._rows.items():
-            if (owner, name) == (operator, table):
-                yield from all_made(rows)
-
-    # --- trouble ---
-    def begin_trial(self) -> None:
-        """What is changed from here on can be taken back, until ``end_trial``. Trials are not nested."""
-        self._changes.before = {}
-        self.timers.begin_trial()
-
-    def end_trial(self, *, keep: bool) -> None:
-        """Keeps what was changed since ``begin_trial``, or takes it back.
-
-        Rows that were put to be made later are made at once, as they could not be taken back to later: raises what
-        making one raises, and the trial goes on.
-        """
-        before = self._changes.before or {}
-        for name in before if keep else ():
-            made(self._rows.get(name[:3], {}), name[3])
-        self._changes.before = None
-        self.timers.end_trial(keep=keep)
-        for name, value in () if keep else before.items():
-            rows = self._rows_for(name[:3])
-            if value is None:
-                rows.pop(name[3], None)
-            else:
-                rows[name[3]] = value
-
-    def put_aside(self, operator: str, key: str, at_ns: int, why: str, owner: str = "") -> None:
-        """Takes rows and timers of a key out of use; the rows stay in the file, under the time and the reason.
-
-        at_ns: Unix, by the bus. owner: of the job that the key is of.
-        """
-        rows: dict[tuple[str, str], bytes] = {}
-        for table in self._tables_of.get((operator, key), ()):
-            kept = self._rows[(operator, key, table)]
-            for row in list(kept):
-                rows[(table, row)] = made_or_why_not(kept, row)
-                self._changes.note((operator, key, table, row), None)
-            kept.clear()
-        self.timers.clear_key(operator, key)
-        if self._database is not None:
-            self._aside.append(SetAside(operator=operator, key=key, at_ns=at_ns, why=why, owner=owner, rows=rows))
-            for place in surplus(each.owner for each in self._aside):
-                del self._aside[place]  # one at most
-
-    def keys_of(self, operator: str) -> list[str]:
-        """Keys of which the operator has rows, in the order in which they came or were read."""
-        return list(dict.fromkeys(key for (owner, key, _), rows in self._rows.items() if owner == operator and rows))
-
-    def delete_key(self, operator: str, key: str) -> None:
-        """Deletes all rows and timers of a key."""
-        for table in self._tables_of.get((operator, key), ()):
-            kept = self._rows[(operator, key, table)]
-            for row in kept:
-                self._changes.note((operator, key, table, row), None)
-            kept.clear()
-        self.timers.clear_key(operator, key)
-
-    def drop_tables(self, operator: str, key: str, tables: Iterable[str]) -> None:
-        """Frees tables of a key whose rows are all deleted; whoever holds one of them must let it go."""
-        for table in tables:
-            if not self._rows.get((operator, key, table), True):
-                del self._rows[(operator, key, table)]
-                del self._tables_of[(operator, key)][table]
-        if not self._tables_of.get((operator, key), True):
-            del self._tables_of[(operator, key)]
-
-    def _make_rows(self) -> None:
-        for name in list(self._changes.dirty):
-            try:
-                made(self._rows.get(name[:3], {}), name[3])
-            except Exception as error:  # an operator's, not the disk's
-                if self.contain is None:
-                    raise
-                self.contain(*name[:2], error)
+    @property
+    def keeps_aside(self) -> bool:
+        """In the file, where there is one."""
+        return self._database is not None
 
     # --- outbox ---
     def add_output(self, topic: str, key: str, stamp_ns: int, value: bytes, headers: str = "") -> OutboxEntry:

@@ -66,8 +66,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         {"numpy", "opentelemetry", "prometheus_client", "pyarrow", "pydantic", "rich", "setuptools", "typer"},
     ),
 }
-#: Runners are the only processors that see the bus.
+#: Runners are the only processors that see the bus, that on Flink among them.
 RUNNER_MAY_IMPORT = {"transport"}
+FLINK = "processors/flink/"
+#: What a package of its own, in an environment of its own, is for: nothing else may need it.
+ONLY_IN = {"processors/flink/job_graph.py": {"pyflink"}, "processors/flink/keyed_functions.py": {"pyflink"}}
 
 
 def imports_of(path: Path, root: Path) -> Iterator[tuple[int, str]]:
@@ -101,11 +104,12 @@ def upward_imports(folder: str, root: Path = ROOT) -> list[str]:
     found = []
     for path in sorted((root / folder).rglob("*.py")):
         relative = path.relative_to(root)
-        extra = RUNNER_MAY_IMPORT if folder == "processors" and path.name.startswith("runner") else set()
+        is_runner = path.name.startswith("runner") or str(relative).startswith(FLINK)
+        extra = RUNNER_MAY_IMPORT if folder == "processors" and is_runner else set()
         found += [
             f"{relative}:{line} imports {name}"
             for line, name in imports_of(path, root)
-            if not is_allowed(name, folder, own | extra, others)
+            if not is_allowed(name, folder, own | extra, others | ONLY_IN.get(str(relative), set()))
         ]
     return found
 

@@ -17,7 +17,7 @@ DOCUMENTS = (
     "CHANGELOG.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 )
-REQUIREMENTS = ("newest", "oldest", "image", "bootstrap", "docs")
+REQUIREMENTS = ("newest", "oldest", "image", "bootstrap", "docs", "flink")
 
 #: In pieces, so that this file may be searched too.
 UNWANTED = {
@@ -114,7 +114,8 @@ def test_pins_cover_what_the_project_asks_for() -> None:
     declared = (ROOT / "pyproject.toml").read_text()
     wanted = {match.lower() for match in re.findall(r'^    "([a-z][\w.-]*)(?:\[.*\])?[><=;"]', declared, re.MULTILINE)}
     wanted -= {"whichrank"}
-    pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements/newest.txt").read_text(), re.MULTILINE))
+    texts = [(ROOT / "requirements" / f"{name}.txt").read_text() for name in ("newest", "flink")]
+    pinned = {name for text in texts for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
     assert "torch" in pinned
     assert "numpy" in wanted
     assert wanted - pinned == {name for name in wanted if name.startswith("whichrank")}

@@ -18,17 +18,15 @@ from ...processors.entity.operator import EntityOperator
 from ...processors.entity.rules import load_rules
 from ...processors.job.operator import JobOperator
 from ...processors.runner import EmbeddedRunner
+from ...processors.runner_seeds import published_incidents
 from ...processors.runner_service import FIRST_PAUSE_S, LONGEST_PAUSE_S, Service
 from ...telemetry.incident_document import IncidentDocument, word_of
 from ...telemetry.incident_reading import read_incident
-from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Incident, Record
-from ...telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_WORDS
-from ...telemetry.vocabulary import IncidentState
+from ...telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_WORDS
 from ...transport.kafka import make_client
 from ...transport.kafka_client import Client, KafkaTrouble
 from ...transport.kafka_log import KafkaLog
-from ...transport.kafka_read import read_whole
 from ...transport.kafka_topics import check_topics, identity_of
 from ..run_folder.incident_log import IncidentLog
 from ..settings.settings import ProcessOptions, SettingsError, kinds_of
@@ -48,8 +46,6 @@ INPUTS = (TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_WORDS)
 #: One at a time publishes; the broker refuses the others.
 TRANSACTIONAL_ID = "whichrank-process"
 SETTINGS_PERIOD_S = 2.0
-#: Incidents that ended longer ago than blocks are kept are not taken over where the state is new.
-KNOWN_NS = 24 * 3_600_000_000_000
 
 Reload = Callable[[], ProcessOptions]
 T = TypeVar("T")
@@ -170,31 +166,11 @@ def _make_runner(
         report=say,
     )
     if runner.is_fresh:
-        published = _published(client)
+        published = published_incidents(client)
         runner.seed(published)
         if published:
             say(f"no state of an earlier life: {len(published)} published incidents are known, the rest is read again")
     return runner
-
-
-def _published(client: Client) -> list[Record]:
-    """The last revision of every incident on Kafka that may be heard of again. Raises KafkaTrouble.
-
-    What ended more than a day before the newest word cannot be: its blocks are gone.
-    """
-    last: dict[str, Record] = {}
-    newest_ns = 0
-    for message in read_whole(client, TOPIC_INCIDENTS):
-        for payload in decode_logs(TOPIC_INCIDENTS, message.value):
-            if isinstance(payload, Incident):
-                key = str(payload.document.get("id"))
-                last[key] = Record(topic=TOPIC_INCIDENTS, key=key, stamp_ns=message.stamp_ns, payload=payload)
-                newest_ns = max(newest_ns, message.stamp_ns)
-    return [record for record in last.values() if _is_open(record) or newest_ns - record.stamp_ns < KNOWN_NS]
-
-
-def _is_open(record: Record) -> bool:
-    return isinstance(record.payload, Incident) and record.payload.document.get("state") == IncidentState.OPEN.value
 
 
 def _one_line(incident: IncidentDocument) -> str:

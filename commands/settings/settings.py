@@ -30,6 +30,7 @@ from .settings_sources import Flags, Settings, SettingsError, print_settings, re
 __all__ = [
     "AgentOptions",
     "AnnotateOptions",
+    "Engine",
     "HookLevel",
     "KafkaOptions",
     "NotifyOptions",
@@ -55,6 +56,11 @@ class HookLevel(str, Enum):
     off = "off"
     status = "status"
     events = "events"
+
+
+class Engine(str, Enum):
+    embedded = "embedded"
+    flink = "flink"
 
 
 class ViewChoice(str, Enum):
@@ -240,6 +246,21 @@ class ProcessOptions(KafkaOptions):
     health: str = Field("127.0.0.1:8461", description="HOST:PORT of /healthz, /readyz and /metrics; empty: none")
     shadow: bool = Field(False, description="judge, and publish nothing")
     disable: str = Field("", description="kinds of incidents that are not opened, with commas; changes at once")
+    engine: Engine = Field(Engine.embedded, description="embedded: this process judges; flink: a Flink cluster does")
+    flink: str = Field("127.0.0.1:8081", description="HOST:PORT of the JobManager's REST interface")
+    flink_home: Path | None = Field(None, description="Flink's home, by whose bin/flink the job is submitted")
+    flink_parallelism: int = Field(0, ge=0, le=128, description="of the Flink job; 0: as the cluster is set")
+    flink_checkpoint_ms: int = Field(
+        1000, ge=100, le=600_000, description="between checkpoints; with each the conclusions become visible"
+    )
+    flink_savepoint: str = Field("", description="savepoint or checkpoint that a new Flink job begins with")
+    flink_beats: int = Field(4, ge=0, le=20, description="a second, into each input partition; 0: others write them")
+
+    @field_validator("flink")
+    @classmethod
+    def _check_flink(cls, value: str) -> str:
+        split_address(value, 0)
+        return value
 
     @field_validator("disable")
     @classmethod

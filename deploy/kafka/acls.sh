@@ -45,6 +45,11 @@ allow --allow-principal User:processor --operation Write \
 allow --allow-principal User:processor --operation Write --operation Describe \
   --transactional-id whichrank --resource-pattern-type prefixed
 
+# With FLINK set the processor runs on Flink: it writes beats into all that it reads (docs/decisions/0013-flink.md).
+if [ -n "${FLINK:-}" ]; then
+  allow --allow-principal User:processor --operation Write --topic whichrank.blocks --topic whichrank.words
+fi
+
 # The Collector reads what is for people, and remembers how far.
 allow --allow-principal User:collector --operation Read \
   --topic otlp_spans --topic otlp_metrics --topic otlp_logs

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.stack.parts.compose import BASE, NVIDIA, OPEN, REQUIRED, TLS, Definition, load, services
+from tests.stack.parts.compose import BASE, FLINK, NVIDIA, OPEN, REQUIRED, TLS, Definition, load, services
 from tests.stack.parts.go_programs import COLLECTOR_MODULES, COMPOSE, JAEGER, PROMETHEUS, VICTORIALOGS, VMAUTH, built
 from tests.stack.parts.kafka import POM
 from tests.stack.parts.placing import REPOSITORY, replace
@@ -22,7 +22,7 @@ from tests.stack.parts.promtool import PROMTOOL
 from tests.stack.parts.service import answers_http
 from tests.stack.parts.whole_stack import Stack
 
-OVERLAYS: tuple[list[str], ...] = ([], [TLS], [OPEN], [TLS, OPEN], [NVIDIA])
+OVERLAYS: tuple[list[str], ...] = ([], [TLS], [OPEN], [TLS, OPEN], [NVIDIA], [FLINK])
 PROFILES = {
     "none": set[str](),
     "debug": {"kafka-ui"},
@@ -65,9 +65,9 @@ def test_a_machine_without_a_gpu_starts_every_profile() -> None:
         file: {
             name for name, raw in load(file, REQUIRED)["services"].items() if "reservations" in str(raw.get("deploy"))
         }
-        for file in (BASE, TLS, OPEN, NVIDIA)
+        for file in (BASE, TLS, OPEN, NVIDIA, FLINK)
     }
-    assert reserved == {BASE: set(), TLS: set(), OPEN: set(), NVIDIA: {"agent"}}
+    assert reserved == {BASE: set(), TLS: set(), OPEN: set(), NVIDIA: {"agent"}, FLINK: set()}
 
 
 def test_without_a_password_nothing_starts_and_one_line_says_why() -> None:
@@ -97,7 +97,7 @@ def test_these_tests_read_the_files_as_compose_does(overlays: list[str]) -> None
 
 
 def everything() -> Iterator[Definition]:
-    return iter(services([TLS]).values())
+    return iter(services([TLS, FLINK]).values())
 
 
 @pytest.mark.parametrize("definition", list(everything()), ids=lambda definition: definition.name)

@@ -22,6 +22,8 @@ TLS = "compose.tls.yaml"
 #: Without users.
 OPEN = "compose.open.yaml"
 NVIDIA = "compose.nvidia.yaml"
+#: The processors on Flink.
+FLINK = "compose.flink.yaml"
 #: What people must set before anything starts.
 REQUIRED = {"GRAFANA_ADMIN_PASSWORD": "not-used"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?:(:-|:\?)([^}]*))?\}")

@@ -1,0 +1,1 @@
+"""The same operators on Flink: shards of keys as keyed functions, time from beats in the input."""

@@ -1,0 +1,78 @@
+"""The stages of the Flink job conclude what the embedded engine concludes of the same messages, whatever comes first.
+
+All revisions are compared, with their times. With restarts in between only jobs are judged of which no operator
+remembers anything beside its rows: who was heard last, for one, is told anew after any engine's restart.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.processors.flink.local_stages import LocalStages, documents
+from tests.same_incidents.facts import facts_of, first_difference
+from whichrank.evaluation.simulate.judge import Judge, encoded
+from whichrank.simulator.clock import ns
+from whichrank.simulator.scenarios.scenarios import SCENARIOS
+
+BEAT_NS = 250_000_000
+MILLISECOND_NS = 1_000_000
+#: (scenario, ranks): crash, hang, slow, desync, device, shared cause of several jobs, restart, numbers, silence.
+WHOLE = (
+    ("process_killed+never_enters", 16),
+    ("slow_gpu", 16),
+    ("other_branch", 16),
+    ("gpu_off_the_bus+harmless", 16),
+    ("messages_lost", 16),
+    ("node_lost", 16),
+)
+RESTARTED = (("exception", 16), ("never_enters", 16), ("gpu_memory_error+kernel_lines_lost", 16))
+
+
+def judged_twice(scenario: str, ranks: int, seed: int, *, restarts: bool) -> tuple[list[Any], list[Any]]:
+    """Revisions of the embedded engine, and of the stages, each as facts."""
+    world = SCENARIOS[scenario].build(ranks, seed)
+    start_ns = world.start_unix_ns
+    judge = Judge(start_unix_ns=start_ns)
+    stages, chance = LocalStages(seed=seed), random.Random(seed)
+    beat_ns = start_ns
+    try:
+        for until_s, sent in world.run(60.0 * SCENARIOS[scenario].minutes):
+            judge.take(until_s, sent)
+            for message in sent:
+                stamp_ns = start_ns + ns(message.at_s)
+                while beat_ns + BEAT_NS < stamp_ns:
+                    beat_ns += BEAT_NS
+                    stages.beat(beat_ns)
+                    stages.pass_to(beat_ns // MILLISECOND_NS - 1)
+                for value in encoded(message):
+                    stages.send(message.topic, message.key, value, stamp_ns)
+            end_ns = start_ns + ns(until_s)
+            stages.beat(end_ns)
+            stages.pass_to(end_ns // MILLISECOND_NS)
+            if restarts and chance.random() < 0.2:
+                stages.restart()
+        embedded = [facts_of(each.document) for each in judge.revisions]
+        return embedded, [facts_of(each) for each in documents(stages.incidents())]
+    finally:
+        judge.close()
+
+
+@pytest.mark.parametrize(("scenario", "ranks"), WHOLE)
+def test_all_revisions_are_the_same(scenario: str, ranks: int) -> None:
+    embedded, stages = judged_twice(scenario, ranks, 3, restarts=False)
+    assert embedded
+    assert first_difference(embedded, stages) == ""
+
+
+@pytest.mark.parametrize(("scenario", "ranks"), RESTARTED)
+def test_restarts_change_nothing(scenario: str, ranks: int) -> None:
+    embedded, stages = judged_twice(scenario, ranks, 3, restarts=True)
+    assert embedded
+    assert first_difference(embedded, stages) == ""
+
+
+def test_a_sound_job_stays_sound() -> None:
+    assert judged_twice("healthy", 16, 3, restarts=True) == ([], [])

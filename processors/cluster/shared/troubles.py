@@ -73,6 +73,8 @@ class Trouble:
     is_fresh: bool = True
     #: Joint cause that it was given last: rule and value.
     cause: list[str] = field(default_factory=list)
+    #: The open page of an earlier attempt that it repeats; "": it is the first.
+    repeats: str = ""
     #: Of one that comes and goes: when it began and ended each time so far.
     stalls: list[list[float]] = field(default_factory=list)
 

@@ -15,9 +15,12 @@ from .troubles import Trouble
 
 
 def standing_leader(memory: Memory, verdict: Verdict) -> Trouble | None:
-    """Who leads the incident of the verdict's cause that stands though all its jobs are over; None: there is none."""
+    """Who leads the incident of the verdict's cause that stands though all its jobs are over; None: there is none, or
+    a person has called it wrong.
+    """
     cause = [verdict.rule.name, verdict.value]
-    leaders = (memory.troubles[leader] for leader in memory.standing)
+    denied = {id_ for id_, label in memory.told.items() if label.wrong} if memory.standing else frozenset()
+    leaders = (memory.troubles[leader] for leader in memory.standing if leader not in denied)
     return next((leader for leader in leaders if leader.cause == cause), None)
 
 

@@ -164,6 +164,18 @@ def test_a_gpu_that_corrupts_one_job_after_the_other_is_one_incident_between_the
     assert last["change"] == "resolved"
 
 
+def called_wrong(fleet: Fleet, incident: str, at: float) -> None:
+    label = {"incident": incident, "cause": "", "wrong": True, "by": "p", "time": START_S + at}
+    fleet.say(f"label/{incident}", at, {"label": label})
+
+
+def test_who_is_harmed_after_a_person_called_the_verdict_wrong_is_a_page(fleet: Fleet) -> None:
+    joint = joint_of(corrupted(fleet), Kind.SILENT_CORRUPTION)
+    again = Fleet()
+    called_wrong(again, joint["id"], 1500.0)
+    assert pages(corrupted(again, 2000.0)) == ["j0", "j1", "j2", "j3"]
+
+
 def test_what_begins_again_after_an_hour_in_which_all_was_well_is_a_page_of_its_own(fleet: Fleet) -> None:
     court = corrupted(fleet, 1000.0 + 60.0 + HOUR_S + 60.0)
     assert pages(court) == ["j0", "j1", "j2", "j3"]
@@ -202,17 +214,44 @@ def test_a_job_that_ends_as_before_while_people_know_of_it_is_a_ticket(fleet: Fl
     assert row["value"] == first["id"]
 
 
+def test_after_a_person_called_the_first_wrong_the_same_end_is_a_page(fleet: Fleet) -> None:
+    first = ends_again(fleet).pages[0]["id"]
+    again = Fleet()
+    called_wrong(again, first, 70.0)
+    assert pages(ends_again(again)) == ["a", "a"]
+
+
+def test_the_evidence_of_it_stays_one_row_whatever_is_told_later(fleet: Fleet) -> None:
+    ends_again(fleet)
+    fleet.findings.clear()
+    fleet.condition("memory_short", "n1-0", 210.0, device_kind="memory", device="", explains=["rank_raised"])
+    court = fleet.run(300.0)
+    last = court.incidents[court.pages[1]["id"]]
+    assert last["revision"] > 1
+    assert [row["signal"] for row in last["evidence"]].count("history.same_end") == 1
+
+
 @pytest.mark.parametrize(
     "changed",
     [
         pytest.param({"second": {"error": "KeyError: x"}}, id="another error"),
-        pytest.param({"second": {"node": "n1-1"}}, id="another rank"),
+        pytest.param({"second": {"rank": 4}}, id="another rank"),
         pytest.param({"second": {"error": ""}, "first": {"error": ""}}, id="nothing is known of how"),
         pytest.param({"well": True}, id="the job has got past it"),
     ],
 )
 def test_twin_what_is_not_the_same_end_or_no_longer_open_is_a_page(fleet: Fleet, changed: dict[str, Any]) -> None:
     assert pages(ends_again(fleet, **changed)) == ["a", "a"]
+
+
+def test_the_same_rank_on_another_node_at_another_step_is_a_page(fleet: Fleet) -> None:
+    job = fleet.job("a", ["n1-0", "n1-1"], at=0.0)
+    job.tell(Kind.RANK_RAISED, 40.0, node="n1-0", error="ValueError: a bad record", step=33)
+    job.end(42.0)
+    job.again(60.0, ["n2-0", "n1-1"]).tell(
+        Kind.RANK_RAISED, 100.0, node="n2-0", error="ValueError: a bad record", step=8
+    )
+    assert pages(fleet.run(200.0)) == ["a", "a"]
 
 
 def test_another_job_of_the_same_program_is_a_page_though_it_ends_the_same(fleet: Fleet) -> None:

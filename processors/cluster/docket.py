@@ -32,7 +32,7 @@ from .joining import cost_key, overlay
 from .shared.desk import Decisions, Desk
 from .shared.memory import Memory
 from .shared.observers import clock_findings
-from .shared.repeats import repeat_row
+from .shared.same_end import repeat_row
 from .shared.troubles import trouble_of
 from .surplus import SurplusIncidents
 

@@ -22,8 +22,8 @@ from .memory import Memory
 from .newcomers import begun_before
 from .observers import clock_note
 from .plans import GRACE_S, Plan, plan_row
-from .repeats import known_before
-from .standing import ended, next_end, standing_leader
+from .same_end import known_before
+from .standing import ended, let_stand, next_end, standing_leader
 from .told import plan_of, read_change, read_load, read_places
 from .troubles import Trouble
 from .waiting import NOTHING, Wait, wait_for
@@ -150,7 +150,7 @@ class Desk:
             trouble.leader, trouble.cause = before.leader, before.cause
             trouble.held_until, trouble.opened = before.held_until, before.opened
             trouble.lowered, trouble.is_noted, trouble.blamed = before.lowered, before.is_noted, before.blamed
-            trouble.is_fresh, trouble.repeats = before.is_fresh, before.repeats
+            trouble.is_fresh, trouble.repeats, trouble.stands = before.is_fresh, before.repeats, before.stands
             if trouble == before:
                 return NOTHING
             trouble.is_fresh = True
@@ -207,7 +207,7 @@ class Desk:
         self._join(seen.verdicts, seen.planned, pool, decisions, now)
         for leader, over in ended(memory, now).items():
             decisions.over[leader] = over
-            memory.stand(leader, stands=False)
+            let_stand(memory, memory.troubles[leader], stands=False)
         self._lower(seen.planned, pool, decisions)
         self._note_clocks(pool, decisions)
         self._release(decisions, now)
@@ -242,7 +242,7 @@ class Desk:
             leader = self._leader(members, verdict)
             if leader is None:
                 continue
-            memory.stand(leader.id, stands=verdict.rule.stays_s > 0 and verdict.decides)
+            let_stand(memory, leader, stands=verdict.rule.stays_s > 0 and verdict.decides)
             covered |= {t.id for t in members}
             members += self._still_joined(leader, covered, verdict)
             covered |= {t.id for t in members}
@@ -292,13 +292,13 @@ class Desk:
         memory = self.memory
         members = [memory.troubles[id_] for id_ in memory.joined.get(trouble.leader, ()) if id_ in memory.troubles]
         if not trouble.is_open and not any(t.is_open for t in members):
-            if trouble.leader not in memory.standing:
+            if not memory.troubles[trouble.leader].stands:
                 decisions.over[trouble.leader] = max(float(t.resolved or 0.0) for t in [*members, trouble])
             return
         if not trouble.is_open and trouble.id != trouble.leader:
             return
         if trouble.id == trouble.leader:
-            memory.stand(trouble.id, stands=False)
+            let_stand(memory, trouble, stands=False)
             decisions.joint[trouble.id] = None
         else:
             decisions.into[trouble.id] = ""

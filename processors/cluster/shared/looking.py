@@ -20,7 +20,7 @@ from .rollouts import rollouts
 from .rules import the_rule
 from .scene import Scene
 from .scoring import choose
-from .troubles import Trouble
+from .troubles import Trouble, lost_nodes
 
 #: An incident that is over is looked at with others for so long.
 LOOKED_AT_S = 900.0
@@ -92,7 +92,7 @@ def look_over(memory: Memory, pool: Sequence[Trouble], now: float) -> SeenCauses
     verdicts += _maintenance(memory, planned, pool)
     verdicts += same_place_again(memory, [t for t in left if t.is_open and (t.is_fresh or t.leader)])
     left = _without(left, verdicts)
-    if len({t.job for t in left}) > 1 or any(t.lost_nodes > 1 for t in left):
+    if len({t.job for t in left}) > 1 or any(lost_nodes(t) > 1 for t in left):
         scene = Scene(memory, left, now)
         may_be_shared = scene.is_shared()
         chosen = choose(all_candidates(scene), {t.id: t.job for t in left})

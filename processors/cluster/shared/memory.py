@@ -100,10 +100,6 @@ class Memory:
         self._doubted: dict[str, None] = dict.fromkeys(json.loads(self._misc.get("doubted") or b"[]"))
         #: By attempt: by when the places of its nodes must have been told.
         self.unplaced: dict[str, float] = json.loads(self._misc.get("unplaced") or b"{}")
-        #: Leaders of incidents that outlast their jobs (``standing``).
-        self.standing: dict[str, None] = {
-            leader: None for leader in json.loads(self._misc.get("standing") or b"[]") if leader in self.troubles
-        }
         self._fitting: dict[str, tuple[Trouble, frozenset[str]]] = {}
         #: When a job was last stopped as planned (Unix seconds of the bus).
         self.stopped_at = max((t.opened for t in self.troubles.values() if t.is_planned), default=0.0)
@@ -260,13 +256,6 @@ class Memory:
         self.put(trouble)
         return True
 
-    def stand(self, leader: str, *, stands: bool) -> None:
-        """Keeps whether the incident that ``leader`` leads outlasts its jobs."""
-        if stands != (leader in self.standing):
-            _keep(self.standing, leader, is_in=stands)
-            self._misc.put("standing", json.dumps(list(self.standing)).encode())
-            self.changed()
-
     def _unlink(self, trouble: Trouble) -> None:
         place = bisect.bisect_left(self._by_onset, (trouble.onset, trouble.id))
         if self._by_onset[place : place + 1] == [(trouble.onset, trouble.id)]:
@@ -285,7 +274,6 @@ class Memory:
 
     def _drop(self, trouble: Trouble) -> None:
         self._unlink(trouble)
-        self.stand(trouble.id, stands=False)
         self.troubles.pop(trouble.id, None)
         for index in (self.open, self.fresh, self.held, self._fitting):
             index.pop(trouble.id, None)

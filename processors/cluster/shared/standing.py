@@ -14,14 +14,29 @@ from .rules import load_shared_rules
 from .troubles import Trouble
 
 
+def standing(memory: Memory) -> list[Trouble]:
+    """Leaders of incidents that outlast their jobs."""
+    leaders = (memory.troubles.get(leader) for leader in memory.joined)
+    return [leader for leader in leaders if leader is not None and leader.stands]
+
+
+def let_stand(memory: Memory, leader: Trouble, *, stands: bool) -> None:
+    """Keeps whether the incident that ``leader`` leads outlasts its jobs."""
+    if leader.stands != stands:
+        leader.stands = stands
+        memory.put(leader)
+
+
 def standing_leader(memory: Memory, verdict: Verdict) -> Trouble | None:
     """Who leads the incident of the verdict's cause that stands though all its jobs are over; None: there is none, or
     a person has called it wrong.
     """
     cause = [verdict.rule.name, verdict.value]
-    denied = {id_ for id_, label in memory.told.items() if label.wrong} if memory.standing else frozenset()
-    leaders = (memory.troubles[leader] for leader in memory.standing if leader not in denied)
-    return next((leader for leader in leaders if leader.cause == cause), None)
+    for leader in standing(memory):
+        label = memory.told.get(leader.id)
+        if leader.cause == cause and not (label is not None and label.wrong):
+            return leader
+    return None
 
 
 def ended(memory: Memory, now: float) -> dict[str, float]:
@@ -36,10 +51,10 @@ def next_end(memory: Memory) -> float | None:
 
 def _over(memory: Memory) -> Iterator[tuple[str, float, float]]:
     """Leaders all of whose jobs are over, since when, and until when they stand."""
-    for leader in memory.standing:
-        rule = load_shared_rules().get((memory.troubles[leader].cause or [""])[0])
-        resolved = [memory.troubles[id_].resolved for id_ in memory.joined.get(leader, ()) if id_ in memory.troubles]
+    for leader in standing(memory):
+        rule = load_shared_rules().get((leader.cause or [""])[0])
+        resolved = [memory.troubles[id_].resolved for id_ in memory.joined[leader.id] if id_ in memory.troubles]
         over = [at for at in resolved if at is not None]
         if len(over) == len(resolved):
             last = max(over, default=0.0)
-            yield leader, last, last + (rule.stays_s if rule is not None else 0.0)
+            yield leader.id, last, last + (rule.stays_s if rule is not None else 0.0)

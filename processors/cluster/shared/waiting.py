@@ -15,7 +15,8 @@ from .looking import shows_over_days
 from .memory import Memory
 from .placements import Value
 from .rules import Rule, load_shared_rules
-from .troubles import Trouble
+from .standing import standing
+from .troubles import Trouble, lost_nodes
 
 #: A page waits for the shared cause if another job's page was opened so shortly before, and for so long at most.
 TOGETHER_S, HOLD_S = 10.0, 20.0
@@ -99,9 +100,9 @@ def _may_be_larger(memory: Memory, trouble: Trouble) -> bool:
     others = (other for other in memory.placements.running.values() if other.job != trouble.job)
     if any(not values.isdisjoint(memory.landscape.counts(other)) for other in others):
         return True
-    if trouble.lost_nodes < 2 or not trouble.nodes:
+    if lost_nodes(trouble) < 2 or not trouble.nodes:
         return False
-    alone = {rule.attribute for rule in rules if 0 < rule.min_nodes <= trouble.lost_nodes}
+    alone = {rule.attribute for rule in rules if 0 < rule.min_nodes <= lost_nodes(trouble)}
     first, *others_hit = (set(memory.landscape.values_of(node)) for node in trouble.nodes)
     common = first.intersection(*others_hit)
     return any(attribute in alone for attribute, _ in common)
@@ -109,11 +110,11 @@ def _may_be_larger(memory: Memory, trouble: Trouble) -> bool:
 
 def _is_of_a_known_place(memory: Memory, trouble: Trouble) -> bool:
     """Whether troubles on one of its nodes have joined an incident that is still open: a lemon, a switch, a rollout."""
-    nodes = set(trouble.nodes)
+    nodes, lasting = set(trouble.nodes), {leader.id for leader in standing(memory)}
     return any(
         not nodes.isdisjoint(memory.troubles[member].nodes)
         for leader, members in memory.joined.items()
-        if leader in memory.open or leader in memory.standing
+        if leader in memory.open or leader in lasting
         for member in members
         if member in memory.troubles
     )

@@ -15,9 +15,11 @@ from ...simulator.scoring.summary import (
     ASKED_TOP_1,
     ENOUGH_TOLD,
     MOST_OF_BASELINE,
+    MOST_WITH_MORE_PAGES,
     ScoreLine,
     calibration_lines,
     not_run,
+    page_lines,
     summarize,
 )
 from .cost import RANKS, cost_lines, kept_cost
@@ -62,7 +64,7 @@ def must_show(kept: KeptRuns, *, small_ranks: int = 64) -> list[tuple[str, list[
             sections.append((f"held out, {ranks:,} ranks", summarize(scores, simple)))
         elif ranks != small_ranks:
             sections.append((f"held out, {ranks:,} ranks", list(_nothing_of())))
-    sections.append(("held out, all sizes together", list(_calibration(everything))))
+    sections.append(("held out, all sizes together", [*_pages(everything), *_calibration(everything)]))
     days = [line for load in LOADS.values() for line in sound_lines(load, kept_sound_days(load, kept))]
     costs = {ranks: cost for ranks in RANKS if (cost := kept_cost(ranks, kept)) is not None}
     return [*sections, ("days without a fault", days), ("cost", cost_lines(costs))]
@@ -173,6 +175,13 @@ def _nothing_of() -> Iterator[ScoreLine]:
     yield not_run("wrong nodes blamed", "0")
     yield not_run("slow: steps until told, p95", f"<= {ASKED_SLOW_STEPS:g}")
     yield not_run("simple detector: top-1", f"< {MOST_OF_BASELINE:.0%}")
+
+
+def _pages(runs: Sequence[Scored]) -> Iterator[ScoreLine]:
+    lines = list(page_lines([run.score for run in runs if run.score is not None]))
+    yield from lines
+    if not any(line.asked for line in lines):
+        yield not_run("runs with pages beyond one per fault", f"<= {MOST_WITH_MORE_PAGES:.0%}")
 
 
 def _calibration(runs: Sequence[Scored]) -> Iterator[ScoreLine]:

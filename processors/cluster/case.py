@@ -98,9 +98,11 @@ class Case:
     #: It was over before its cause was known to be shared: the leader counts what it has cost, once for all.
     charged_to: str | None = None
     has_joined: bool = False
-    #: Its page waits. It was announced: the evidence of it. Its nodes' clocks are doubtful: why.
+    #: Its page waits. It was announced: the evidence of it. It repeats a page that is open. Its nodes' clocks are
+    #: doubtful: why.
     hold: IncidentHold | None = None
     plan: EvidenceRow | None = None
+    repeats: EvidenceRow | None = None
     clock_note: EvidenceRow | None = None
     #: What a person has said of it.
     label: IncidentLabel | None = None

@@ -45,7 +45,7 @@ _OF_FINDINGS = (
 _SEPARATORS = (",", ":")
 #: Fields that are JSON as they are.
 _PLAIN = frozenset(Case.__slots__) - {
-    *("contributions", "document", "conditions", "joint", "hold", "plan", "clock_note", "label")
+    *("contributions", "document", "conditions", "joint", "hold", "plan", "repeats", "clock_note", "label")
 }
 
 
@@ -59,6 +59,7 @@ def pack_case(case: Case) -> bytes:
         "joint": None if case.joint is None else _write_joint(case.joint),
         "hold": None if case.hold is None else write_hold(case.hold),
         "plan": None if case.plan is None else write_evidence(case.plan),
+        "repeats": None if case.repeats is None else write_evidence(case.repeats),
         "clock_note": None if case.clock_note is None else write_evidence(case.clock_note),
         "label": None if case.label is None else write_label(case.label),
     }
@@ -98,6 +99,7 @@ def unpack_case(row: bytes) -> Case:
         joint=None if joint is None else _read_joint(joint),
         hold=read_hold(fields.get("hold")),
         plan=_read_row(fields.get("plan")),
+        repeats=_read_row(fields.get("repeats")),
         clock_note=_read_row(fields.get("clock_note")),
         label=None if label is None else read_label(label),
     )

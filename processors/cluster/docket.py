@@ -32,6 +32,7 @@ from .joining import cost_key, overlay
 from .shared.desk import Decisions, Desk
 from .shared.memory import Memory
 from .shared.observers import clock_findings
+from .shared.same_end import repeat_row
 from .shared.troubles import trouble_of
 from .surplus import SurplusIncidents
 
@@ -312,6 +313,8 @@ class Docket:
         until, because = self._desk.note(trouble, self._now_s, is_new=case.document is None)
         if until:
             case.hold = IncidentHold(until_s=until, because=because)
+        if case.repeats is None and (known := self._memory.troubles.get(trouble.repeats)) is not None:
+            case.repeats = repeat_row(known)
         self._set_shared_timer()
 
     def settle(self, incident: str) -> None:

@@ -34,6 +34,7 @@ class Shared(Protocol):
 
     joint: JointCause | None
     plan: EvidenceRow | None
+    repeats: EvidenceRow | None
     hold: IncidentHold | None
     label: IncidentLabel | None
     clock_note: EvidenceRow | None
@@ -62,6 +63,12 @@ def overlay(case: Shared, incident: IncidentDocument) -> IncidentDocument:
             bucket=Bucket.PLANNED,
             evidence=(case.plan, *incident.evidence)[:MAX_EVIDENCE],
             advice=IncidentAdvice(action=Action.WAIT, by="automatic", text=f"wait until it is over: {case.plan.shows}"),
+        )
+    elif case.repeats is not None:
+        incident = replace(
+            incident,
+            severity=Severity.TICKET if incident.severity == Severity.PAGE else incident.severity,
+            evidence=(case.repeats, *incident.evidence)[:MAX_EVIDENCE],
         )
     if case.hold is not None and incident.state == IncidentState.OPEN:
         incident = replace(incident, hold=case.hold)

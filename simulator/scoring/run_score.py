@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .first_words import first_words
 from .made_steps import steps_made, usual_step_s
 from .onset import is_felt, onset_s
 from .statistics import Told
@@ -51,8 +52,8 @@ class FaultScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScore:
-    """How right a detector was in one run. pages_too_many: those beyond one for each fault. wrong_nodes: blamed, and
-    innocent.
+    """How right a detector was in one run. pages_too_many: those beyond one for each fault. first_words: how many of
+    these nobody could have kept back (``first_words``). wrong_nodes: blamed, and innocent.
 
     told: of each incident its confidence, and whether it was right; told_kinds: its kind.
     """
@@ -62,11 +63,17 @@ class RunScore:
     faults: tuple[FaultScore, ...]
     pages: int = 0
     pages_too_many: int = 0
+    first_words: int = 0
     wrong_nodes: tuple[str, ...] = ()
     told: tuple[Told, ...] = ()
     told_kinds: tuple[str, ...] = ()
     gpu_days: float = 0.0
     out_of_time: bool = False
+
+    @property
+    def pages_to_spare(self) -> int:
+        """Pages beyond one for each fault, and for each job struck before a fault that shows over several had shown."""
+        return max(0, self.pages_too_many - self.first_words)
 
     @property
     def has_faults(self) -> bool:
@@ -108,6 +115,7 @@ def score_run(truth: Mapping[str, Any], revisions: Iterable[Document], *, out_of
         faults=scores,
         pages=pages,
         pages_too_many=pages - len(paged_answers),
+        first_words=len(first_words(asked, answers, stories, concerns)),
         wrong_nodes=tuple(sorted({node for story in stories for node in story.blamed - guilty})),
         told=tuple(
             (story.confidence, answered.get(id(story), any(is_right(f, story) for f in asked))) for story in judged

@@ -5,8 +5,9 @@ Fields: docs/incident.md; what is missing is unknown. Of another detector everyt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Document = Mapping[str, Any]
@@ -35,7 +36,9 @@ class Story:
     """What a detector told of one incident. detected_s: of its first revision, in seconds after the run's begin.
 
     paged: whether it ever paged somebody. All else is what its last revision says. suspects: the likeliest first.
-    blamed: nodes that any revision blamed.
+    blamed: nodes that any revision blamed. job: of its first revision. paged_at: which of all revisions paged first,
+    inf none; paged_kind, first_suspects: what that said. told: by kind, which of all revisions that may be acted on
+    was the first to say it.
     """
 
     id: str
@@ -52,6 +55,11 @@ class Story:
     condition: str
     confidence: float
     merged_into: str
+    job: str = ""
+    paged_at: float = math.inf
+    paged_kind: str = ""
+    first_suspects: tuple[Suspect, ...] = ()
+    told: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_telemetry(self) -> bool:
@@ -65,11 +73,11 @@ def read_stories(revisions: Iterable[Document], start_unix_s: float) -> list[Sto
     revisions: documents in the order they were published; start_unix_s: of the run's begin. Raises BadIncident for a
     document that cannot be read.
     """
-    by_id: dict[str, list[Document]] = {}
+    by_id: dict[str, list[tuple[int, Document]]] = {}
     for number, document in enumerate(revisions, start=1):
         if not isinstance(document, Mapping) or not document.get("id"):
             raise BadIncident(f"document {number} has no id")
-        by_id.setdefault(str(document["id"]), []).append(document)
+        by_id.setdefault(str(document["id"]), []).append((number, document))
     try:
         stories = [_story(id_, told, start_unix_s) for id_, told in by_id.items()]
     except (AttributeError, TypeError, ValueError, KeyError) as error:
@@ -91,8 +99,14 @@ def leading(stories: Sequence[Story]) -> list[Story]:
     return [by_id[id_] for id_ in found]
 
 
-def _story(id_: str, told: Sequence[Document], start_unix_s: float) -> Story:
+def _story(id_: str, numbered: Sequence[tuple[int, Document]], start_unix_s: float) -> Story:
+    told = [document for _, document in numbered]
     first, last = told[0], told[-1]
+    paged_at, paged = next(((n, each) for n, each in numbered if _pages(each)), (math.inf, first))
+    kinds: dict[str, int] = {}
+    for number, each in numbered:
+        if _is_out(each):
+            kinds.setdefault(str(each.get("kind") or ""), number)
     detected = _times(first).get("detected")
     if not isinstance(detected, int | float):
         raise ValueError(f"{id_}: times.detected is no number")
@@ -117,6 +131,11 @@ def _story(id_: str, told: Sequence[Document], start_unix_s: float) -> Story:
         condition=str(cause.get("condition") or ""),
         confidence=min(1.0, max(0.0, float(0.0 if confidence is None else confidence))),
         merged_into=str(last.get("merged_into") or "") if last.get("state") == "merged" else "",
+        job=str((first.get("job") or {}).get("id") or ""),
+        paged_at=paged_at,
+        paged_kind=str(paged.get("kind") or ""),
+        first_suspects=tuple(_suspects(paged)),
+        told=kinds,
     )
 
 

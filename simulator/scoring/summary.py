@@ -19,6 +19,8 @@ ASKED_TOP_1 = {**dict.fromkeys((*INTRA_JOB, "intra-job"), 0.97), "inter-job": 0.
 #: A slow rank is found within so many steps, at the 95th percentile.
 ASKED_SLOW_STEPS = 5.0
 ASKED_CALIBRATION_ERROR = 0.05
+#: Share of runs in which somebody may be paged more often than things went wrong; judged from so many runs on.
+MOST_WITH_MORE_PAGES, ENOUGH_RUNS = 0.05, 20
 #: Calibration is judged from so many incidents on.
 ENOUGH_TOLD = 500
 #: The simple detector is right less often, or the scenarios are too easy.
@@ -151,15 +153,40 @@ def _overall(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
         yield ScoreLine(
             name="wrong nodes blamed", asked="0", measured=str(nodes), share=_of(share_of(clean)), ok=not nodes
         )
-        one_each = share_of([run.pages_too_many <= 0 for run in struck])
-        too_many = sum(max(0, run.pages_too_many) for run in struck)
-        yield ScoreLine(name="pages beyond one per fault", asked="", measured=str(too_many), share=_of(one_each))
+        yield from page_lines(struck)
     yield from _observers(runs)
     yield from _sound(runs)
     yield from calibration_lines(runs)
     late = sum(run.out_of_time for run in runs)
     in_time = share_of([not run.out_of_time for run in runs])
     yield ScoreLine(name="runs out of time", asked="0", measured=str(late), share=_of(in_time), ok=not late)
+
+
+def page_lines(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
+    """How many runs with a fault had pages beyond one for each: without the first words on jobs, and with them.
+
+    Judged from ``ENOUGH_RUNS`` on, only printed before; no lines for no runs.
+    """
+    struck = [run for run in runs if run.has_faults]
+    if not struck:
+        return
+    with_more = share_of([run.pages_to_spare > 0 for run in struck])
+    is_enough = len(struck) >= ENOUGH_RUNS
+    yield ScoreLine(
+        name="runs with pages beyond one per fault",
+        asked=f"<= {MOST_WITH_MORE_PAGES:.0%}" if is_enough else "",
+        measured=f"{with_more.value:.1%}",
+        share=_of(with_more),
+        ok=not is_enough or with_more.value <= MOST_WITH_MORE_PAGES,
+    )
+    first_words = sum(min(run.first_words, max(0, run.pages_too_many)) for run in struck)
+    strictly = share_of([run.pages_too_many > 0 for run in struck])
+    yield ScoreLine(
+        name="  with those for each job struck before a fault of several had shown",
+        asked="",
+        measured=f"{strictly.value:.1%}, {first_words} such pages",
+        share=_of(strictly),
+    )
 
 
 def _observers(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:

@@ -277,3 +277,59 @@ def test_calibration_and_brier() -> None:
 def test_quantiles_take_what_never_came_for_infinite() -> None:
     assert quantile([1.0, 2.0, 3.0, math.inf], 0.5) == 2.0
     assert math.isinf(quantile([1.0, 2.0, 3.0, math.inf], 0.95))
+
+
+def lemon(**more: Any) -> dict[str, Any]:
+    return fault(
+        number="J3", scope="node", job="", ranks=[], kinds=["lemon_node"], signs=["rank_died", "rank_raised"], **more
+    )
+
+
+def crash(job: str, at_s: float, **more: Any) -> dict[str, Any]:
+    said = {"id": job, "kind": "rank_died", "bucket": "immediate_crash", "job": {"id": job}}
+    return incident(at_s, **{**said, **more})
+
+
+def known(at_s: float = 150.0, id_: str = "a") -> dict[str, Any]:
+    return incident(
+        at_s, id=id_, kind="lemon_node", scope="node", suspects=[suspect(rank=None)], job={"id": "a"}, jobs=[]
+    )
+
+
+def test_until_several_jobs_have_shown_a_fault_each_has_a_first_word() -> None:
+    run = one([crash("a", 110.0), crash("b", 130.0), known()], lemon())
+    assert (run.pages_too_many, run.first_words, run.pages_to_spare) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param([crash("a", 110.0), known(), crash("b", 160.0)], id="once it has shown"),
+        pytest.param([crash("a", 110.0), crash("a", 120.0, id="a2"), known()], id="a second for one job"),
+        pytest.param([crash("a", 110.0), crash("b", 130.0)], id="never told as one"),
+        pytest.param([crash("a", 110.0), crash("b", 130.0, suspects=[suspect(node="x")]), known()], id="elsewhere"),
+        pytest.param([crash("a", 110.0), crash("b", 130.0, bucket="telemetry"), known()], id="of no job"),
+    ],
+)
+def test_no_other_page_beyond_one_per_fault_is_a_first_word(told: list[dict[str, Any]]) -> None:
+    run = one(told, lemon())
+    assert run.first_words == 0
+    assert run.pages_to_spare == run.pages_too_many > 0
+
+
+def test_of_a_fault_that_one_job_tells_no_second_page_is_a_first_word() -> None:
+    run = one([incident(), incident(110.0, id="b", job={"id": "b"})])
+    assert (run.pages_too_many, run.first_words, run.pages_to_spare) == (1, 0, 1)
+
+
+def test_of_too_many_runs_with_pages_to_spare_the_line_is_short() -> None:
+    def lines(with_more: int) -> ScoreLine:
+        more = one([incident(), incident(110.0, id="b")])
+        return line_of(summarize([more] * with_more + [one([incident()])] * (40 - with_more)), _PAGES)
+
+    assert (lines(2).verdict, lines(2).share) == ("ok", "2 of 40")
+    assert lines(3).verdict == "SHORT"
+    assert line_of(summarize([one([incident(), incident(110.0, id="b")])]), _PAGES).verdict == ""
+
+
+_PAGES = "runs with pages beyond one per fault"

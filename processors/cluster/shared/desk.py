@@ -22,6 +22,8 @@ from .memory import Memory
 from .newcomers import begun_before
 from .observers import clock_note
 from .plans import GRACE_S, Plan, plan_row
+from .same_end import known_before
+from .standing import ended, let_stand, next_end, standing_leader
 from .told import plan_of, read_change, read_load, read_places
 from .troubles import Trouble
 from .waiting import NOTHING, Wait, wait_for
@@ -148,17 +150,21 @@ class Desk:
             trouble.leader, trouble.cause = before.leader, before.cause
             trouble.held_until, trouble.opened = before.held_until, before.opened
             trouble.lowered, trouble.is_noted, trouble.blamed = before.lowered, before.is_noted, before.blamed
-            trouble.is_fresh = before.is_fresh
+            trouble.is_fresh, trouble.repeats, trouble.stands = before.is_fresh, before.repeats, before.stands
             if trouble == before:
                 return NOTHING
             trouble.is_fresh = True
             begins_to_blame = trouble.blames and not before.blames and not trouble.leader
+        if before is None and (known := known_before(memory, trouble)) is not None:
+            trouble.repeats = known.id
+        memory.put(trouble)
+        self._count_blame(trouble)
         wait = NOTHING
         if trouble.is_open and (is_new or begins_to_blame):
             wait = wait_for(memory, trouble, now, is_new=is_new)
-            trouble.held_until = max(trouble.held_until, wait[0])
-        memory.put(trouble)
-        self._count_blame(trouble)
+            if wait[0] > trouble.held_until:
+                trouble.held_until = wait[0]
+                memory.put(trouble)
         if is_new and trouble.is_urgent:
             memory.note_opening(now, trouble.job)
         has_past = len(memory.troubles) > 1 or any(node in memory.landscape.versions for node in trouble.nodes)
@@ -199,6 +205,9 @@ class Desk:
         pool = pool_of(memory, now)
         seen = look_over(memory, pool, now)
         self._join(seen.verdicts, seen.planned, pool, decisions, now)
+        for leader, over in ended(memory, now).items():
+            decisions.over[leader] = over
+            let_stand(memory, memory.troubles[leader], stands=False)
         self._lower(seen.planned, pool, decisions)
         self._note_clocks(pool, decisions)
         self._release(decisions, now)
@@ -233,6 +242,7 @@ class Desk:
             leader = self._leader(members, verdict)
             if leader is None:
                 continue
+            let_stand(memory, leader, stands=verdict.rule.stays_s > 0 and verdict.decides)
             covered |= {t.id for t in members}
             members += self._still_joined(leader, covered, verdict)
             covered |= {t.id for t in members}
@@ -256,12 +266,14 @@ class Desk:
                 self._part(trouble, decisions)
 
     def _leader(self, members: Sequence[Trouble], verdict: Verdict) -> Trouble | None:
-        """Who led before leads on; else the culprit's own incident, else the first that was opened and is open."""
+        """Who led before leads on, though it be over; else the culprit's own incident, else the first that is open."""
         memory = self.memory
         led = [memory.troubles[t.leader] for t in members if t.leader in memory.troubles and t.leader]
-        led = [t for t in led if t in members]
+        led = [t for t in led if t in members or not t.is_open]
         if led:
             return min(led, key=lambda t: (t.opened, t.id))
+        if (stands := standing_leader(memory, verdict)) is not None:
+            return stands
         open_ones = [t for t in members if t.is_open]
         if not open_ones and verdict.rule.family == "preemption":
             open_ones = list(members)[-1:]
@@ -280,11 +292,13 @@ class Desk:
         memory = self.memory
         members = [memory.troubles[id_] for id_ in memory.joined.get(trouble.leader, ()) if id_ in memory.troubles]
         if not trouble.is_open and not any(t.is_open for t in members):
-            decisions.over[trouble.leader] = max(float(t.resolved or 0.0) for t in [*members, trouble])
+            if not memory.troubles[trouble.leader].stands:
+                decisions.over[trouble.leader] = max(float(t.resolved or 0.0) for t in [*members, trouble])
             return
         if not trouble.is_open and trouble.id != trouble.leader:
             return
         if trouble.id == trouble.leader:
+            let_stand(memory, trouble, stands=False)
             decisions.joint[trouble.id] = None
         else:
             decisions.into[trouble.id] = ""
@@ -333,6 +347,8 @@ class Desk:
                     self.doubt(doubt)
 
     def _look_again(self, pool: Sequence[Trouble], now: float, *, may_be_shared: bool) -> None:
+        if (end := next_end(self.memory)) is not None:
+            self._look_soon(now, max(SOONEST_S, end - now))
         if self.memory.unplaced:
             self._look_soon(now, max(SOONEST_S, min(self.memory.unplaced.values()) - now))
         held = [self.memory.troubles[id_] for id_ in self.memory.held]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from .memory import Memory
 from .rules import Rule, load_shared_rules, rules_of
-from .troubles import Trouble
+from .troubles import Trouble, lost_nodes
 
 _CRASHES = frozenset({"rank_died", "rank_raised"})
 
@@ -60,4 +60,4 @@ def are_enough(rule: Rule, troubles: Collection[Trouble]) -> bool:
 
 def is_lone(rule: Rule, trouble: Trouble) -> bool:
     """Whether the trouble's job has lost so many nodes together that this one job is evidence enough for the rule."""
-    return 0 < rule.min_nodes <= trouble.lost_nodes
+    return 0 < rule.min_nodes <= lost_nodes(trouble)

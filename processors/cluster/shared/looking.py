@@ -20,7 +20,7 @@ from .rollouts import rollouts
 from .rules import the_rule
 from .scene import Scene
 from .scoring import choose
-from .troubles import Trouble
+from .troubles import Trouble, lost_nodes
 
 #: An incident that is over is looked at with others for so long.
 LOOKED_AT_S = 900.0
@@ -30,6 +30,8 @@ HORIZON_S = 3600.0
 #: No rule looks at onsets that are further apart than this, but for those that look at days.
 NEAR_S = 900.0
 _PUSHED_OUT = frozenset({Kind.PLANNED_STOP.value})
+#: What shows over days, first come first served.
+_OF_DAYS = (rollouts, corruption, lemons)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,7 @@ def look_over(memory: Memory, pool: Sequence[Trouble], now: float) -> SeenCauses
     verdicts += _maintenance(memory, planned, pool)
     verdicts += same_place_again(memory, [t for t in left if t.is_open and (t.is_fresh or t.leader)])
     left = _without(left, verdicts)
-    if len({t.job for t in left}) > 1 or any(t.lost_nodes > 1 for t in left):
+    if len({t.job for t in left}) > 1 or any(lost_nodes(t) > 1 for t in left):
         scene = Scene(memory, left, now)
         may_be_shared = scene.is_shared()
         chosen = choose(all_candidates(scene), {t.id: t.job for t in left})
@@ -110,9 +112,18 @@ def _over_time(memory: Memory, left: Sequence[Trouble], now: float) -> list[Verd
     wider = [*(t for t in left if t.is_open), *(t for t in others if t.id not in known)]
     nodes = {node for t in news for node in t.nodes}
     verdicts: list[Verdict] = []
-    for look in (rollouts, corruption, lemons, newcomers):
+    for look in (*_OF_DAYS, newcomers):
         verdicts += look(memory, _without(wider, verdicts), nodes, now)
     return verdicts
+
+
+def shows_over_days(memory: Memory, trouble: Trouble, now: float) -> bool:
+    """Whether it is, with what jobs had before it, the work of a rollout, of a GPU that computes wrongly or of a lemon.
+
+    trouble: open, and kept in memory. now: Unix seconds.
+    """
+    verdicts = (verdict for look in _OF_DAYS for verdict in look(memory, [trouble], set(trouble.nodes), now))
+    return any(trouble.id in verdict.members for verdict in verdicts)
 
 
 def _planned(memory: Memory, troubles: Iterable[Trouble], now: float) -> dict[str, Plan]:

@@ -44,6 +44,7 @@ class Rule:
     prior: float
     min_jobs: int
     min_nodes: int
+    stays_s: float
     action: Action
     by: str
     says: str
@@ -80,6 +81,7 @@ def load_shared_rules() -> Mapping[str, Rule]:
             prior=float(entry.get("prior", 0.0)),
             min_jobs=int(entry.get("min_jobs", 2)),
             min_nodes=int(entry.get("min_nodes", 0)),
+            stays_s=float(entry.get("stays_s", 0.0)),
             action=Action(entry["action"]),
             by=entry["by"],
             says=entry["says"],

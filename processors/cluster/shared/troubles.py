@@ -73,6 +73,10 @@ class Trouble:
     is_fresh: bool = True
     #: Joint cause that it was given last: rule and value.
     cause: list[str] = field(default_factory=list)
+    #: The open page of an earlier attempt that it repeats; "": it is the first.
+    repeats: str = ""
+    #: Whether the incident that it leads outlasts its jobs (``standing``).
+    stands: bool = False
     #: Of one that comes and goes: when it began and ended each time so far.
     stalls: list[list[float]] = field(default_factory=list)
 
@@ -80,11 +84,6 @@ class Trouble:
     def is_open(self) -> bool:
         """Whether its incident is still open."""
         return self.resolved is None
-
-    @property
-    def lost_nodes(self) -> int:
-        """How many nodes its job has lost at once; 0 where the trouble is of another kind."""
-        return len(self.nodes) if self.kind == Kind.NODE_LOST.value else 0
 
     @property
     def is_urgent(self) -> bool:
@@ -120,6 +119,11 @@ class Trouble:
             error = known["error"]
             known |= {"error": key_of_trouble(error), "said": error, "hows": hows_of_trouble(error)}
         return cls(**{name: value for name, value in known.items() if name in cls.__slots__})
+
+
+def lost_nodes(trouble: Trouble) -> int:
+    """How many nodes its job has lost at once; 0 where the trouble is of another kind."""
+    return len(trouble.nodes) if trouble.kind == Kind.NODE_LOST.value else 0
 
 
 def trouble_of(single: IncidentDocument, primary: ToldFinding, opened: float, resolved: float | None) -> Trouble:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from whichrank.agents.reduction.reduction import whole_steps_every
+from whichrank.evaluation.bench.producer_batches import Published, Size, Wire
 from whichrank.telemetry.attributes import BLOCK_GROUPS
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
@@ -24,7 +25,6 @@ from whichrank.transport.kafka_log import CUT_PERIOD_S
 from whichrank.transport.kafka_topics import DEFAULT_PARTITIONS
 from whichrank.transport.kafka_writer import HEADER_BY
 
-from .kafka_batches import Published, Size, Wire
 from .reference_load import STEP_S
 from .stepped_node import SteppedNode, step_before_whole
 

@@ -20,12 +20,12 @@ from unittest import mock
 from whichrank.agents.base.settings import AgentSettings
 from whichrank.agents.job_agent import Agent
 from whichrank.agents.reduction.reduction import whole_steps_every
+from whichrank.evaluation.bench.producer_batches import Wire
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry.records import Identity
 from whichrank.telemetry.ring_layout import DEFINITION_ATTEMPT, format_ranks
 from whichrank.telemetry.vocabulary import HookState, Level, Op
 
-from .kafka_batches import Wire
 from .reference_load import BFLOAT16, PHASES, STEP_S
 from .ring_load import GROUPS
 

@@ -20,6 +20,7 @@ import numpy as np
 from whichrank.agents.reduction.group_identity import group_uid
 from whichrank.commands.services.process import INPUTS
 from whichrank.commands.support.gc_tuning import search_seldom
+from whichrank.evaluation.bench.producer_batches import Published, Wire
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.commit_pace import LEAST_S, CommitPace
 from whichrank.processors.entity.operator import EntityOperator
@@ -36,7 +37,6 @@ from whichrank.telemetry.topics import TOPIC_LOGS, TOPIC_METRICS
 from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.bus import Message, Output
 
-from .kafka_batches import Published, Wire
 from .node_cost import packing_of
 from .stepped_node import JOB, RANKS_PER_NODE, node_name
 

@@ -57,8 +57,18 @@ static int add_bits(Span *from, uint64_t *words, uint64_t count, unsigned shift,
     if (size > (uint64_t)(from->end - from->at)) {
         return 0;
     }
-    uint64_t bit = 0;
-    for (uint64_t i = 0; i < count; i++) {
+    uint64_t bit = 0, i = 0;
+    if (width <= 57) { /* eight bytes hold it, wherever in a byte it begins */
+        uint64_t mask = ((uint64_t)1 << width) - 1;
+        for (; i < count && (bit >> 3) + 8 <= (uint64_t)(from->end - from->at); i++, bit += width) {
+            const uint8_t *at = from->at + (bit >> 3);
+            uint64_t eight = (uint64_t)at[0] | (uint64_t)at[1] << 8 | (uint64_t)at[2] << 16 | (uint64_t)at[3] << 24 |
+                             (uint64_t)at[4] << 32 | (uint64_t)at[5] << 40 | (uint64_t)at[6] << 48 |
+                             (uint64_t)at[7] << 56;
+            words[i] += ((eight >> (bit & 7)) & mask) << shift;
+        }
+    }
+    for (; i < count; i++) {
         uint64_t value = 0;
         for (unsigned have = 0; have < width;) {
             unsigned skip = (unsigned)(bit & 7), take = 8 - skip;
@@ -143,14 +153,9 @@ static int read_rows(Span from, const uint8_t *layout, Py_ssize_t known, const c
 
 PyDoc_STRVAR(unpack_doc, "unpack(content, layout, unknown, limit)\n--\n\nSee packed_rows.unpack_by_columns.");
 
-static PyObject *unpack(PyObject *self, PyObject *args) {
-    (void)self;
-    const char *content, *layout, *unknown;
-    Py_ssize_t size, layout_bytes, row_bytes, limit;
-    if (!PyArg_ParseTuple(args, "y#y#y#n", &content, &size, &layout, &layout_bytes, &unknown, &row_bytes, &limit)) {
-        return NULL;
-    }
-    Span from = {(const uint8_t *)content, (const uint8_t *)content + size};
+/* New bytes of rows, None for what is not packed rows; NULL: there is no memory. */
+static PyObject *unpacked(Span from, const char *layout, Py_ssize_t layout_bytes, const char *unknown,
+                          Py_ssize_t row_bytes, Py_ssize_t limit) {
     uint64_t count, period, columns;
     if (!read_varint(&from, &count) || !read_varint(&from, &period) || !read_varint(&from, &columns) || limit < 0 ||
         count > (uint64_t)limit || period < 1 || period > 255 || columns > MAX_COLUMNS || count > (1u << 24)) {
@@ -173,8 +178,70 @@ static PyObject *unpack(PyObject *self, PyObject *args) {
     return rows;
 }
 
+static PyObject *unpack(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *content, *layout, *unknown;
+    Py_ssize_t size, layout_bytes, row_bytes, limit;
+    if (!PyArg_ParseTuple(args, "y#y#y#n", &content, &size, &layout, &layout_bytes, &unknown, &row_bytes, &limit)) {
+        return NULL;
+    }
+    Span from = {(const uint8_t *)content, (const uint8_t *)content + size};
+    return unpacked(from, layout, layout_bytes, unknown, row_bytes, limit);
+}
+
+PyDoc_STRVAR(unpack_tables_doc,
+             "unpack_tables(content, known, most_rows, more_rows)\n--\n\nSee packed_flush.tables_by_python.");
+
+static PyObject *unpack_tables(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *content;
+    Py_ssize_t size, most_rows, more_rows;
+    PyObject *known;
+    if (!PyArg_ParseTuple(args, "y#Onn", &content, &size, &known, &most_rows, &more_rows)) {
+        return NULL;
+    }
+    Span from = {(const uint8_t *)content, (const uint8_t *)content + size};
+    PyObject *found = PyList_New(0);
+    while (found != NULL && from.at < from.end) {
+        uint8_t number;
+        uint64_t bytes;
+        if (!read_byte(&from, &number) || !read_varint(&from, &bytes) || bytes > (uint64_t)(from.end - from.at)) {
+            Py_DECREF(found);
+            Py_RETURN_NONE;
+        }
+        Span table = {from.at, from.at + bytes};
+        from.at += bytes;
+        if (number >= PySequence_Size(known)) { /* of a newer release */
+            continue;
+        }
+        PyObject *of = PySequence_GetItem(known, number), *name, *pair = NULL;
+        const char *layout, *unknown;
+        Py_ssize_t layout_bytes, row_bytes;
+        if (of != NULL && PyArg_ParseTuple(of, "Oy#y#", &name, &layout, &layout_bytes, &unknown, &row_bytes)) {
+            Py_ssize_t limit = (Py_ssize_t)bytes + more_rows < most_rows ? (Py_ssize_t)bytes + more_rows : most_rows;
+            PyObject *rows = unpacked(table, layout, layout_bytes, unknown, row_bytes, limit);
+            if (rows == Py_None) {
+                Py_DECREF(rows);
+                Py_DECREF(of);
+                Py_DECREF(found);
+                Py_RETURN_NONE;
+            }
+            if (rows != NULL) {
+                pair = Py_BuildValue("(OnN)", name, PyBytes_Size(rows) / row_bytes, rows);
+            }
+        }
+        if (pair == NULL || PyList_Append(found, pair) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(pair);
+        Py_XDECREF(of);
+    }
+    return found;
+}
+
 static PyMethodDef methods[] = {
     {"unpack", unpack, METH_VARARGS, unpack_doc},
+    {"unpack_tables", unpack_tables, METH_VARARGS, unpack_tables_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -174,14 +174,14 @@ def _decode_packed(record: LogRecord, identity: Identity) -> list[Block]:
     groups = _groups(text) if text else referred(packed.uids)
     return [
         Block(
-            name=table.name,
+            name=name,
             identity=identity,
-            rows=read_rows(table.name, DESCRIPTORS[table.name], table.count, table.rows, len(groups)),
-            groups=groups if table.name in GROUPED else (),
+            rows=read_rows(name, DESCRIPTORS[name], count, rows, len(groups)),
+            groups=groups if name in GROUPED else (),
             clock_offset_ns=packed.clock_offset_ns,
             time_ns=record.time_unix_nano,
         )
-        for table in packed.tables
+        for name, count, rows in packed.tables
     ]
 
 

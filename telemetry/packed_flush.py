@@ -19,12 +19,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from .block import BlockError
+from .block import MAX_ROWS, BlockError
 from .otlp_wire import sint, varint
-from .packed_rows import PackedReader, fits, pack_rows, unpack_rows
+from .packed_rows import LAYOUTS, MORE_ROWS, PackedReader, fits, pack_rows, unpack_by_columns
 from .records import Block, Group
 from .tables import TABLES
 from .vocabulary import EventName
+
+try:
+    from ._packed_rows import unpack_tables as _unpack_tables
+except ImportError:  # no compiler where this was installed
+    _unpack_tables = None  # type: ignore[assignment]
 
 PACKED = "whichrank.packed"
 _VERSION = 1
@@ -37,7 +42,8 @@ _NUMBERS: dict[EventName, int] = {
     EventName.BLOCK_PROGRESS: 4,
     EventName.BLOCK_GROUP_PROGRESS: 5,
 }
-_NAMES = {number: name for name, number in _NUMBERS.items()}
+#: By its number: the table's name, and how its rows are made (``packed_rows.LAYOUTS``).
+_KNOWN = tuple((name, *LAYOUTS[name]) for name, _ in sorted(_NUMBERS.items(), key=lambda item: item[1]))
 _UID_BYTES, _MOST_UIDS = 8, 1 << 12
 GROUPED = frozenset(name for name, dtype in TABLES.items() if "group" in (dtype.names or ()))
 
@@ -50,13 +56,8 @@ class Packing(Enum):
     UIDS = "uids"
 
 
-@dataclass(frozen=True, slots=True)
-class PackedTable:
-    """rows: bytes of ``TABLES[name]``."""
-
-    name: EventName
-    count: int
-    rows: bytes
+#: Name, number of rows, and these as bytes of ``TABLES[name]``.
+Table = tuple[EventName, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class PackedFlush:
 
     clock_offset_ns: int
     uids: tuple[str, ...]
-    tables: tuple[PackedTable, ...]
+    tables: Sequence[Table]
 
 
 def can_be_packed(block: Block) -> bool:
@@ -116,15 +117,38 @@ def read_packed(body: bytes) -> PackedFlush:
         if count > _MOST_UIDS:
             raise BlockError(f"{count} groups are more than {_MOST_UIDS}")
         uids = _uids(reader.take(_UID_BYTES * count))
-        tables = []
-        while not reader.is_at_end:
-            name = _NAMES.get(reader.byte())
-            content = reader.take(reader.varint())
-            if name is not None:
-                tables.append(PackedTable(name, *unpack_rows(name, content)))
     except IndexError as error:
         raise BlockError(f"packed flush of {len(body)} bytes: {error}") from None
-    return PackedFlush(offset_ns - (1 << 64 if offset_ns >> 63 else 0), uids, tuple(tables))
+    read = tables_by_python if _unpack_tables is None else _unpack_tables
+    tables = read(reader.rest(), _KNOWN, MAX_ROWS, MORE_ROWS)
+    if tables is None:
+        raise BlockError(f"packed flush of {len(body)} bytes: no packed rows")
+    return PackedFlush(offset_ns - (1 << 64 if offset_ns >> 63 else 0), uids, tables)
+
+
+def tables_by_python(
+    content: bytes, known: Sequence[tuple[EventName, bytes, bytes]], most_rows: int, more_rows: int
+) -> list[Table] | None:
+    """Tables with number, bytes and packed rows, as ``_packed_rows.unpack_tables`` reads them in C; None for others.
+
+    known: name, layout and unknown row by the table's number. A table has most_rows at most, and more_rows beyond its
+    bytes.
+    """
+    reader = PackedReader(content)
+    tables: list[Table] = []
+    try:
+        while not reader.is_at_end:
+            number, packed = reader.byte(), reader.take(reader.varint())
+            if number >= len(known):
+                continue
+            name, layout, unknown = known[number]
+            rows = unpack_by_columns(packed, layout, unknown, min(most_rows, len(packed) + more_rows))
+            if rows is None:
+                return None
+            tables.append((name, len(rows) // len(unknown), rows))
+    except IndexError:
+        return None
+    return tables
 
 
 @lru_cache(maxsize=65_536)

@@ -21,20 +21,15 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from .block import MAX_COLUMNS, MAX_ROWS, BlockError, unknown_rows
+from .block import MAX_COLUMNS, MAX_ROWS, unknown_rows
 from .otlp_wire import sint, varint
 from .tables import TABLES
 from .vocabulary import EventName
 
-try:
-    from ._packed_rows import unpack as _unpack_in_c
-except ImportError:  # no compiler where this was installed
-    _unpack_in_c = None  # type: ignore[assignment]
-
 CONSTANT, BITS = 0, 1
 OF_ROW, OF_PERIOD, OF_COLUMN = 2, 4, 8
 #: Rows that a table may have beyond one for each byte that it takes: what is read is bounded by what came.
-_SOME_ROWS = 16
+MORE_ROWS = 16
 _MASK = (1 << 64) - 1
 Words = NDArray[np.int64]
 
@@ -124,34 +119,32 @@ class _Choice:
         rest = numbers[:, lag:] - numbers[:, : numbers.shape[1] - lag] if lag else numbers
         self._least = rest.min(axis=1)
         self._above = (rest - self._least[:, None]).view(np.uint64)
-        used = np.bitwise_or.reduce(self._above, axis=1)
-        self._shift = np.where(used > 0, _bit_length(used & (~used + np.uint64(1))) - 1, 0)
-        self._width = np.maximum(_bit_length(used) - self._shift, 0)
-        first = _bit_length(np.abs(numbers[:, :lag]).view(np.uint64)) + 8 if lag else np.zeros((len(numbers), 1))
-        self.costs = rest.shape[1] * self._width + first.sum(axis=1) + 0.1 * (code > 0)
+        self._used = np.bitwise_or.reduce(self._above, axis=1)
+        first = _about_bits(np.abs(numbers[:, :lag]).view(np.uint64)).sum(axis=1) + 8 * lag if lag else 0
+        width = _about_bits(self._used) - _about_bits(self._used & (~self._used + np.uint64(1)))
+        self.costs = rest.shape[1] * (width + (self._used > 0)) + first + 0.1 * (code > 0)
 
     def write(self, column: int, parts: list[bytes]) -> None:
-        width = int(self._width[column])
-        parts.append(bytes((self._code | (BITS if width else CONSTANT),)))
+        used = int(self._used[column])
+        parts.append(bytes((self._code | (BITS if used else CONSTANT),)))
         parts += [sint(value) for value in self._numbers[column, : self._lag].tolist()]
         parts.append(sint(int(self._least[column])))
-        if width:
-            shift = int(self._shift[column])
+        if used:
+            shift = (used & -used).bit_length() - 1
+            width = used.bit_length() - shift
             parts.append(bytes((shift, width)))
             parts.append(_in_bits(self._above[column] >> np.uint64(shift), width))
+
+
+def _about_bits(words: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """How many bits the numbers have; one more for some of more than 53."""
+    return np.frexp(words.astype(np.float64))[1]
 
 
 def _period(ranks: Words) -> int:
     """How many rows of a rank follow each other, as those of its groups do."""
     changes = np.flatnonzero(ranks[1:] != ranks[:-1])
     return min(int(changes[0]) + 1, 255) if changes.size else 1
-
-
-def _bit_length(words: NDArray[np.uint64]) -> Words:
-    high = (words >> np.uint64(32)).astype(np.float64)
-    low = (words & np.uint64(0xFFFF_FFFF)).astype(np.float64)
-    lengths = np.where(high > 0, np.frexp(high)[1] + 32, np.frexp(low)[1])
-    return np.asarray(lengths, np.int64)
 
 
 def _in_bits(numbers: NDArray[np.uint64], width: int) -> bytes:
@@ -162,20 +155,7 @@ def _in_bits(numbers: NDArray[np.uint64], width: int) -> bytes:
 # --- reading ----------------------------------------------------------------------------------------------------------
 def fits(count: int, size: int) -> bool:
     """Whether a reader takes so many rows in packed ones of so many bytes."""
-    return count <= min(MAX_ROWS, size + _SOME_ROWS)
-
-
-def unpack_rows(name: EventName, content: bytes) -> tuple[int, bytes]:
-    """How many rows there are, and these as bytes of ``TABLES[name]``. Raises BlockError."""
-    layout, unknown = LAYOUTS[name]
-    limit = min(MAX_ROWS, len(content) + _SOME_ROWS)
-    if _unpack_in_c is None:
-        found = unpack_by_columns(content, layout, unknown, limit)
-    else:
-        found = _unpack_in_c(content, layout, unknown, limit)
-    if found is None:
-        raise BlockError(f"{len(content)} bytes are no packed rows")
-    return len(found) // len(unknown), found
+    return count <= min(MAX_ROWS, size + MORE_ROWS)
 
 
 def unpack_by_columns(content: bytes, layout: bytes, unknown: bytes, limit: int) -> bytes | None:
@@ -262,6 +242,10 @@ class PackedReader:
         """A zigzag varint; of 64 bits, as an unsigned number. Raises IndexError."""
         zigzag = self.varint()
         return (zigzag >> 1) ^ (_MASK if zigzag & 1 else 0)
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        return self._content[self._place :]
 
     def take(self, size: int) -> bytes:
         """So many bytes. Raises IndexError."""

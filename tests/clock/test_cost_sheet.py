@@ -10,7 +10,6 @@ from kafka.record import MemoryRecords
 
 from benchmarks.cost_sheet import FEWEST_RANKS, burst, judge, steady
 from benchmarks.failing_ranks import fail
-from benchmarks.kafka_batches import BATCH_BYTES, Published, Wire, batches
 from benchmarks.metric_series import TARGET_INFO, series_of, series_of_ranks
 from benchmarks.node_cost import (
     HANG_S,
@@ -28,6 +27,7 @@ from benchmarks.report import Report
 from benchmarks.stepped_node import RANKS_PER_NODE
 from benchmarks.whole_job import Sent, WholeJob, as_node
 from whichrank.agents.base.settings import AgentSettings
+from whichrank.evaluation.bench.producer_batches import BATCH_BYTES, Published, Wire, batches
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.packed_flush import Packing

@@ -16,7 +16,7 @@ from whichrank.telemetry.block import BlockError, unknown_rows
 from whichrank.telemetry.otlp import decode_logs, decode_with_protobuf, encode_batches, encode_payloads
 from whichrank.telemetry.otlp_wire import sint, varint
 from whichrank.telemetry.packed_flush import PACKED, Packing, is_reference, read_packed
-from whichrank.telemetry.packed_rows import LAYOUTS, fits, pack_rows, unpack_by_columns, unpack_rows
+from whichrank.telemetry.packed_rows import LAYOUTS, fits, pack_rows, unpack_by_columns
 from whichrank.telemetry.records import Block, Broken, Event, Group, Identity
 from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS, TABLES
 from whichrank.telemetry.vocabulary import EventName
@@ -93,9 +93,11 @@ def test_columns_of_a_newer_release_are_passed_over_and_those_of_an_older_one_un
     packed = pack_rows(EventName.BLOCK_PROGRESS, rows)
     count, period, columns = packed[:3]
     newer = bytes((count, period, columns + 2)) + packed[3:] + b"\x00\x0a" + b"\x01\x06\x00\x02\x24"
-    assert unpack_rows(EventName.BLOCK_PROGRESS, newer) == (3, rows.tobytes())
+    assert unpack(newer, *LAYOUTS[EventName.BLOCK_PROGRESS], LIMIT) == rows.tobytes()
     older = bytes((count, period, columns - 1)) + packed[3:-2]
-    found = np.frombuffer(unpack_rows(EventName.BLOCK_PROGRESS, older)[1], PROGRESS)
+    read = unpack(older, *LAYOUTS[EventName.BLOCK_PROGRESS], LIMIT)
+    assert read is not None
+    found = np.frombuffer(read, PROGRESS)
     unknown = unknown_rows(PROGRESS, 1)
     assert found["in_io"].tolist() == [int(unknown["in_io"][0])] * 3
     assert found["rank"].tolist() == [1, 2, 3]
@@ -106,7 +108,7 @@ def test_what_is_read_is_bounded_by_what_came() -> None:
     packed = pack_rows(EventName.BLOCK_GROUP_PROGRESS, rows)
     assert not fits(len(rows), len(packed))
     with pytest.raises(BlockError, match="no packed rows"):
-        unpack_rows(EventName.BLOCK_GROUP_PROGRESS, packed)
+        read_packed(bytes((1, 0, 0, 5)) + varint(len(packed)) + packed)
 
 
 # --- flushes ----------------------------------------------------------------------------------------------------------
@@ -128,8 +130,7 @@ def flush(count: int = 6) -> list[Block]:
 def test_what_this_release_has_written_is_read() -> None:
     found = read_packed(GOLDEN)
     assert (found.clock_offset_ns, found.uids) == (-5, tuple(group.uid for group in GROUPS))
-    for table, block in zip(found.tables, flush(4), strict=True):
-        assert (table.name, table.count, table.rows) == (block.name, 4, block.rows.tobytes())
+    assert list(found.tables) == [(block.name, 4, block.rows.tobytes()) for block in flush(4)]
 
 
 @settings(max_examples=150, deadline=None)
@@ -187,7 +188,24 @@ def test_uids_of_another_sort_are_told_whole() -> None:
 
 def test_a_table_of_a_newer_release_is_passed_over() -> None:
     packed = read_packed(bytes((1,)) + sint(-7) + varint(0) + bytes((200,)) + varint(3) + b"abc")
-    assert (packed.clock_offset_ns, packed.tables) == (-7, ())
+    assert (packed.clock_offset_ns, list(packed.tables)) == (-7, [])
+
+
+def test_without_c_the_same_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_c = read_packed(GOLDEN)
+    cut = [GOLDEN[:size] for size in range(len(GOLDEN))]
+    refused = [is_refused(each) for each in cut]
+    monkeypatch.setattr("whichrank.telemetry.packed_flush._unpack_tables", None)
+    assert read_packed(GOLDEN) == with_c
+    assert [is_refused(each) for each in cut] == refused
+
+
+def is_refused(body: bytes) -> bool:
+    try:
+        read_packed(body)
+    except BlockError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("body", [b"", b"\x02", b"\x01\x00\xff\xff\x7f", b"\x01\x00\x00\x04\x09abc", b"\x01\x00\x01a"])

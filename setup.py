@@ -83,6 +83,7 @@ setup(
         Extension("whichrank.instrumentation._phases", ["instrumentation/_phases.c"], **STABLE_ABI),
         Extension("whichrank.instrumentation._steps", ["instrumentation/_steps.c"], **STABLE_ABI),
         Extension("whichrank.telemetry._otlp_scan", ["telemetry/_otlp_scan.c"], **STABLE_ABI),
+        Extension("whichrank.telemetry._packed_rows", ["telemetry/_packed_rows.c"], **STABLE_ABI),
         Extension("whichrank.diagnosis._word_gate", ["diagnosis/_word_gate.c"], **STABLE_ABI),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from ..telemetry.packed_flush import Packing
 from ..telemetry.records import Identity
 from ..telemetry.vocabulary import EventName
 from .base.health import AgentHealth
@@ -18,8 +19,9 @@ from .ranks.pending_events import PendingEvents
 from .ranks.rank_events import bad_loss_attributes, checkpoints_named, level_changes
 from .ranks.watched_rank import WatchedRank
 from .reduction.block_builder import BlockBuilder
+from .reduction.coarse_rows import coarse
 from .reduction.definitions import Definitions
-from .reduction.large_jobs import SELDOM_HEALTH, is_large
+from .reduction.large_jobs import SELDOM_HEALTH, GroupLists, is_large
 from .telemetry_export.observability_export import ObservabilityExport
 
 _CLOCK_STEP_NS = 10_000_000
@@ -57,7 +59,7 @@ class Flushes:
         self._job_name, self._more_health = job_name, more_health
         self.people: ObservabilityExport | None = None
         self.tell_people_of(identity)
-        self._inferred_steps = InferredSteps()
+        self._inferred_steps, self._group_lists = InferredSteps(), GroupLists()
         self.next_flush_ns = self.next_progress_ns = 0
         #: How many jobs of this owner are watched on this node, this one included, and how many other owners.
         self.jobs_here = 1
@@ -125,7 +127,11 @@ class Flushes:
             see=see,
         )
         before, behind = self._pending.take()
-        self._shipper.ship([*before, *blocks, *behind], together=self.is_large(ranks))
+        packing = Packing.NONE
+        if self.is_large(ranks):
+            blocks = [coarse(block, now_ns) for block in blocks]
+            packing = self._group_lists.packing(blocks, now_ns)
+        self._shipper.ship([*before, *blocks, *behind], packing)
         self.tell_people(ranks, now_ns, everything=False)
 
     def tell_people(self, ranks: Sequence[WatchedRank], now_ns: int, *, everything: bool) -> None:

@@ -19,7 +19,6 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.failing_ranks import Failure, fail
-from benchmarks.kafka_batches import Size
 from benchmarks.metric_series import series_of, series_of_ranks
 from benchmarks.node_cost import HANG_S, Node, cuts_per_s, first_step, observe, spans_in
 from benchmarks.reference_load import STEP_S
@@ -27,13 +26,14 @@ from benchmarks.report import Report
 from benchmarks.stepped_node import RANKS_PER_NODE
 from benchmarks.whole_job import Cost, Sent, WholeJob
 from whichrank.agents.base.settings import AgentSettings
+from whichrank.evaluation.bench.producer_batches import Size
 from whichrank.processors.observability_export.trace_writer import TraceWriterSettings
 from whichrank.telemetry.ring_layout import C_EXC_STACK_MAX, C_EXC_TEXT_MAX
 from whichrank.telemetry.topics import TOPIC_CLOCK, TOPIC_LOGS, TOPIC_METRICS
 from whichrank.telemetry.vocabulary import EventName
 
 WORLDS = (8_192, 16_384)
-ASKED_BYTES_PER_RANK_S = 1024.0
+ASKED_BYTES_PER_RANK_S = 100.0
 ASKED_SERIES_PER_RANK = 100.0
 ASKED_CORES = 1.0
 REPLICATION = 3

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from whichrank.agents.base.settings import AgentSettings
 from whichrank.agents.job_agent import Agent
+from whichrank.evaluation.bench.producer_batches import Published, Size, Wire
 from whichrank.instrumentation.ring_writer import RankRecorder, open_ring_writer
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity
@@ -28,7 +29,6 @@ from whichrank.telemetry.ring_layout import C_EXC_STACK_MAX, C_EXC_TEXT_MAX, DEF
 from whichrank.telemetry.topics import TOPIC_LOGS
 from whichrank.telemetry.vocabulary import EventName, ExitState, HookState, Level, Op
 
-from .kafka_batches import Published, Size, Wire
 from .reference_load import BFLOAT16
 from .ring_load import GROUPS, Load, RingLoad
 from .stepped_node import JOB, RANKS_PER_NODE, member_lists, node_name

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from whichrank.evaluation.bench.producer_batches import Published, Size, Wire
+from whichrank.telemetry.attributes import BLOCK_GROUPS
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
+from whichrank.telemetry.packed_flush import PACKED, Packing
 from whichrank.telemetry.records import Block, Broken, Samples
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_LOGS, TOPIC_SPANS
 from whichrank.telemetry.whole_steps import whole_steps_every
@@ -22,7 +25,6 @@ from whichrank.transport.kafka_log import CUT_PERIOD_S
 from whichrank.transport.kafka_topics import DEFAULT_PARTITIONS
 from whichrank.transport.kafka_writer import HEADER_BY
 
-from .kafka_batches import Published, Size, Wire
 from .reference_load import STEP_S
 from .stepped_node import SteppedNode, step_before_whole
 
@@ -137,7 +139,14 @@ def without_members(each: Published) -> Published:
         for payload in decode_logs(each.topic, each.value)
         if not isinstance(payload, Broken | Samples)
     ]
-    return replace(each, value=encode_payloads(payloads))
+    return replace(each, value=encode_payloads(payloads, packing=packing_of(each)))
+
+
+def packing_of(each: Published) -> Packing:
+    """How its blocks are written."""
+    if PACKED.encode() not in each.value:
+        return Packing.NONE
+    return Packing.WHOLE if BLOCK_GROUPS.encode() in each.value else Packing.UIDS
 
 
 def spans_in(published: Iterable[Published]) -> int:

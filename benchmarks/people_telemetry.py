@@ -2,7 +2,7 @@
 
 The bytes are those of everything an agent sends (blocks, events, spans, metrics) at the design's reference load, from
 real ranks' rings through the real agent, in real time, compressed and framed as the producer does it
-(``kafka_batches``). What large jobs send is in ``cost_sheet``. The time per span is that of the encoder alone.
+(``producer_batches``). What large jobs send is in ``cost_sheet``. The time per span is that of the encoder alone.
 Run: ``python -m benchmarks.people_telemetry [--seconds 120] [--quick]``. Exit status 1 on SHORT.
 """
 
@@ -22,13 +22,13 @@ import numpy as np
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.kafka_batches import Wire
 from benchmarks.metric_series import series_of_ranks
 from benchmarks.reference_load import COLLECTIVES_PER_STEP, STEP_S, write_rank
 from benchmarks.report import Report
 from benchmarks.ring_load import Load, RingLoad
 from whichrank.agents.base.settings import AgentSettings
 from whichrank.agents.job_agent import Agent
+from whichrank.evaluation.bench.producer_batches import Wire
 from whichrank.telemetry import attributes as names
 from whichrank.telemetry.histogram_table import HistogramTable
 from whichrank.telemetry.metric_encode import histogram_attributes, metric_entry, number_attributes, number_point

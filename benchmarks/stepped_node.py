@@ -19,13 +19,13 @@ from unittest import mock
 
 from whichrank.agents.base.settings import AgentSettings
 from whichrank.agents.job_agent import Agent
+from whichrank.evaluation.bench.producer_batches import Wire
 from whichrank.instrumentation.ring_writer import RingWriter
 from whichrank.telemetry.records import Identity
 from whichrank.telemetry.ring_layout import DEFINITION_ATTEMPT, format_ranks
 from whichrank.telemetry.vocabulary import HookState, Level, Op
 from whichrank.telemetry.whole_steps import whole_steps_every
 
-from .kafka_batches import Wire
 from .reference_load import BFLOAT16, PHASES, STEP_S
 from .ring_load import GROUPS
 

@@ -20,6 +20,7 @@ import numpy as np
 from whichrank.agents.reduction.group_identity import group_uid
 from whichrank.commands.services.process import INPUTS
 from whichrank.commands.support.gc_tuning import search_seldom
+from whichrank.evaluation.bench.producer_batches import Published, Wire
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.commit_pace import LEAST_S, CommitPace
 from whichrank.processors.entity.operator import EntityOperator
@@ -30,12 +31,13 @@ from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
+from whichrank.telemetry.packed_flush import Packing, is_reference
 from whichrank.telemetry.records import Block, Event, Group, Identity, Incident, Record
 from whichrank.telemetry.topics import TOPIC_LOGS, TOPIC_METRICS
 from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.bus import Message, Output
 
-from .kafka_batches import Published, Wire
+from .node_cost import packing_of
 from .stepped_node import JOB, RANKS_PER_NODE, node_name
 
 #: Nodes send at their own moments of so long a time.
@@ -51,24 +53,34 @@ class Sent:
 
     node: int
     #: Metrics stay as they came: the judge leaves out what no rule asks for.
-    messages: tuple[tuple[float, str, tuple[Block | Event, ...] | bytes], ...]
+    messages: tuple[tuple[float, str, tuple[Block | Event, ...] | bytes, Packing], ...]
 
     @classmethod
     def of(cls, node: int, published: Sequence[Published]) -> Sent:
+        known: dict[str, Group] = {}
         return cls(
             node=node,
             messages=tuple(
-                (each.at_s, each.topic, each.value if each.topic == TOPIC_METRICS else tuple(_decoded(each)))
+                (
+                    each.at_s,
+                    each.topic,
+                    each.value if each.topic == TOPIC_METRICS else tuple(_decoded(each, known)),
+                    packing_of(each),
+                )
                 for each in published
                 if each.topic in INPUTS
             ),
         )
 
 
-def _decoded(each: Published) -> Iterator[Block | Event]:
+def _decoded(each: Published, known: dict[str, Group]) -> Iterator[Block | Event]:
+    """known: groups by uid, of which some messages tell nothing else."""
     for payload in decode_logs(each.topic, each.value):
         if not isinstance(payload, Block | Event):
             raise ValueError(f"an agent sent what cannot be read: {payload}")
+        if isinstance(payload, Block):
+            known |= {group.uid: group for group in payload.groups if not is_reference(group)}
+            payload = replace(payload, groups=tuple(known[group.uid] for group in payload.groups))
         yield payload
 
 
@@ -93,10 +105,10 @@ class WholeJob:
         self.incidents: list[Mapping[str, Any]] = []
         own = {sent.node: sent for sent in odd}
         plan = [
-            (at_s + _SPREAD_S * node / nodes, node, sent.node, topic, payloads)
+            (at_s + _SPREAD_S * node / nodes, node, sent.node, topic, payloads, packing)
             for node in range(nodes)
             for sent in [own.get(node, sound)]
-            for at_s, topic, payloads in sent.messages
+            for at_s, topic, payloads, packing in sent.messages
         ]
         self._plan = deque(sorted(plan, key=lambda item: item[0]))
         self._feed.ns = int(self._plan[0][0] * _SECOND_NS)
@@ -124,12 +136,12 @@ class WholeJob:
             now_s = min(now_s + _AT_ONCE_S, until_s)
             ready = []
             while self._plan and self._plan[0][0] < now_s:
-                at_s, node, like, topic, payloads = self._plan.popleft()
+                at_s, node, like, topic, payloads, packing = self._plan.popleft()
                 if isinstance(payloads, bytes):
                     ready.append((at_s, topic, payloads))
                     continue
                 told = [as_node(payload, like, node) for payload in payloads]
-                ready.append((at_s, topic, encode_payloads(told, is_copy=topic == TOPIC_LOGS)))
+                ready.append((at_s, topic, encode_payloads(told, is_copy=topic == TOPIC_LOGS, packing=packing)))
             for at_s, topic, value in ready:
                 self._feed.put(int(at_s * _SECOND_NS), topic, value)
                 messages, plain = messages + 1, plain + len(value)

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from ..agents.base.health import AgentHealth
 from ..agents.ranks.drain import Drained
+from ..agents.reduction.coarse_rows import coarse
 from ..agents.reduction.collect_progress import GROUP_STANDS, RANK_STANDS, group_progress_table, progress_table
 from ..agents.reduction.group_identity import group_uid
+from ..agents.reduction.large_jobs import is_large
 from ..agents.reduction.reduction import Reduction, Table, split_by_part
 from ..telemetry.records import Block, Group, Identity
 from ..telemetry.ring_layout import format_ranks
@@ -230,6 +232,8 @@ class NodeAgents:
                 block = self._reduction.block(
                     name, rows, self._identities[node], clock_offset_ns=wall_ns - mono_ns, time_ns=looked + wall_ns
                 )
+                if is_large(self._mesh.world_size):
+                    block = coarse(block, looked + mono_ns)
                 by_node.setdefault(node, []).append(block)
         return sorted(by_node.items())
 

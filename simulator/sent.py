@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..telemetry.packed_flush import Packing
 from ..telemetry.records import Block, Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentMessage:
-    """A message on its way to the bus: arrival, topic, key, and what is in it (or its bytes)."""
+    """A message on its way to the bus: arrival, topic, key, and what is in it (or its bytes), its blocks packed so."""
 
     at_s: float
     topic: str
@@ -17,3 +18,4 @@ class SentMessage:
     node: str
     payloads: tuple[Block | Event, ...] = ()
     value: bytes = b""
+    packing: Packing = Packing.NONE

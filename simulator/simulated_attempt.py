@@ -101,8 +101,7 @@ class SimulatedAttempt:
             steps_only=spec.steps_only,
         )
         self._flush_offset_s = random.uniform(0.0, min(flush_s, _FLUSHES_WITHIN_S), len(node_names))
-        self._flushes = random.integers(0, 2, len(node_names))
-        self._is_large = is_large(world) and flush_s == FLUSH_S  # every flush has progress, and there is none between
+        self._flushes, self._is_large = random.integers(0, 2, len(node_names)), is_large(world) and flush_s == FLUSH_S
         self._identities = identities_of(spec, number, cluster, node_names)
         self._groups = groups_of(spec.mesh, spec.recipe.backend, spec.recipe.timeout_s)
         self._agents = AttemptAgents(spec, self._identities, self._groups, clocks)
@@ -141,7 +140,7 @@ class SimulatedAttempt:
 
     def ship(self, from_s: float, until_s: float, ships: Ships, heard_until_s: Floats) -> None:
         """What the agents send in this window. heard_until_s: by node of the job, when its agent ends."""
-        self._flushes += 1
+        self._flushes += 1  # of a large job's, each has progress, and there is none between
         regular = np.where(self._is_large & (self._flushes % 2 == 1), np.inf, from_s + self._flush_offset_s)
         created = float(self.processes.started_s.min())
         for moments, at_once in self._telling.flushes(regular, from_s, until_s):

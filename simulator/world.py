@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..agents.reduction.large_jobs import GroupLists, is_large
 from ..telemetry.otlp_redaction import RequestRedactor
+from ..telemetry.packed_flush import Packing
 from ..telemetry.records import Block, Event
 from ..telemetry.topics import TOPIC_BLOCKS
 from .allocation import Allocation
-from .clock import START_UNIX_NS, generator
+from .clock import START_UNIX_NS, generator, ns
 from .cluster_topology import Topology
 from .fabric import group_rates
 from .gateway import Gateway
@@ -106,6 +108,7 @@ class World:
         self._true_wall_ns = self.clocks.wall_ns.copy()
         #: By node, until when an agent that is told to end speaks.
         self._last_words_s = np.full(nodes, -np.inf)
+        self._group_lists: dict[tuple[str, str], GroupLists] = {}
         self._rates: tuple[object, dict[str, dict[str, NDArray[np.float64]]]] = (None, {})
         self.start_unix_ns, self.now_s = start_unix_ns, 0.0
 
@@ -179,7 +182,8 @@ class World:
             self._ask_storage(self._window_s)
             sent: list[SentMessage] = []
             for job in self.jobs:
-                job.ship(begin_s, end_s, partial(_add, sent, job.spec.name), self._heard_until_s(job))
+                lists = self._group_lists if is_large(job.spec.mesh.world_size) else None
+                job.ship(begin_s, end_s, partial(_add, sent, lists, job.spec.name), self._heard_until_s(job))
             self._sense(end_s, sent)
             self.now_s = end_s
             yield end_s, self._gateway.through(self.pipe.through(sent, end_s), end_s)
@@ -363,8 +367,22 @@ def _savers(job: RunningJob, now_s: float) -> int:
     return int(saving_ranks(job.attempt.steps.live, now_s).sum()) if job.attempt is not None else 0
 
 
-def _add(sent: list[SentMessage], job: str, at_s: float, node: str, payloads: list[Block | Event]) -> None:
-    sent.append(SentMessage(at_s=at_s, topic=TOPIC_BLOCKS, key=job, node=node, payloads=tuple(payloads)))
+def _add(
+    sent: list[SentMessage],
+    lists: dict[tuple[str, str], GroupLists] | None,
+    job: str,
+    at_s: float,
+    node: str,
+    payloads: list[Block | Event],
+) -> None:
+    """lists: what large jobs' agents have told of groups, by job and node; None: of a job that is none."""
+    packing = Packing.NONE
+    if lists is not None:
+        blocks = [payload for payload in payloads if isinstance(payload, Block)]
+        packing = lists.setdefault((job, node), GroupLists()).packing(blocks, ns(at_s))
+    sent.append(
+        SentMessage(at_s=at_s, topic=TOPIC_BLOCKS, key=job, node=node, payloads=tuple(payloads), packing=packing)
+    )
 
 
 def _add_bytes(sent: list[SentMessage], node: str, at_s: float, topic: str, key: str, value: bytes) -> None:

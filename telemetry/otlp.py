@@ -21,11 +21,12 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from . import attributes as names
-from .block import MAX_RANK, BlockError, read_rows
+from .block import DESCRIPTORS, MAX_RANK, BlockError, read_rows
 from .otlp_encode import Encodable as Encodable
 from .otlp_encode import encode_batches as encode_batches
 from .otlp_encode import encode_payloads as encode_payloads
 from .otlp_encode import remember
+from .packed_flush import GROUPED, PACKED, read_packed, referred
 from .records import Block, Broken, Event, Finding, Group, Identity, Incident, Payload
 from .strided_ranks import lengthen
 from .tables import TABLES
@@ -47,6 +48,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _LATEST_NS = 1 << 62
 
 _EVENT_BY_WIRE = {name.value: name for name in EventName}
+_INCIDENT_REVISION = EventName.INCIDENT.value + "."
 _BLOCK_BY_WIRE = {name.value: name for name in TABLES}
 _REQUIRED: dict[EventName, tuple[str, ...]] = {
     EventName.JOB_SIGNALLED: ("signal",),
@@ -91,8 +93,8 @@ def _decode_scanned(value: bytes, with_copies: bool) -> list[Payload] | None:
             for record in records:
                 if isinstance(record, tuple):
                     payloads.append(_scanned_block(*record, identity))
-                elif (payload := _decode_record(LogRecord.FromString(record), identity)) is not None:
-                    payloads.append(payload)
+                else:
+                    payloads += _decode_record(LogRecord.FromString(record), identity)
     except (DecodeError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     return payloads
@@ -133,12 +135,10 @@ def decode_with_protobuf(topic: str, value: bytes, with_copies: bool) -> list[Pa
                 continue
             for record in scope_logs.log_records:
                 try:
-                    payload = _decode_record(record, identity)
+                    payloads += _decode_record(record, identity)
                 except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                     reason = f"record {record.event_name[:60]!r}: {str(error)[:200] or type(error).__name__}"
-                    payload = Broken(topic=topic, reason=reason, value=_alone(resource_logs, record))
-                if payload is not None:
-                    payloads.append(payload)
+                    payloads.append(Broken(topic=topic, reason=reason, value=_alone(resource_logs, record)))
     return payloads
 
 
@@ -151,20 +151,38 @@ def _alone(resource_logs: ResourceLogs, record: LogRecord) -> bytes:
     return request.SerializeToString()
 
 
-def _decode_record(record: LogRecord, identity: Identity) -> Payload | None:
+def _decode_record(record: LogRecord, identity: Identity) -> Sequence[Payload]:
     wire = record.event_name
+    if wire == PACKED:
+        return _decode_packed(record, identity)
     name = _EVENT_BY_WIRE.get(wire)
     if name is None:
-        if wire.startswith(EventName.INCIDENT.value + "."):
-            return Incident(document=_incident_document(record))
-        return None
+        return (Incident(document=_incident_document(record)),) if wire.startswith(_INCIDENT_REVISION) else ()
     if name in TABLES:
-        return _decode_block(record, name, identity)
+        return (_decode_block(record, name, identity),)
     if name is EventName.FINDING:
-        return _decode_finding(record, identity)
+        return (_decode_finding(record, identity),)
     if name is EventName.INCIDENT:
-        return Incident(document=_incident_document(record))
-    return _decode_event(record, name, identity)
+        return (Incident(document=_incident_document(record)),)
+    return (_decode_event(record, name, identity),)
+
+
+def _decode_packed(record: LogRecord, identity: Identity) -> list[Block]:
+    packed = read_packed(record.body.bytes_value)
+    _check_times(record.time_unix_nano, packed.clock_offset_ns)
+    text = next((pair.value.string_value for pair in record.attributes if pair.key == names.BLOCK_GROUPS), "")
+    groups = _groups(text) if text else referred(packed.uids)
+    return [
+        Block(
+            name=name,
+            identity=identity,
+            rows=read_rows(name, DESCRIPTORS[name], count, rows, len(groups)),
+            groups=groups if name in GROUPED else (),
+            clock_offset_ns=packed.clock_offset_ns,
+            time_ns=record.time_unix_nano,
+        )
+        for name, count, rows in packed.tables
+    ]
 
 
 def _decode_block(record: LogRecord, name: EventName, identity: Identity) -> Block:

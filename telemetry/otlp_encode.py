@@ -9,8 +9,9 @@ bytes (``otlp_wire``), in the order of the fields' numbers, as the protobuf libr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import groupby
 from typing import Any
 
 from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
@@ -30,6 +31,7 @@ from .otlp_wire import (
     text_field,
     varint_field,
 )
+from .packed_flush import PACKED, Packing, can_be_packed, groups_of, has_short_uids, write_packed
 from .records import Block, Event, Finding, Group, Identity, Incident
 from .ring_layout import cut_text
 from .strided_ranks import shorten
@@ -70,17 +72,22 @@ _SEVERITY_OF_INCIDENT: dict[str, SeverityNumber.ValueType] = {
 }
 
 
-def encode_payloads(payloads: Iterable[Encodable], *, is_copy: bool = False) -> bytes:
+def encode_payloads(payloads: Iterable[Encodable], *, is_copy: bool = False, packing: Packing = Packing.NONE) -> bytes:
     """One serialized ExportLogsServiceRequest; blocks over 64 KiB are split. Order is kept.
 
-    is_copy: the same lies on another topic for the operators, which pass these over.
+    is_copy: the same lies on another topic for the operators, which pass these over. packing: of blocks.
     """
     parts: list[tuple[Identity, list[bytes]]] = []
-    for payload in payloads:
-        identity = identity_of(payload)
-        if not parts or identity != parts[-1][0]:
-            parts.append((identity, []))
-        parts[-1][1].extend(entry(record) for record in _records(payload))
+    for together, run in groupby(payloads, _flush_of if packing is not Packing.NONE else _no_flush):
+        if together is None:
+            each_alone = ((identity_of(payload), _records(payload)) for payload in run)
+        else:
+            blocks = [piece for block in run if isinstance(block, Block) for piece in split_block(block)]
+            each_alone = ((identity, [record]) for identity, record in _packed(blocks, packing))
+        for identity, records in each_alone:
+            if not parts or identity != parts[-1][0]:
+                parts.append((identity, []))
+            parts[-1][1].extend(map(entry, records))
     where = _COPY_SCOPE if is_copy else _SCOPE
     return b"".join(
         bytes_field(1, b"".join(resource_part(_resource_bytes(identity), where, entries)))
@@ -89,7 +96,11 @@ def encode_payloads(payloads: Iterable[Encodable], *, is_copy: bool = False) -> 
 
 
 def encode_batches(
-    payloads: Iterable[Encodable], limit_bytes: int = MAX_MESSAGE_BYTES, *, is_copy: bool = False
+    payloads: Iterable[Encodable],
+    limit_bytes: int = MAX_MESSAGE_BYTES,
+    *,
+    is_copy: bool = False,
+    packing: Packing = Packing.NONE,
 ) -> list[bytes]:
     """Messages of at most about ``limit_bytes`` that together hold the payloads in order."""
     messages: list[bytes] = []
@@ -100,12 +111,12 @@ def encode_batches(
         for piece in pieces:
             size = piece.rows.nbytes + 512 if isinstance(piece, Block) else _rough_bytes(piece)
             if batch and batch_bytes + size > limit_bytes:
-                messages.append(encode_payloads(batch, is_copy=is_copy))
+                messages.append(encode_payloads(batch, is_copy=is_copy, packing=packing))
                 batch, batch_bytes = [], 0
             batch.append(piece)
             batch_bytes += size
     if batch:
-        messages.append(encode_payloads(batch, is_copy=is_copy))
+        messages.append(encode_payloads(batch, is_copy=is_copy, packing=packing))
     return messages
 
 
@@ -129,6 +140,33 @@ def _rough_bytes(payload: Encodable) -> int:
         payload.body if isinstance(payload, Finding) else payload.document if isinstance(payload, Incident) else {}
     )
     return 512 + len(_json(content))
+
+
+def _no_flush(payload: Encodable) -> None:
+    return None
+
+
+def _flush_of(payload: Encodable) -> tuple[Identity, int, int] | None:
+    """What is the same in blocks that can be told in one record; None: this can not."""
+    if not isinstance(payload, Block) or not can_be_packed(payload):
+        return None
+    return payload.identity, payload.clock_offset_ns, payload.time_ns
+
+
+def _packed(blocks: Sequence[Block], packing: Packing) -> Iterator[tuple[Identity, bytes]]:
+    """Records of the blocks of one flush: one, or one for each where they are too much alike."""
+    groups = groups_of(blocks)
+    packing = packing if has_short_uids(groups) else Packing.WHOLE
+    body = write_packed(blocks, groups, packing)
+    if body is None:
+        yield from ((block.identity, _block_record(block)) for block in blocks)
+        return
+    text = _groups_text(groups) if groups and packing is Packing.WHOLE else None
+    first = blocks[0]
+    yield (
+        first.identity,
+        _record(first.time_ns, PACKED, [(names.BLOCK_GROUPS, text)], bytes_field(_BYTES_VALUE, body)),
+    )
 
 
 def _records(payload: Encodable) -> list[bytes]:

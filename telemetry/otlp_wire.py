@@ -71,9 +71,14 @@ def varint_field(number: int, value: int) -> bytes:
     return varint(number << 3 | _VARINT) + varint(value)
 
 
+def sint(value: int) -> bytes:
+    """An integer as sint64 has it: small for small negative numbers."""
+    return varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
 def sint_field(number: int, value: int) -> bytes:
-    """A field of type sint32 or sint64 (small for small negative numbers)."""
-    return varint_field(number, value << 1 if value >= 0 else (-value << 1) - 1)
+    """A field of type sint32 or sint64."""
+    return varint(number << 3 | _VARINT) + sint(value)
 
 
 def fixed64_tag(number: int) -> bytes:

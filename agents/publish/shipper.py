@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...telemetry.otlp import encode_batches
+from ...telemetry.packed_flush import Packing
 from ...telemetry.records import Block, Event
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..base.health import AgentHealth
@@ -36,10 +37,11 @@ class Shipper:
         self._health = health
         self._request_bytes = request_bytes
 
-    def ship(self, payloads: Sequence[Block | Event], *, together: bool = False) -> None:
+    def ship(self, payloads: Sequence[Block | Event], packing: Packing = Packing.NONE) -> None:
         """Publishes in order on the blocks topic, and a copy of the events on the logs topic, for people.
 
-        together: in one message whatever their priorities are, kept as long as the most important of them.
+        packing: of blocks on the way to Kafka; where they are packed all go in one message whatever their priorities
+        are, kept as long as the most important of them.
         """
         if not payloads:
             return
@@ -48,9 +50,10 @@ class Shipper:
             self._send(self._publish, TOPIC_BLOCKS, payloads)
             self._send(self._publish, TOPIC_LOGS, events, is_copy=True)
         if self._publish_ranked is not None:
-            runs = [(min(map(priority_of, payloads)), payloads)] if together else runs_of_one_priority(payloads)
+            is_whole = packing is not Packing.NONE
+            runs = [(min(map(priority_of, payloads)), payloads)] if is_whole else runs_of_one_priority(payloads)
             for priority, run in runs:
-                self._send(_ranked(self._publish_ranked, priority), TOPIC_BLOCKS, run)
+                self._send(_ranked(self._publish_ranked, priority), TOPIC_BLOCKS, run, packing=packing)
             self._send(_ranked(self._publish_ranked, Priority.COPIES), TOPIC_LOGS, events, is_copy=True)
         self._health.records_sent += len(payloads)
         self._health.blocks_sent += len(payloads) - len(events)
@@ -69,8 +72,16 @@ class Shipper:
         elif self._publish is not None:
             self._send_one(self._publish, TOPIC_LOGS, value)
 
-    def _send(self, publish: Publish, topic: str, payloads: Iterable[Block | Event], *, is_copy: bool = False) -> None:
-        for value in encode_batches(payloads, self._request_bytes, is_copy=is_copy):
+    def _send(
+        self,
+        publish: Publish,
+        topic: str,
+        payloads: Iterable[Block | Event],
+        *,
+        is_copy: bool = False,
+        packing: Packing = Packing.NONE,
+    ) -> None:
+        for value in encode_batches(payloads, self._request_bytes, is_copy=is_copy, packing=packing):
             self._send_one(publish, topic, value)
 
     def _send_one(self, publish: Publish, topic: str, value: bytes) -> None:

@@ -105,8 +105,12 @@ def _look_until(ended: threading.Event, node: NodeAgent, reports: NodeReports, a
             say(f"jobs here: {', '.join(said) or 'none'}")
 
 
-def _allow_many_files() -> None:
-    """Each ring and process that is watched has descriptors; the usual soft limit is for programs that use select."""
+def _prepare_process() -> None:
+    """Each ring and process that is watched has descriptors; the usual soft limit is for programs that use select.
+
+    What stays is searched for cycles seldom.
+    """
+    search_seldom()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -121,7 +125,7 @@ def _own_identity() -> Identity:
 def agent(options: AgentOptions) -> int:
     """Runs ``whichrank agent`` until SIGTERM or SIGINT; the exit status: 0; 2 where it cannot start."""
     capabilities = keep_needed()
-    _allow_many_files()
+    _prepare_process()
     ended = _asked_to_end()
     own, clock = _own_identity(), BrokerClock()
     try:
@@ -154,7 +158,6 @@ def agent(options: AgentOptions) -> int:
         request_bytes=settings.request_bytes,
         withheld=options.node_options().withheld,
     )
-    search_seldom()
     publisher.start()
     reports.start()
     requests = RequestReader(

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from ...simulator.sent import SentMessage
 from ...simulator.world import World
 from ..simulate.judge import Judge, encoded
 from .kept_runs import KeptRuns
+from .wire import NODES, NodesWire, wire_lines
 
 #: The curve of cost by ranks.
 RANKS = (1024, 4096, 16_384, 65_536, 131_072)
@@ -40,13 +41,17 @@ LARGEST_JOB = 65_536
 #: With more ranks than this the nodes' collectors are left out: to simulate their looks takes hours.
 MOST_SENSED = 16_384
 ASKED_MEMORY_BYTES = 4 << 30
+_RANKS_PER_NODE = 8
 #: Cost per rank is called flat up to this exponent of the number of ranks.
 FLAT = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """load_s: seconds of life that were judged. cpu_s: of the judging process for them. pages: none is expected."""
+    """load_s: seconds of life that were judged. cpu_s: of the judging process for them. pages: none is expected.
+
+    wire_bytes, wire_messages: per rank and second, by name (``NodesWire``).
+    """
 
     ranks: int
     load_s: float
@@ -54,6 +59,8 @@ class Cost:
     memory_bytes: int
     messages: int
     pages: int
+    wire_bytes: dict[str, float] = field(default_factory=dict)
+    wire_messages: dict[str, float] = field(default_factory=dict)
 
     @property
     def cores(self) -> float:
@@ -93,6 +100,9 @@ def kept_cost(ranks: int, kept: KeptRuns) -> Cost | None:
 def cost_lines(costs: Mapping[int, Cost]) -> list[ScoreLine]:
     """Lines on whether the cost is low enough, and flat. costs: what was measured, by ranks."""
     lines = [*_live(costs.get(LIVE_RANKS)), _replayed(costs.get(REPLAYED_RANKS))]
+    for ranks, cost in sorted(costs.items()):
+        if cost.wire_bytes and ranks <= MOST_SENSED:  # beyond, no collector looks
+            lines += wire_lines(ranks, cost.wire_bytes, cost.wire_messages, ranks // _RANKS_PER_NODE)
     asked = f"exponent <= {FLAT:g} from {RANKS[0]:,} to {RANKS[-1]:,}"
     if len(costs) < 2:
         return [*lines, not_run("cost per rank is flat", asked, f"{len(costs)} of {len(RANKS)} sizes")]
@@ -148,8 +158,12 @@ def _measure(ranks: int) -> Cost:
     process.start()
     theirs.close()
     try:
-        for until_s, sent in _cluster(ranks).run(WARM_S + MEASURED_S):
+        world = _cluster(ranks)
+        wire = NodesWire(_sample(world), _RANKS_PER_NODE)
+        for until_s, sent in world.run(WARM_S + MEASURED_S):
             ours.send((until_s, sent))
+            if until_s > WARM_S:
+                wire.see(sent)
         ours.send(None)
         found = ours.recv()
     except (EOFError, BrokenPipeError) as error:
@@ -159,18 +173,22 @@ def _measure(ranks: int) -> Cost:
         process.kill()
         ours.close()
     assert isinstance(found, Cost)
-    return found
+    return replace(found, wire_bytes=wire.per_rank_s(MEASURED_S), wire_messages=wire.messages_s(MEASURED_S))
+
+
+def _sample(world: World) -> list[str]:
+    """Nodes from all over."""
+    names = [world.topology.node_name(node) for node in range(world.topology.nodes)]
+    return names[:: max(1, len(names) // NODES)][:NODES]
 
 
 def _cluster(ranks: int) -> World:
     jobs = math.ceil(ranks / LARGEST_JOB)
-    nodes = ranks // 8 // jobs
-    specs = [
-        JobSpec(
-            name=f"job-{number}", mesh=mesh_for(8 * nodes), nodes=tuple(range(number * nodes, (number + 1) * nodes))
-        )
-        for number in range(jobs)
-    ]
+    nodes = ranks // _RANKS_PER_NODE // jobs
+    specs = []
+    for number in range(jobs):
+        places = tuple(range(number * nodes, (number + 1) * nodes))
+        specs.append(JobSpec(name=f"job-{number}", mesh=mesh_for(_RANKS_PER_NODE * nodes), nodes=places))
     topology = Topology(shape=ClusterShape(nodes=nodes * jobs))
     return World(topology, specs, seed=1, senses=ranks <= MOST_SENSED)
 

@@ -28,7 +28,7 @@ REQUEST_BYTES = 600_000
 
 def encoded(sent: SentMessage) -> Iterable[bytes]:
     """What a simulated message is on the bus: one or several encoded messages."""
-    return (sent.value,) if sent.value else encode_batches(sent.payloads, REQUEST_BYTES)
+    return (sent.value,) if sent.value else encode_batches(sent.payloads, REQUEST_BYTES, packing=sent.packing)
 
 
 class Judge:

@@ -19,6 +19,7 @@ from ...telemetry import attributes as names
 from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.incident_events import SpanPlace
 from ...telemetry.otlp_wire import RequestBuilder
+from ...telemetry.packed_flush import is_reference
 from ...telemetry.records import Block, Event, Group, Payload
 from ...telemetry.spans import TraceScope, collective_spans, rank_resource, step_spans
 from ...telemetry.told_ranks import read_ranks
@@ -382,7 +383,8 @@ def _ranks_to_tell(suspects: Sequence[int], job: _Job, attempt: str, most: int) 
 
 def _groups_of(suspects: Sequence[int], blocks: Sequence[Block]) -> Iterator[list[int]]:
     """Members of the groups in which a suspect is, the smallest group first."""
-    groups: dict[str, Group] = {group.uid: group for block in blocks for group in block.groups}
+    told = (group for block in blocks for group in block.groups if not is_reference(group))
+    groups: dict[str, Group] = {group.uid: group for group in told}
     for group in sorted(groups.values(), key=lambda group: (group.size, group.uid)):
         members = read_ranks(group.ranks)
         if not set(suspects).isdisjoint(members):

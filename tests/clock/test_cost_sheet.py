@@ -10,16 +10,27 @@ from kafka.record import MemoryRecords
 
 from benchmarks.cost_sheet import FEWEST_RANKS, burst, judge, steady
 from benchmarks.failing_ranks import fail
-from benchmarks.kafka_batches import BATCH_BYTES, Published, Wire, batches
 from benchmarks.metric_series import TARGET_INFO, series_of, series_of_ranks
-from benchmarks.node_cost import HANG_S, WINDOW, Node, cuts_per_s, first_step, observe, spans_in, without_members
+from benchmarks.node_cost import (
+    HANG_S,
+    WINDOW,
+    Node,
+    cuts_per_s,
+    first_step,
+    observe,
+    packing_of,
+    spans_in,
+    without_members,
+)
 from benchmarks.reference_load import COLLECTIVES_PER_STEP, STEP_S
 from benchmarks.report import Report
 from benchmarks.stepped_node import RANKS_PER_NODE
 from benchmarks.whole_job import Sent, WholeJob, as_node
 from whichrank.agents.base.settings import AgentSettings
+from whichrank.evaluation.bench.producer_batches import BATCH_BYTES, Published, Wire, batches
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
+from whichrank.telemetry.packed_flush import Packing
 from whichrank.telemetry.records import Block, Event
 from whichrank.telemetry.ring_layout import C_EXC_STACK_MAX, C_EXC_TEXT_MAX, parse_ranks
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
@@ -101,7 +112,8 @@ def test_the_node_makes_the_reference_load(sound: Node) -> None:
 def test_of_a_large_job_one_message_a_second_tells_all(sound: Node) -> None:
     told = [each for each in sound.wire.between(sound.plain_s, sound.end_s) if each.topic == TOPIC_BLOCKS]
     assert len(told) == pytest.approx(WINDOW * STEP_S, abs=1)
-    kinds = {payload.name for each in told for payload in decode_logs(each.topic, each.value)}
+    payloads = [payload for each in told for payload in decode_logs(each.topic, each.value)]
+    kinds = {payload.name for payload in payloads if isinstance(payload, Block | Event)}
     assert {EventName.BLOCK_STEPS, EventName.BLOCK_PROGRESS, EventName.AGENT_HEALTH} <= kinds
 
 
@@ -149,8 +161,7 @@ def test_series_are_those_of_metric_attributes_and_resource(sound: Node) -> None
 
 
 def test_without_members_leaves_all_but_the_lists(sound: Node) -> None:
-    word = EventName.BLOCK_STEP_GROUPS.value.encode()
-    each = next(e for e in sound.wire.between(sound.plain_s) if e.topic == TOPIC_BLOCKS and word in e.value)
+    each = next(e for e in sound.wire.between(sound.plain_s) if packing_of(e) is Packing.WHOLE)
     before, after = decode_logs(each.topic, each.value), decode_logs(each.topic, without_members(each).value)
     assert len(before) == len(after)
     for old, new in zip(before, after, strict=True):
@@ -190,9 +201,17 @@ def test_a_node_that_fails_tells_all_that_its_rings_hold() -> None:
 # --- a job ------------------------------------------------------------------------------------------------------------
 def test_one_node_as_another_has_its_ranks_and_groups(sound: Node, odd: Node) -> None:
     """What node 1 sent, as node 3, is what node 3 sent: the two were run apart."""
-    theirs = blocks_in(odd, EventName.BLOCK_STEP_GROUPS, odd.whole_s, odd.plain_s)
-    ours = blocks_in(sound, EventName.BLOCK_STEP_GROUPS, sound.whole_s, sound.plain_s)
-    assert len(ours) == len(theirs)
+    theirs, ours = (
+        [
+            payload
+            for at_s, _, payloads, _ in Sent.of(node.node, node.wire.published).messages
+            if node.whole_s <= at_s < node.plain_s
+            for payload in payloads
+            if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEP_GROUPS
+        ]
+        for node in (odd, sound)
+    )
+    assert len(ours) == len(theirs) > 0
     for block, other in zip(ours, theirs, strict=True):
         moved = as_node(block, 1, 3)
         assert isinstance(moved, Block)
@@ -207,7 +226,7 @@ def test_one_node_as_another_has_its_ranks_and_groups(sound: Node, odd: Node) ->
 def test_events_of_one_node_as_another_keep_what_they_say(sound: Node) -> None:
     events = [
         payload
-        for _, _, payloads in Sent.of(1, sound.wire.published).messages
+        for _, _, payloads, _ in Sent.of(1, sound.wire.published).messages
         for payload in payloads
         if isinstance(payload, Event)
     ]
@@ -225,7 +244,7 @@ def test_the_judge_is_fed_in_order_and_finds_the_hang(sound: Node, odd: Node, tm
     fed = job.feed(sound.end_s)
     assert not job.incidents
     sent = Sent.of(1, sound.wire.published).messages
-    assert fed.messages == pytest.approx(6 * sum(at_s < sound.end_s for at_s, _, _ in sent), abs=12)
+    assert fed.messages == pytest.approx(6 * sum(at_s < sound.end_s for at_s, *_ in sent), abs=12)
     assert fed.cpu_s > 0
     assert job.state_bytes > 0
     assert job.state_rows > 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....telemetry.packed_flush import is_reference
 from ....telemetry.records import Group
 from ....telemetry.ring_layout import parse_ranks
 from ....telemetry.tables import GROUP_PROGRESS, NO_GROUP
@@ -72,15 +73,15 @@ class JobGroups:
 
     def add(self, group: Group, *, was_kept: bool = False) -> int:
         """The job's index of the group; one whose uid is not known is added first, without members if its ranks are
-        malformed. NO_GROUP, and not added, where the job cannot have such a group as far as its ranks were heard,
-        or has too many. was_kept: it is read from the job's rows.
+        malformed. NO_GROUP, and not added, where only its uid is told (``packed_flush``), where the job cannot have
+        such a group as far as its ranks were heard, or has too many. was_kept: it is read from the job's rows.
         """
         index = self._index.get(group.uid)
         if index is not None:
             return index
         index = len(self.known)
         count = _count_ranks(group.ranks)
-        if not was_kept and (index >= MOST_GROUPS or not self._may_have(count)):
+        if not was_kept and (is_reference(group) or index >= MOST_GROUPS or not self._may_have(count)):
             return NO_GROUP
         members = parse_ranks(group.ranks) if count else []
         self.known.append(group)

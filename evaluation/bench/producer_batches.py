@@ -2,7 +2,7 @@
 
 The library's own batch (format 2, idempotent, zstd) of what comes to a partition within the linger time, and its own
 produce request around it, one batch in each as where every topic has another leader. Not counted: answers, TLS, TCP.
-Used by ``people_telemetry`` and ``cost_sheet``.
+Used by ``wire`` and, in benchmarks/, ``people_telemetry`` and ``cost_sheet``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
-from whichrank.agents.base.priority import Priority
-from whichrank.transport.kafka_settings import KafkaSettings
+from ...agents.base.priority import Priority
+from ...transport.kafka_settings import KafkaSettings
 
 #: As ``kafka_python_client`` makes its producers: size of a batch before compression, format, zstd.
 BATCH_BYTES = 256 << 10

@@ -1,0 +1,252 @@
+/* Packed rows of a table back into rows, on CPython's stable ABI (3.10). See packed_rows.py, which does the same; tests
+ * hold both to the same answers. Nothing here is sized by a number that came, but within the limit that the caller gives.
+ */
+#define PY_SSIZE_T_CLEAN
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030A0000
+#endif
+#include <Python.h>
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BITS = 1, OF_ROW = 2, OF_PERIOD = 4, OF_COLUMN = 8, ALL_CODES = 15 };
+enum { MAX_COLUMNS = 128 };
+
+typedef struct {
+    const uint8_t *at, *end;
+} Span;
+
+static int read_byte(Span *from, uint8_t *value) {
+    if (from->at >= from->end) {
+        return 0;
+    }
+    *value = *from->at++;
+    return 1;
+}
+
+static int read_varint(Span *from, uint64_t *value) {
+    *value = 0;
+    for (int shift = 0; from->at < from->end && shift < 64; shift += 7) {
+        uint8_t byte = *from->at++;
+        if (shift == 63 && byte > 1) {
+            return 0;
+        }
+        *value |= (uint64_t)(byte & 0x7F) << shift;
+        if (!(byte & 0x80)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* A number of 64 bits, two's complement. */
+static int read_signed(Span *from, uint64_t *value) {
+    uint64_t zigzag;
+    if (!read_varint(from, &zigzag)) {
+        return 0;
+    }
+    *value = (zigzag >> 1) ^ (0 - (zigzag & 1));
+    return 1;
+}
+
+/* `count` numbers of `width` bits each, low bits first, added to `words`. 0: there are not so many. */
+static int add_bits(Span *from, uint64_t *words, uint64_t count, unsigned shift, unsigned width) {
+    uint64_t size = (count * width + 7) / 8; /* count is within the limit, so this does not overflow */
+    if (size > (uint64_t)(from->end - from->at)) {
+        return 0;
+    }
+    uint64_t bit = 0, i = 0;
+    if (width <= 57) { /* eight bytes hold it, wherever in a byte it begins */
+        uint64_t mask = ((uint64_t)1 << width) - 1;
+        for (; i < count && (bit >> 3) + 8 <= (uint64_t)(from->end - from->at); i++, bit += width) {
+            const uint8_t *at = from->at + (bit >> 3);
+            uint64_t eight = (uint64_t)at[0] | (uint64_t)at[1] << 8 | (uint64_t)at[2] << 16 | (uint64_t)at[3] << 24 |
+                             (uint64_t)at[4] << 32 | (uint64_t)at[5] << 40 | (uint64_t)at[6] << 48 |
+                             (uint64_t)at[7] << 56;
+            words[i] += ((eight >> (bit & 7)) & mask) << shift;
+        }
+    }
+    for (; i < count; i++) {
+        uint64_t value = 0;
+        for (unsigned have = 0; have < width;) {
+            unsigned skip = (unsigned)(bit & 7), take = 8 - skip;
+            if (take > width - have) {
+                take = width - have;
+            }
+            uint64_t part = (uint64_t)(from->at[bit >> 3] >> skip) & ((1u << take) - 1);
+            value |= part << have;
+            have += take;
+            bit += take;
+        }
+        words[i] += value << shift;
+    }
+    from->at += size;
+    return 1;
+}
+
+/* One column into `words`, which hold the column before. 0: it cannot be read. */
+static int read_column(Span *from, uint64_t *words, uint64_t *own, uint64_t count, uint64_t period) {
+    uint8_t code, shift, width;
+    uint64_t least;
+    if (!read_byte(from, &code) || code > ALL_CODES || (code & (OF_ROW | OF_PERIOD)) == (OF_ROW | OF_PERIOD)) {
+        return 0;
+    }
+    uint64_t lag = code & OF_ROW ? 1 : code & OF_PERIOD ? period : 0;
+    if (lag > count) {
+        lag = count;
+    }
+    for (uint64_t i = 0; i < lag; i++) {
+        if (!read_signed(from, own + i)) {
+            return 0;
+        }
+    }
+    if (!read_signed(from, &least)) {
+        return 0;
+    }
+    for (uint64_t i = lag; i < count; i++) {
+        own[i] = least;
+    }
+    if (code & BITS) {
+        if (!read_byte(from, &shift) || !read_byte(from, &width) || shift > 63 || width < 1 || width > 64 ||
+            shift + width > 64 || !add_bits(from, own + lag, count - lag, shift, width)) {
+            return 0;
+        }
+    }
+    for (uint64_t i = lag; lag && i < count; i++) {
+        own[i] += own[i - lag];
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        words[i] = code & OF_COLUMN ? words[i] + own[i] : own[i];
+    }
+    return 1;
+}
+
+static int read_rows(Span from, const uint8_t *layout, Py_ssize_t known, const char *unknown, Py_ssize_t row_bytes,
+                     uint64_t count, uint64_t period, uint64_t columns, uint64_t *words, char *rows) {
+    for (uint64_t i = 0; i < count; i++) {
+        memcpy(rows + i * (size_t)row_bytes, unknown, (size_t)row_bytes);
+        words[i] = 0;
+    }
+    for (uint64_t column = 0; column < columns; column++) {
+        if (!read_column(&from, words, words + count, count, period)) {
+            return 0;
+        }
+        if ((Py_ssize_t)column >= known) { /* of a newer release */
+            continue;
+        }
+        const uint8_t *where = layout + 3 * column;
+        size_t place = (size_t)where[0] | (size_t)where[1] << 8, size = where[2];
+        if (place + size > (size_t)row_bytes || size > 8) {
+            return 0;
+        }
+        for (uint64_t i = 0; i < count; i++) {
+            char *to = rows + i * (size_t)row_bytes + place;
+            for (size_t byte = 0; byte < size; byte++) { /* little-endian, whatever the machine is */
+                to[byte] = (char)(words[i] >> (8 * byte));
+            }
+        }
+    }
+    return from.at == from.end;
+}
+
+PyDoc_STRVAR(unpack_doc, "unpack(content, layout, unknown, limit)\n--\n\nSee packed_rows.unpack_by_columns.");
+
+/* New bytes of rows, None for what is not packed rows; NULL: there is no memory. */
+static PyObject *unpacked(Span from, const char *layout, Py_ssize_t layout_bytes, const char *unknown,
+                          Py_ssize_t row_bytes, Py_ssize_t limit) {
+    uint64_t count, period, columns;
+    if (!read_varint(&from, &count) || !read_varint(&from, &period) || !read_varint(&from, &columns) || limit < 0 ||
+        count > (uint64_t)limit || period < 1 || period > 255 || columns > MAX_COLUMNS || count > (1u << 24)) {
+        Py_RETURN_NONE;
+    }
+    PyObject *rows = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)count * row_bytes);
+    uint64_t *words = malloc(2 * sizeof(uint64_t) * (size_t)(count ? count : 1));
+    if (rows == NULL || words == NULL) {
+        Py_XDECREF(rows);
+        free(words);
+        return PyErr_NoMemory();
+    }
+    int is_whole = read_rows(from, (const uint8_t *)layout, layout_bytes / 3, unknown, row_bytes, count, period, columns,
+                             words, PyBytes_AsString(rows));
+    free(words);
+    if (!is_whole) {
+        Py_DECREF(rows);
+        Py_RETURN_NONE;
+    }
+    return rows;
+}
+
+static PyObject *unpack(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *content, *layout, *unknown;
+    Py_ssize_t size, layout_bytes, row_bytes, limit;
+    if (!PyArg_ParseTuple(args, "y#y#y#n", &content, &size, &layout, &layout_bytes, &unknown, &row_bytes, &limit)) {
+        return NULL;
+    }
+    Span from = {(const uint8_t *)content, (const uint8_t *)content + size};
+    return unpacked(from, layout, layout_bytes, unknown, row_bytes, limit);
+}
+
+PyDoc_STRVAR(unpack_tables_doc,
+             "unpack_tables(content, known, most_rows, more_rows)\n--\n\nSee packed_flush.tables_by_python.");
+
+static PyObject *unpack_tables(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *content;
+    Py_ssize_t size, most_rows, more_rows;
+    PyObject *known;
+    if (!PyArg_ParseTuple(args, "y#Onn", &content, &size, &known, &most_rows, &more_rows)) {
+        return NULL;
+    }
+    Span from = {(const uint8_t *)content, (const uint8_t *)content + size};
+    PyObject *found = PyList_New(0);
+    while (found != NULL && from.at < from.end) {
+        uint8_t number;
+        uint64_t bytes;
+        if (!read_byte(&from, &number) || !read_varint(&from, &bytes) || bytes > (uint64_t)(from.end - from.at)) {
+            Py_DECREF(found);
+            Py_RETURN_NONE;
+        }
+        Span table = {from.at, from.at + bytes};
+        from.at += bytes;
+        if (number >= PySequence_Size(known)) { /* of a newer release */
+            continue;
+        }
+        PyObject *of = PySequence_GetItem(known, number), *name, *pair = NULL;
+        const char *layout, *unknown;
+        Py_ssize_t layout_bytes, row_bytes;
+        if (of != NULL && PyArg_ParseTuple(of, "Oy#y#", &name, &layout, &layout_bytes, &unknown, &row_bytes)) {
+            Py_ssize_t limit = (Py_ssize_t)bytes + more_rows < most_rows ? (Py_ssize_t)bytes + more_rows : most_rows;
+            PyObject *rows = unpacked(table, layout, layout_bytes, unknown, row_bytes, limit);
+            if (rows == Py_None) {
+                Py_DECREF(rows);
+                Py_DECREF(of);
+                Py_DECREF(found);
+                Py_RETURN_NONE;
+            }
+            if (rows != NULL) {
+                pair = Py_BuildValue("(OnN)", name, PyBytes_Size(rows) / row_bytes, rows);
+            }
+        }
+        if (pair == NULL || PyList_Append(found, pair) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(pair);
+        Py_XDECREF(of);
+    }
+    return found;
+}
+
+static PyMethodDef methods[] = {
+    {"unpack", unpack, METH_VARARGS, unpack_doc},
+    {"unpack_tables", unpack_tables, METH_VARARGS, unpack_tables_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_packed_rows", "Packed rows of tables.", 0, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__packed_rows(void) { return PyModuleDef_Init(&module); }

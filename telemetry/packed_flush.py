@@ -1,0 +1,167 @@
+"""All blocks of one flush in one record: tables in packed rows (``packed_rows``), and their groups once for all.
+
+What a large job's nodes send (``agents.reduction.large_jobs``). The record is called ``PACKED``; readers of releases
+before it pass it over, as they do with every name that they do not know. Its body is
+
+  version (a byte), clock_offset_ns (zigzag varint), number of uids (varint), these (8 bytes each),
+  and each table: its number (a byte), its bytes (varint), packed rows.
+
+Groups are a list for people and programs in an attribute, as blocks have it; or, where that was told a moment ago, uids
+alone, which stand for groups that the reader knows. A reader passes over tables whose numbers it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+
+from .block import MAX_ROWS, BlockError
+from .otlp_wire import sint, varint
+from .packed_rows import LAYOUTS, MORE_ROWS, PackedReader, fits, pack_rows, unpack_by_columns
+from .records import Block, Group
+from .tables import TABLES
+from .vocabulary import EventName
+
+try:
+    from ._packed_rows import unpack_tables as _unpack_tables
+except ImportError:  # no compiler where this was installed
+    _unpack_tables = None  # type: ignore[assignment]
+
+PACKED = "whichrank.packed"
+_VERSION = 1
+#: Written numbers: appended to, never changed.
+_NUMBERS: dict[EventName, int] = {
+    EventName.BLOCK_COLLECTIVES: 0,
+    EventName.BLOCK_STEPS: 1,
+    EventName.BLOCK_STEP_GROUPS: 2,
+    EventName.BLOCK_DEVICE_STEPS: 3,
+    EventName.BLOCK_PROGRESS: 4,
+    EventName.BLOCK_GROUP_PROGRESS: 5,
+}
+#: By its number: the table's name, and how its rows are made (``packed_rows.LAYOUTS``).
+_KNOWN = tuple((name, *LAYOUTS[name]) for name, _ in sorted(_NUMBERS.items(), key=lambda item: item[1]))
+_UID_BYTES, _MOST_UIDS = 8, 1 << 12
+GROUPED = frozenset(name for name, dtype in TABLES.items() if "group" in (dtype.names or ()))
+
+
+class Packing(Enum):
+    """How blocks are written: each by itself; packed, with all of their groups; packed, with the groups' uids alone."""
+
+    NONE = "none"
+    WHOLE = "whole"
+    UIDS = "uids"
+
+
+#: Name, number of rows, and these as bytes of ``TABLES[name]``.
+Table = tuple[EventName, int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFlush:
+    """uids: of the groups, where those are not told with it."""
+
+    clock_offset_ns: int
+    uids: tuple[str, ...]
+    tables: Sequence[Table]
+
+
+def can_be_packed(block: Block) -> bool:
+    """Whether its rows are such as a reader takes."""
+    if block.rows.dtype != TABLES[block.name] or not len(block.rows):
+        return False
+    return block.name not in GROUPED or int(block.rows["group"].max()) < len(block.groups)
+
+
+def groups_of(blocks: Iterable[Block]) -> tuple[Group, ...]:
+    """The groups of all of them, each once."""
+    return tuple(dict.fromkeys(group for block in blocks for group in block.groups))
+
+
+def write_packed(blocks: Sequence[Block], groups: tuple[Group, ...], packing: Packing) -> bytes | None:
+    """The body of a record of these blocks, which ``can_be_packed``; groups: ``groups_of`` them.
+
+    None where some rows are so alike that a reader would not take them for the little that they are.
+    """
+    uids = b"".join(bytes.fromhex(group.uid) for group in groups) if packing is Packing.UIDS else b""
+    parts = [bytes((_VERSION,)), sint(blocks[0].clock_offset_ns), varint(len(uids) // _UID_BYTES), uids]
+    place = {group: number for number, group in enumerate(groups)}
+    for block in blocks:
+        rows = block.rows
+        if block.name in GROUPED and block.groups != groups:
+            rows = rows.copy()
+            rows["group"] = np.array([place[group] for group in block.groups], np.uint16)[rows["group"]]
+        packed = pack_rows(block.name, rows)
+        if not fits(len(rows), len(packed)):
+            return None
+        parts += [bytes((_NUMBERS[block.name],)), varint(len(packed)), packed]
+    return b"".join(parts)
+
+
+def has_short_uids(groups: Iterable[Group]) -> bool:
+    """Whether their uids are such as agents make: 16 hexadecimal digits."""
+    return all(len(group.uid) == 2 * _UID_BYTES and set(group.uid) <= set("0123456789abcdef") for group in groups)
+
+
+def read_packed(body: bytes) -> PackedFlush:
+    """What ``write_packed`` wrote. Raises BlockError for what it did not."""
+    reader = PackedReader(body)
+    try:
+        version = reader.byte()
+        if version != _VERSION:
+            raise BlockError(f"packed flush of version {version}, which is not known")
+        offset_ns, count = reader.signed(), reader.varint()
+        if count > _MOST_UIDS:
+            raise BlockError(f"{count} groups are more than {_MOST_UIDS}")
+        uids = _uids(reader.take(_UID_BYTES * count))
+    except IndexError as error:
+        raise BlockError(f"packed flush of {len(body)} bytes: {error}") from None
+    read = tables_by_python if _unpack_tables is None else _unpack_tables
+    tables = read(reader.rest(), _KNOWN, MAX_ROWS, MORE_ROWS)
+    if tables is None:
+        raise BlockError(f"packed flush of {len(body)} bytes: no packed rows")
+    return PackedFlush(offset_ns - (1 << 64 if offset_ns >> 63 else 0), uids, tables)
+
+
+def tables_by_python(
+    content: bytes, known: Sequence[tuple[EventName, bytes, bytes]], most_rows: int, more_rows: int
+) -> list[Table] | None:
+    """Tables with number, bytes and packed rows, as ``_packed_rows.unpack_tables`` reads them in C; None for others.
+
+    known: name, layout and unknown row by the table's number. A table has most_rows at most, and more_rows beyond its
+    bytes.
+    """
+    reader = PackedReader(content)
+    tables: list[Table] = []
+    try:
+        while not reader.is_at_end:
+            number, packed = reader.byte(), reader.take(reader.varint())
+            if number >= len(known):
+                continue
+            name, layout, unknown = known[number]
+            rows = unpack_by_columns(packed, layout, unknown, min(most_rows, len(packed) + more_rows))
+            if rows is None:
+                return None
+            tables.append((name, len(rows) // len(unknown), rows))
+    except IndexError:
+        return None
+    return tables
+
+
+@lru_cache(maxsize=65_536)
+def _uids(raw: bytes) -> tuple[str, ...]:
+    return tuple(raw[begin : begin + _UID_BYTES].hex() for begin in range(0, len(raw), _UID_BYTES))
+
+
+def is_reference(group: Group) -> bool:
+    """Whether it only stands for a group (``referred``)."""
+    return not (group.name or group.ranks or group.size)
+
+
+@lru_cache(maxsize=65_536)  # equal lists are one object: whoever looks groups up remembers by it
+def referred(uids: tuple[str, ...]) -> tuple[Group, ...]:
+    """Stand-ins for groups that the reader knows: with their uids alone."""
+    return tuple(Group(uid=uid, name="") for uid in uids)

@@ -1,0 +1,98 @@
+"""What agents of large jobs leave out: precision that no verdict asks for, and lists of groups that were told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whichrank.agents.reduction.coarse_rows import coarse
+from whichrank.agents.reduction.large_jobs import GroupLists
+from whichrank.processors.job.state.job_groups import JobGroups
+from whichrank.processors.job.state.unsaved import Unsaved
+from whichrank.telemetry.packed_flush import Packing, referred
+from whichrank.telemetry.records import Block, Group, Identity
+from whichrank.telemetry.tables import COLLECTIVES, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEPS
+from whichrank.telemetry.vocabulary import EventName
+
+MS = 1_000_000
+GROUPS = tuple(Group(uid=f"{number:016x}", name=str(number), ranks="0-7", size=8) for number in range(3))
+
+
+def block(name: EventName, rows: np.ndarray, groups: tuple[Group, ...] = ()) -> Block:
+    return Block(name=name, identity=Identity(job="job"), rows=rows, groups=groups)
+
+
+@given(
+    st.integers(1 << 40, 1 << 50), st.integers(0, 1 << 40), st.lists(st.integers(1, 1 << 34), min_size=2, max_size=6)
+)
+def test_since_when_stays_the_same_from_flush_to_flush(since_ns: int, first: int, later: list[int]) -> None:
+    found = set()
+    for read_ns in (since_ns + first + passed for passed in later):
+        rows = np.zeros(1, PROGRESS)
+        rows["read_ns"], rows["phase_age_ns"] = read_ns, read_ns - since_ns
+        told = coarse(block(EventName.BLOCK_PROGRESS, rows), read_ns).rows
+        assert told["read_ns"][0] == read_ns
+        found.add(int(read_ns - told["phase_age_ns"][0]))
+    (moment_ns,) = found
+    assert 0 <= since_ns - moment_ns < 1.05 * MS
+
+
+def test_what_is_unknown_or_nothing_stays_so() -> None:
+    rows = np.zeros(3, GROUP_PROGRESS)
+    rows["open_age_ns"], rows["moved_age_ns"] = (0, 1, 5 * MS), (0, 7, -1)
+    told = coarse(block(EventName.BLOCK_GROUP_PROGRESS, rows), 123_456_789_012_345).rows
+    assert (told["open_age_ns"] > 0).tolist() == [False, True, True]
+    assert told["moved_age_ns"].tolist()[::2] == [0, -1]
+    steps = np.zeros(4, STEPS)
+    steps["phase_ns"][:, 1] = 2_000 * MS
+    steps["phase_ns"][:, 2] = (0, 1, 99, 400 * MS)
+    steps["run_delay_ns"] = -1
+    steps["loss"] = (np.nan, np.inf, 1e300, 2.000_000_000_1)
+    steps["grad_norm"] = (0.0, 1e-60, -1e300, 3.0)
+    told = coarse(block(EventName.BLOCK_STEPS, steps), 0).rows
+    assert (told["phase_ns"][:, 2] > 0).tolist() == [False, True, True, True]
+    assert abs(told["phase_ns"][3, 2] - 400 * MS) < 2_000 * MS / 8192
+    assert told["run_delay_ns"].tolist() == [-1] * 4
+    assert np.isnan(told["loss"][0])
+    assert np.isposinf(told["loss"][1])
+    assert told["loss"][2:].tolist() == [1e300, 2.0]
+    assert told["grad_norm"].tolist() == [0.0, 1e-60, -1e300, 3.0]
+    calls = block(EventName.BLOCK_COLLECTIVES, np.ones(2, COLLECTIVES), GROUPS)
+    assert coarse(calls, 5) is calls
+
+
+def test_short_steps_are_told_as_finely_as_they_are() -> None:
+    steps = np.zeros(1, STEPS)
+    steps["phase_ns"][:, 1], steps["begin_ns"], steps["end_ns"] = 6_000_123, 1_000_000_007, 1_006_000_130
+    told = coarse(block(EventName.BLOCK_STEPS, steps), 0).rows
+    for column in ("phase_ns", "begin_ns", "end_ns"):
+        assert np.abs(told[column] - steps[column]).max() < 6_000_123 / 4096
+
+
+def test_lists_of_groups_are_told_at_first_with_new_ones_with_whole_calls_and_again() -> None:
+    lists = GroupLists()
+    few = [block(EventName.BLOCK_GROUP_PROGRESS, np.zeros(1, GROUP_PROGRESS), GROUPS[:2])]
+    all_ = [replace(few[0], groups=GROUPS)]
+    calls = [*few, block(EventName.BLOCK_COLLECTIVES, np.zeros(1, COLLECTIVES), GROUPS[:1])]
+    told = [(1, few), (2, few), (3, all_), (4, few), (5, calls), (6, all_), (31, few), (32, few), (33, all_)]
+    whole = [at_s for at_s, blocks in told if lists.packing(blocks, at_s * 10**9) is Packing.WHOLE]
+    assert whole == [1, 3, 5, 31, 33]
+
+
+def test_a_judge_waits_for_the_list_of_a_group_that_it_does_not_know() -> None:
+    groups = JobGroups(Unsaved(), lambda: 8)
+    uids = tuple(group.uid for group in GROUPS[:2])
+    assert groups.lookup(referred(uids)).tolist() == [NO_GROUP] * 3
+    assert not groups.known
+    groups.lookup(GROUPS[:2])
+    assert groups.lookup(referred(uids)).tolist() == [0, 1, NO_GROUP]
+    assert [group.name for group in groups.known] == ["0", "1"]
+
+
+@pytest.mark.parametrize("at_s", [0, 5])
+def test_no_groups_are_no_list(at_s: int) -> None:
+    assert GroupLists().packing([block(EventName.BLOCK_PROGRESS, np.zeros(1, PROGRESS))], at_s) is Packing.UIDS

@@ -24,6 +24,7 @@ from ..detectors.crash.crash_order import Ending
 from ..detectors.hang.call_gaps import CallGaps
 from ..detectors.slow.checkpoint_straggler import Saves
 from ..detectors.slow.step_times import StepTimes
+from . import step_rows
 from .accounting_state import Ledger
 from .attempts import Attempts
 from .device_window import DeviceWindow
@@ -32,7 +33,6 @@ from .job_state import JobState
 from .open_rows import Arrived, OpenChunk, OpenRows
 from .placement_state import PlacementState
 from .rank_state import BadInput, CallSite, NodeFacts, RankFacts, RankStack
-from .step_rows import is_apart, load_steps, note_loaded, save_steps, tables_of
 
 #: Values that are saved as they are: the name in the row, and where they are in the job.
 _PLAIN_FACTS = {
@@ -103,7 +103,8 @@ def save_job(job: JobState, table: Table) -> None:
         table.put_later("progress", lambda: pack({}, _progress_arrays(job)))
     if job.unsaved.steps:
         table.put_later("steps", lambda: pack(_steps_values(job), _steps_arrays(job)))
-        save_steps(job, table)
+        if job.kept_steps or job.steps.times.ranks.size >= step_rows.FEWEST_RANKS:
+            step_rows.save_steps(job, table)
     if job.ledger.changed:
         table.put_later("ledger", job.ledger.pack)
         job.ledger.changed = False
@@ -235,7 +236,7 @@ def _steps_values(job: JobState) -> dict[str, Any]:
 def _steps_arrays(job: JobState) -> dict[str, np.ndarray]:
     times = {name: getattr(job.steps.times, name) for name in StepTimes.__slots__}
     saves = {f"save/{name}": getattr(job.steps.saves, name) for name in Saves.__slots__}
-    apart = tables_of(job.steps).keys() if is_apart(job.steps) else ()
+    apart = step_rows.tables_of(job.steps).keys() if step_rows.is_apart(job.steps) else ()
     arrays = {
         **times,
         **saves,
@@ -274,9 +275,9 @@ def load_job(table: Table) -> JobState | None:
     _read_progress(job, unpack(table.get("progress") or pack({}))[1])
     values, arrays = unpack(table.get("steps") or pack({}))
     if values and "self_ns" not in arrays:
-        arrays |= load_steps(table, arrays["ranks"])
+        arrays |= step_rows.load_steps(table, arrays["ranks"])
     _read_steps(job, values, arrays)
-    note_loaded(job)
+    step_rows.note_loaded(job)
     for name, row in table.rows():
         if name.startswith("open/"):
             job.open_steps.chunks.append(name)

@@ -59,7 +59,7 @@ def send(feed: Feed, topic: str, key: str, value: bytes) -> None:
 
 
 def test_a_death_becomes_an_incident_and_health_is_told(
-    flink: Flink, kafka: Kafka, topic_prefix: str, tmp_path: Path
+    kafka: Kafka, flink: Flink, topic_prefix: str, tmp_path: Path
 ) -> None:
     feed = Feed(kafka, topic_prefix, brokers_stamps=True)
     health = f"127.0.0.1:{free_ports(1)[0]}"
@@ -84,7 +84,7 @@ def test_a_death_becomes_an_incident_and_health_is_told(
     flink.command("cancel", flink.job_id())
 
 
-def test_beside_an_embedded_judge_it_is_refused(flink: Flink, kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
+def test_beside_an_embedded_judge_it_is_refused(kafka: Kafka, flink: Flink, topic_prefix: str, tmp_path: Path) -> None:
     feed = Feed(kafka, topic_prefix, brokers_stamps=True)
     send(feed, TOPIC_CLOCK, "", b"")
     service = process(flink, feed, tmp_path, "")

@@ -22,7 +22,7 @@ JOBS = (
 )
 
 
-def test_a_killed_taskmanager_changes_nothing(flink: Flink, kafka: Kafka, topic_prefix: str) -> None:
+def test_a_killed_taskmanager_changes_nothing(kafka: Kafka, flink: Flink, topic_prefix: str) -> None:
     feed = Feed(kafka, topic_prefix)
     messages = messages_of(JOBS, feed.partitions)
     feeding = threading.Thread(target=lambda: feed.run(messages, SPEED), daemon=True)

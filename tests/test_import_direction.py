@@ -63,7 +63,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     # What judges the product: nothing of the product may know it.
     "evaluation": (
         {"telemetry", "diagnosis", "agents", "transport", "processors", "simulator", "grafana", "commands"},
-        {"numpy", "opentelemetry", "prometheus_client", "pyarrow", "pydantic", "rich", "setuptools", "typer"},
+        {"kafka", "numpy", "opentelemetry", "prometheus_client", "pyarrow", "pydantic", "rich", "setuptools", "typer"},
     ),
 }
 #: Runners are the only processors that see the bus, that on Flink among them.

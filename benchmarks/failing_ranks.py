@@ -21,7 +21,7 @@ from pathlib import Path
 
 from whichrank.agents.base.settings import AgentSettings
 from whichrank.agents.job_agent import Agent
-from whichrank.evaluation.bench.producer_batches import Published, Size, Wire
+from whichrank.evaluation.bench.producer_batches import ProducedBatches, Size, Wire
 from whichrank.instrumentation.ring_writer import RankRecorder, open_ring_writer
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event, Identity
@@ -50,7 +50,7 @@ class Failure:
 
     seconds: float
     sizes: Mapping[str, Size]
-    published: list[Published]
+    published: list[ProducedBatches]
     events: Counter[EventName]
     dropped: int
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from whichrank.evaluation.bench.producer_batches import Published, Size, Wire
+from whichrank.evaluation.bench.producer_batches import ProducedBatches, Size, Wire
 from whichrank.telemetry.attributes import BLOCK_GROUPS
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
@@ -131,7 +131,7 @@ def first_step(world_size: int, node: int) -> Size:
     return sum(stepped.wire.sizes(0.0).values(), Size())
 
 
-def without_members(each: Published) -> Published:
+def without_members(each: ProducedBatches) -> ProducedBatches:
     payloads = [
         replace(payload, groups=tuple(replace(group, ranks="") for group in payload.groups))
         if isinstance(payload, Block)
@@ -142,14 +142,14 @@ def without_members(each: Published) -> Published:
     return replace(each, value=encode_payloads(payloads, packing=packing_of(each)))
 
 
-def packing_of(each: Published) -> Packing:
+def packing_of(each: ProducedBatches) -> Packing:
     """How its blocks are written."""
     if PACKED.encode() not in each.value:
         return Packing.NONE
     return Packing.WHOLE if BLOCK_GROUPS.encode() in each.value else Packing.UIDS
 
 
-def spans_in(published: Iterable[Published]) -> int:
+def spans_in(published: Iterable[ProducedBatches]) -> int:
     return sum(
         len(scope.spans)
         for each in published

@@ -20,7 +20,7 @@ import numpy as np
 from whichrank.agents.reduction.group_identity import group_uid
 from whichrank.commands.services.process import INPUTS
 from whichrank.commands.support.gc_tuning import search_seldom
-from whichrank.evaluation.bench.producer_batches import Published, Wire
+from whichrank.evaluation.bench.producer_batches import ProducedBatches, Wire
 from whichrank.processors.cluster.operator import ClusterOperator
 from whichrank.processors.commit_pace import LEAST_S, CommitPace
 from whichrank.processors.entity.operator import EntityOperator
@@ -56,7 +56,7 @@ class Sent:
     messages: tuple[tuple[float, str, tuple[Block | Event, ...] | bytes, Packing], ...]
 
     @classmethod
-    def of(cls, node: int, published: Sequence[Published]) -> Sent:
+    def of(cls, node: int, published: Sequence[ProducedBatches]) -> Sent:
         known: dict[str, Group] = {}
         return cls(
             node=node,
@@ -73,7 +73,7 @@ class Sent:
         )
 
 
-def _decoded(each: Published, known: dict[str, Group]) -> Iterator[Block | Event]:
+def _decoded(each: ProducedBatches, known: dict[str, Group]) -> Iterator[Block | Event]:
     """known: groups by uid, of which some messages tell nothing else."""
     for payload in decode_logs(each.topic, each.value):
         if not isinstance(payload, Block | Event):

@@ -65,6 +65,7 @@ def joined_rows(parts: Sequence[CollectedRows]) -> CollectedRows:
         rows=np.concatenate([part.rows for part in parts]),
         ring=np.concatenate([part.ring for part in parts]),
         first=np.concatenate([part.first for part in parts]),
+        ships=np.concatenate([part.ships for part in parts]),
     )
 
 

@@ -26,7 +26,7 @@ _PRODUCER_ID = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class ProducedBatches:
     """at_s: by the clock of ``Wire``."""
 
     at_s: float
@@ -60,23 +60,23 @@ class Wire:
         settings = KafkaSettings(brokers="unused:9092")
         self.linger_s, self._client_id = settings.linger_s, settings.client_id
         self._now_s = now_s
-        self.published: list[Published] = []
+        self.published: list[ProducedBatches] = []
 
     def publish(self, topic: str, key: str, value: bytes, priority: Priority = Priority.COPIES) -> None:
-        self.published.append(Published(at_s=self._now_s(), topic=topic, key=key, value=value))
+        self.published.append(ProducedBatches(at_s=self._now_s(), topic=topic, key=key, value=value))
 
-    def between(self, since_s: float, until_s: float = float("inf")) -> list[Published]:
+    def between(self, since_s: float, until_s: float = float("inf")) -> list[ProducedBatches]:
         return [each for each in self.published if since_s <= each.at_s < until_s]
 
     def sizes(self, since_s: float, until_s: float = float("inf")) -> Mapping[str, Size]:
         """By topic, of what was handed out in this time."""
-        by_topic: dict[str, list[Published]] = defaultdict(list)
+        by_topic: dict[str, list[ProducedBatches]] = defaultdict(list)
         for each in self.between(since_s, until_s):
             by_topic[each.topic].append(each)
         return {topic: self._size(topic, messages) for topic, messages in by_topic.items()}
 
-    def _size(self, topic: str, messages: list[Published]) -> Size:
-        by_key: dict[str, list[Published]] = defaultdict(list)  # a key has one partition
+    def _size(self, topic: str, messages: list[ProducedBatches]) -> Size:
+        by_key: dict[str, list[ProducedBatches]] = defaultdict(list)  # a key has one partition
         for each in messages:
             by_key[each.key].append(each)
         stored = wire = 0
@@ -87,7 +87,7 @@ class Wire:
         return Size(messages=len(messages), plain=sum(len(each.value) for each in messages), stored=stored, wire=wire)
 
 
-def batches(messages: Iterable[Published], linger_s: float) -> Iterator[bytes]:
+def batches(messages: Iterable[ProducedBatches], linger_s: float) -> Iterator[bytes]:
     """Of one partition, in the order in which they were handed out."""
     builder: MemoryRecordsBuilder | None = None
     begun_s = 0.0

@@ -15,7 +15,7 @@ from ...telemetry.packed_flush import Packing
 from ...telemetry.packed_rows import pack_rows
 from ...telemetry.records import Block
 from ..simulate.judge import encoded
-from .producer_batches import Published, Wire
+from .producer_batches import ProducedBatches, Wire
 
 #: So many nodes are looked at.
 NODES = 16
@@ -41,7 +41,7 @@ class NodesWire:
                 continue
             for value in encoded(message):
                 self._wires[message.node].published.append(
-                    Published(at_s=message.at_s, topic=message.topic, key=message.key, value=value)
+                    ProducedBatches(at_s=message.at_s, topic=message.topic, key=message.key, value=value)
                 )
             for payload in message.payloads if message.packing is not Packing.NONE else ():
                 if isinstance(payload, Block) and len(payload.rows):

@@ -163,14 +163,15 @@ def _overall(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
 
 
 def page_lines(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
-    """How many runs with a fault had pages beyond one for each: without the first words on jobs, and with them.
+    """How many runs with a fault had pages beyond one for each; and how many without the first words on jobs, which
+    nobody could have kept back.
 
     Judged from ``ENOUGH_RUNS`` on, only printed before; no lines for no runs.
     """
     struck = [run for run in runs if run.has_faults]
     if not struck:
         return
-    with_more = share_of([run.pages_to_spare > 0 for run in struck])
+    with_more = share_of([run.pages_too_many > 0 for run in struck])
     is_enough = len(struck) >= ENOUGH_RUNS
     yield ScoreLine(
         name="runs with pages beyond one per fault",
@@ -180,12 +181,12 @@ def page_lines(runs: Sequence[RunScore]) -> Iterator[ScoreLine]:
         ok=not is_enough or with_more.value <= MOST_WITH_MORE_PAGES,
     )
     first_words = sum(min(run.first_words, max(0, run.pages_too_many)) for run in struck)
-    strictly = share_of([run.pages_too_many > 0 for run in struck])
+    to_spare = share_of([run.pages_to_spare > 0 for run in struck])
     yield ScoreLine(
-        name="  with those for each job struck before a fault of several had shown",
+        name="  without those for each job struck before a fault of several had shown",
         asked="",
-        measured=f"{strictly.value:.1%}, {first_words} such pages",
-        share=_of(strictly),
+        measured=f"{to_spare.value:.1%}; {first_words} such pages",
+        share=_of(to_spare),
     )
 
 

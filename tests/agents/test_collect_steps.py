@@ -140,7 +140,8 @@ def _rows(slot: int, *calls: tuple[int, int, int, int]) -> CollectedRows:
     for row, (step, group, seq, ns) in zip(rows, calls, strict=True):
         row["rank"], row["step"], row["group"], row["seq"] = RANK_OF[slot], step, group, seq
         row["op"], row["bytes"], row["enqueued_ns"], row["done_ns"] = 1, 100 + seq, 10, 10 + ns if ns else 0
-    return CollectedRows(rows=rows, ring=np.full(len(calls), slot, np.uint16), first=np.ones(len(calls), bool))
+    all_of_them = np.ones(len(calls), bool)
+    return CollectedRows(rows=rows, ring=np.full(len(calls), slot, np.uint16), first=all_of_them, ships=all_of_them)
 
 
 def test_collectives_are_summed_per_step_and_group() -> None:

@@ -27,7 +27,7 @@ from benchmarks.report import Report
 from benchmarks.stepped_node import RANKS_PER_NODE
 from benchmarks.whole_job import Sent, WholeJob, as_node
 from whichrank.agents.base.settings import AgentSettings
-from whichrank.evaluation.bench.producer_batches import BATCH_BYTES, Published, Wire, batches
+from whichrank.evaluation.bench.producer_batches import BATCH_BYTES, ProducedBatches, Wire, batches
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.packed_flush import Packing
@@ -61,8 +61,8 @@ def blocks_in(node: Node, name: EventName, since_s: float, until_s: float) -> li
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
-def published(at_s: float, value: bytes) -> Published:
-    return Published(at_s=at_s, topic=TOPIC_BLOCKS, key="job", value=value)
+def published(at_s: float, value: bytes) -> ProducedBatches:
+    return ProducedBatches(at_s=at_s, topic=TOPIC_BLOCKS, key="job", value=value)
 
 
 def test_a_batch_holds_what_comes_within_the_linger_time_and_reads_back() -> None:

@@ -27,7 +27,7 @@ GPUS = 8
 
 def _series() -> Iterator[tuple[str, dict[str, str]]]:
     """Every metric that a rule asks about or compares with, of each of eight devices where it has some."""
-    for name in sorted(RULES.limits | RULES.metrics):
+    for name in sorted({*RULES.limits, *RULES.metrics}):
         rules = [*RULES.limits.get(name, ()), *RULES.metrics.get(name, ())]
         devices = {attribute for rule in rules for attribute in rule.device}
         for number, where in enumerate({tuple(rule.where.items()): None for rule in rules}):
@@ -71,10 +71,11 @@ def test_at_once_and_one_by_one_say_the_same(looks: list[tuple[int, list[float]]
         assert sorted(map(repr, found[0])) == sorted(map(repr, found[1]))
     assert at_once.conditions == one_by_one.conditions
     assert sorted(at_once.limits) == sorted(one_by_one.limits)
-    assert {name: at_once.series.get(name).tolist() for name in at_once.series} == {  # type: ignore[union-attr]
-        name: one_by_one.series.get(name).tolist()
-        for name in one_by_one.series  # type: ignore[union-attr]
-    }
+    assert _rows_of(at_once) == _rows_of(one_by_one)
+
+
+def _rows_of(state: EntityState) -> dict[str, list[float]]:
+    return dict(zip(state.series, state.series.numbers.tolist(), strict=True))
 
 
 def test_every_question_is_among_those_that_are_compared() -> None:

@@ -7,7 +7,8 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whichrank.processors.entity.metrics import MIN_PEERS, medians_of_others
+from whichrank.processors.entity.column_plan import MIN_PEERS
+from whichrank.processors.entity.metrics import medians_of_others
 from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.entity.series import AskedOf, find_asked
 from whichrank.telemetry.metric_layouts import SeriesOrder

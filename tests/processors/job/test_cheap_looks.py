@@ -18,10 +18,10 @@ from whichrank.processors.job.intake.progress import oldest_open_ns
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.open_rows import Arrived
+from whichrank.processors.job.state.open_steps import FURTHEST_BEHIND
 from whichrank.processors.job.state.rank_state import NodeFacts, RankFacts
 from whichrank.processors.job.state.state_rows import load_job
 from whichrank.processors.job.steps.step_watermark import (
-    FURTHEST_BEHIND,
     MOST_PENDING_ROWS,
     horizon_of,
     is_early,

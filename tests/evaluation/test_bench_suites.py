@@ -63,15 +63,16 @@ def of(ranks: int, cores: float, *, gibibytes: float = 1.0) -> Cost:
 
 
 def test_cost_is_held_against_what_is_asked() -> None:
-    linear = {ranks: of(ranks, ranks / 131_072) for ranks in cost_module.RANKS}
-    assert exponent({ranks: cost.cores / ranks for ranks, cost in linear.items()}) == pytest.approx(0.0, abs=1e-9)
+    linear = {ranks: of(ranks, 9e-6 * ranks) for ranks in cost_module.RANKS}
+    assert exponent({ranks: cost.rank_us for ranks, cost in linear.items()}) == pytest.approx(0.0, abs=1e-9)
     assert {line.verdict for line in cost_lines(linear)} == {"ok"}
-    steep = {ranks: of(ranks, (ranks / 131_072) ** 1.2) for ranks in cost_module.RANKS}
+    steep = {ranks: of(ranks, 9e-6 * ranks**1.2) for ranks in cost_module.RANKS}
     assert named(cost_lines(steep), "flat").verdict == "SHORT"
     part = {ranks: cost for ranks, cost in linear.items() if ranks <= 4096}
     assert named(cost_lines(part), "flat").verdict == "SHORT"  # the curve does not reach far enough
-    heavy = {16_384: of(16_384, 1.3, gibibytes=5.0), 131_072: of(131_072, 1.1)}
-    assert [line.verdict for line in cost_lines(heavy)[:3]] == ["SHORT"] * 3
+    late = replace(of(16_384, 0.3, gibibytes=1.1), first_cpu_s=5.1)
+    heavy = {16_384: late, 131_072: of(131_072, 1.4, gibibytes=4.1)}
+    assert [line.verdict for line in cost_lines(heavy)[:5]] == ["SHORT"] * 5
     assert {line.verdict for line in cost_lines({})} == {"not run"}
 
 

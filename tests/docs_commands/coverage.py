@@ -103,6 +103,8 @@ _MAKE_NOT: Mapping[str, Why] = {
     "outside": Why.HOURS,
     "same-incidents": Why.HOURS,
     "pins": Why.DOWNLOADS,
+    # `make stack` does it.
+    "setup-flink": Why.DOWNLOADS,
     "format": Why.OWN_TREE,
     # CI runs it.
     "attacks": Why.HOURS,
@@ -225,6 +227,18 @@ RULES: Sequence[tuple[str, Cover]] = (
         r"whichrank (topics|agent|process)( --kafka HOST:PORT)?|whichrank (goodput|report|plan|incidents) .*--kafka .*",
         InStack(),
     ),
+    (
+        r"whichrank process --engine flink",
+        Elsewhere("tests/stack/flink/test_command.py", ('"process", "--engine", "flink"',)),
+    ),
+    (
+        r"whichrank process --engine flink (--print-command|--set flink_savepoint=PATH --set flink_parallelism=4)",
+        Elsewhere(
+            "tests/commands/flink/test_flink_process.py::test_the_command_is_shown_without_secrets",
+            ("--print-command", "flink_savepoint=", "flink_parallelism=4"),
+        ),
+    ),
+    (r"flink stop -m HOST:PORT JOB", Elsewhere("benchmarks/flink_matrix.py", ('"stop"',))),
     (r"whichrank dlq list", InStack()),
     (
         r"whichrank dlq (show|replay)",
@@ -317,6 +331,13 @@ RULES: Sequence[tuple[str, Cover]] = (
         Elsewhere(
             "tests/stack/test_compose_files.py::test_compose_takes_every_profile_and_overlay",
             ("compose_config", "TLS"),
+        ),
+    ),
+    (
+        r"docker compose -f docker-compose\.yml -f compose\.flink\.yaml up .*",
+        Elsewhere(
+            "tests/stack/test_compose_files.py::test_compose_takes_every_profile_and_overlay",
+            ("compose_config", "FLINK"),
         ),
     ),
     (r"docker compose exec kafka .*", NotHere(why=Why.IMAGE_REGISTRY)),

@@ -103,8 +103,8 @@ _MAKE_NOT: Mapping[str, Why] = {
     "outside": Why.HOURS,
     "same-incidents": Why.HOURS,
     "pins": Why.DOWNLOADS,
-    # `make stack` does it.
     "setup-flink": Why.DOWNLOADS,
+    "stack-flink": Why.DOWNLOADS,
     "format": Why.OWN_TREE,
     # CI runs it.
     "attacks": Why.HOURS,

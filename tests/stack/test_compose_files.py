@@ -245,4 +245,4 @@ def test_each_store_that_is_not_root_finds_a_folder_that_is_its_own() -> None:
 
 def test_volumes_are_named_and_all_of_them_are_declared() -> None:
     used = {source for definition in everything() for source in definition.volumes.values()}
-    assert used == set(load(BASE, REQUIRED)["volumes"])
+    assert used == {name for file in (BASE, FLINK) for name in load(file, REQUIRED).get("volumes", ())}

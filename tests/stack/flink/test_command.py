@@ -14,6 +14,7 @@ from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import Service, answers_http, eventually
 from tests.stack.test_process_command import death
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK
+from whichrank.transport.kafka_client import KafkaTrouble
 
 WAIT_S = 240.0
 
@@ -52,8 +53,17 @@ def is_ready(health: str) -> bool:
 
 
 def send(feed: Feed, topic: str, key: str, value: bytes) -> None:
+    """Once the topic, which was made a moment ago, has a leader."""
     producer = feed.client.producer()
-    producer.send(topic, key.encode(), value)
+
+    def is_taken() -> bool:
+        try:
+            producer.send(topic, key.encode(), value)
+        except KafkaTrouble:
+            return False
+        return True
+
+    eventually(is_taken, what=f"{topic} takes a message")
     assert producer.flush(30.0) == 0
     producer.close(1.0)
 

@@ -182,7 +182,7 @@ class FlinkJobWatch(Collector):
     def alive(self) -> tuple[bool, str]:
         """Whether Flink answers, and what is known, as JSON."""
         with self._lock:
-            return not self._trouble, self._told()
+            return not self._trouble, self._as_json()
 
     def ready(self) -> tuple[bool, str]:
         """Whether the job runs, keeps its state and is not behind, and what is known, as JSON."""
@@ -190,7 +190,7 @@ class FlinkJobWatch(Collector):
             figures = {name: value for name, _, value in figures_of(self._job, _now_ms())}
             behind_s = max(figures.get(name, float("inf")) for name in ("lag_seconds", "checkpoint_age_seconds"))
             is_good = not self._trouble and bool(figures["running"]) and behind_s <= MOST_BEHIND_S
-            return is_good, self._told()
+            return is_good, self._as_json()
 
     def collect(self) -> Iterator[Metric]:
         """The job's figures, for Prometheus."""
@@ -200,7 +200,7 @@ class FlinkJobWatch(Collector):
         for name, meaning, value in figures_of(job, _now_ms()):
             yield GaugeMetricFamily(f"whichrank_flink_{name}", meaning, value=value)
 
-    def _told(self) -> str:
+    def _as_json(self) -> str:
         told = {"job": self._job.id, "state": self._job.state, "flink": self._trouble or "ok"}
         figures = {name: round(value, 3) for name, _, value in figures_of(self._job, _now_ms())}
         return json.dumps({**told, **figures})

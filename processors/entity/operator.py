@@ -103,12 +103,14 @@ class EntityOperator:
                 asked = self._asked_of(payload)
                 self._report(take_samples(state, payload, asked), state, payload.identity, ctx)
                 take_watching(state, payload, asked, ctx.now / 1e9)
-                self._tell_loads(state, payload, asked, record.stamp_ns, ctx)
+                self._emit_loads(state, payload, asked, record.stamp_ns, ctx)
                 self._tell_watching(state, ctx)
             elif isinstance(payload, Event):
                 state.has_news = True
                 self._report(take_event(state, payload, self._rules), state, payload.identity, ctx)
-                self._tell(findings_of(payload, ctx.key.partition(":")[0], record.stamp_ns), record.stamp_ns, ctx)
+                self._emit_findings(
+                    findings_of(payload, ctx.key.partition(":")[0], record.stamp_ns), record.stamp_ns, ctx
+                )
         self._save(state, ctx)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
@@ -161,13 +163,13 @@ class EntityOperator:
             )
             ctx.emit(Record(topic=TOPIC_FINDINGS, key=who.cluster, stamp_ns=ctx.now, payload=finding))
 
-    def _tell_loads(self, state: EntityState, samples: Samples, asked: Asked, now_ns: int, ctx: Context) -> None:
+    def _emit_loads(self, state: EntityState, samples: Samples, asked: Asked, now_ns: int, ctx: Context) -> None:
         if asked.loads:
             kind = ctx.key.partition(":")[0]
             told = take_loads(state, [samples.points[place] for place in asked.loads])
-            self._tell((load_finding(load, samples.identity, kind, now_ns) for load in told), now_ns, ctx)
+            self._emit_findings((load_finding(load, samples.identity, kind, now_ns) for load in told), now_ns, ctx)
 
-    def _tell(self, found: Iterable[Finding], now_ns: int, ctx: Context) -> None:
+    def _emit_findings(self, found: Iterable[Finding], now_ns: int, ctx: Context) -> None:
         for finding in found:
             ctx.emit(Record(topic=TOPIC_FINDINGS, key=finding.identity.cluster, stamp_ns=now_ns, payload=finding))
 

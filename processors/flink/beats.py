@@ -48,7 +48,7 @@ class BeatWriter:
                     self.sent += 1
             self._producer.poll()
         except KafkaTrouble as trouble:
-            self._tell(str(trouble))
+            self._report_once(str(trouble))
         else:
             self._trouble = ""
 
@@ -69,7 +69,7 @@ class BeatWriter:
             admin.close()
         self._keys = {name: key_of_each(facts.partitions, KEY_PREFIX) for name, facts in found.items()}
 
-    def _tell(self, line: str) -> None:
+    def _report_once(self, line: str) -> None:
         if line != self._trouble:
             self._trouble = line
             self._report(f"no beats, so that time stands still: {line}")

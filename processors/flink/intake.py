@@ -16,6 +16,7 @@ from ...transport.bus import TOPIC_DLQ, Message
 from ..cluster.operator import UNKNOWN_CLUSTER
 from ..runner_decode import MessageDecoder
 from ..runner_letters import dead_letter
+from .idleness import HEARD, ONE_SHARD
 from .samples_codec import write_samples
 from .stage_elements import (
     CLUSTER_SHARDS,
@@ -30,9 +31,8 @@ from .stage_elements import (
     StreamPlace,
     shard_of,
 )
-from .time_desk import DESK, HEARD
 
-#: Of the marks for the desk one per sort and so long is enough.
+#: Of the marks for the detector one per sort and so long is enough.
 MARK_NS = 100_000_000
 MAX_BUCKETS = 4096
 #: In keys of jobs, never in their names (``job_owners``).
@@ -72,7 +72,7 @@ class Intake:
                 out.append(self._element(where, ElementSort.SAMPLES, message, write_samples(payload), index))
             else:
                 parts.setdefault(where_of(payload), []).append(payload)
-                if (about := _job_told_of(payload)) and isinstance(payload, Event):
+                if (about := _job_of_scheduler_event(payload)) and isinstance(payload, Event):
                     index += 1
                     claim = encode_payloads([payload])
                     out.append(self._element((Stage.JOBS, about), ElementSort.CLAIM, message, claim, index))
@@ -118,7 +118,7 @@ class Intake:
         self._marked[(bucket, is_heard)] = None
         place = StreamPlace(stamp_ns=message.stamp_ns, phase=PHASE_MESSAGE)
         key = HEARD if is_heard else ""
-        return [Element(stage=Stage.DESK, shard=DESK, sort=ElementSort.MARK, place=place, key=key)]
+        return [Element(stage=Stage.IDLENESS, shard=ONE_SHARD, sort=ElementSort.MARK, place=place, key=key)]
 
 
 def letter(message: Message, broken: Broken) -> KafkaOutput:
@@ -139,7 +139,7 @@ def where_of(payload: Block | Event | Finding | Encodable) -> Where:
     return Stage.ENTITIES, shard_of(identity.node, ENTITY_SHARDS)
 
 
-def _job_told_of(payload: Payload) -> str:
+def _job_of_scheduler_event(payload: Payload) -> str:
     """The shard of the job that a scheduler's word is about, which comes under its node's name; "" for all else."""
     if not isinstance(payload, Event) or payload.name is not EventName.SCHEDULER or payload.identity.job:
         return ""

@@ -42,12 +42,7 @@ def client_properties(settings: KafkaSettings) -> dict[str, str]:
 def input_options(settings: KafkaSettings, topics: Sequence[str], group: str) -> dict[str, str]:
     """Options of the table of inputs, read from their beginning where no checkpoint says otherwise."""
     return {
-        "connector": "kafka",
-        "topic": ";".join(settings.topic_prefix + topic for topic in topics),
-        "key.format": "raw",
-        "key.fields": "k",
-        "value.format": "raw",
-        "value.fields-include": "EXCEPT_KEY",
+        **_of_raw_records(settings, topics),
         "scan.startup.mode": "earliest-offset",
         "scan.topic-partition-discovery.interval": "15 s",
         "scan.watermark.alignment.group": "inputs",
@@ -68,12 +63,7 @@ def input_options(settings: KafkaSettings, topics: Sequence[str], group: str) ->
 def output_options(settings: KafkaSettings, topics: Sequence[str], prefix: str) -> dict[str, str]:
     """Options of the table of outputs. prefix: of the transactions' ids, this job's own."""
     return {
-        "connector": "kafka",
-        "topic": ";".join(settings.topic_prefix + topic for topic in topics),
-        "key.format": "raw",
-        "key.fields": "k",
-        "value.format": "raw",
-        "value.fields-include": "EXCEPT_KEY",
+        **_of_raw_records(settings, topics),
         "sink.delivery-guarantee": "exactly-once",
         "sink.transactional-id-prefix": prefix,
         **_properties(
@@ -84,6 +74,18 @@ def output_options(settings: KafkaSettings, topics: Sequence[str], prefix: str) 
                 "compression.type": "zstd",
             }
         ),
+    }
+
+
+def _of_raw_records(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, str]:
+    """What both tables have alike: keys and values are bytes as they lie on Kafka."""
+    return {
+        "connector": "kafka",
+        "topic": ";".join(settings.topic_prefix + topic for topic in topics),
+        "key.format": "raw",
+        "key.fields": "k",
+        "value.format": "raw",
+        "value.fields-include": "EXCEPT_KEY",
     }
 
 

@@ -21,11 +21,11 @@ from ...transport.kafka_settings import KafkaSettings
 from ..cluster.operator import ClusterOperator
 from ..runner_seeds import published_incidents
 from .beats import BeatWriter
+from .idleness import IdlenessDetector
 from .intake import Intake
 from .shard import Shard, shard_for
 from .stage_elements import Element, KafkaOutput, Stage, StageOutput, unpacked
 from .stage_operators import stage_operators
-from .time_desk import TimeDesk
 
 _log = logging.getLogger("whichrank.flink")
 _BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
@@ -43,7 +43,7 @@ GRAIN_MS = 200
 #: A watermark beyond this is Flink's word for "nothing more will ever come".
 _FOREVER_MS = 1 << 61
 
-Keyed = Shard | TimeDesk
+Keyed = Shard | IdlenessDetector
 
 
 class MapRows:
@@ -90,7 +90,7 @@ class IntakeFunction(ProcessFunction):  # type: ignore[misc]
 
 
 class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
-    """A stage of shards, or the desk that keeps time. disabled: kinds of incidents that are not opened."""
+    """A stage of shards, or the detector that keeps time. disabled: kinds of incidents that are not opened."""
 
     def __init__(self, stage: Stage, settings: KafkaSettings, disabled: Collection[Kind] = ()) -> None:
         self._stage, self._settings, self._disabled = stage, settings, frozenset(disabled)
@@ -129,8 +129,8 @@ class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
         return found
 
     def _made(self, name: str) -> Keyed:
-        if self._stage is Stage.DESK:
-            return TimeDesk(self._rows)
+        if self._stage is Stage.IDLENESS:
+            return IdlenessDetector(self._rows)
         operators = stage_operators(self._stage, self._disabled)
         seed = (lambda: self._seeds(name)) if self._stage is Stage.CLUSTERS else None
         return Shard(self._stage, name, self._rows, operators, _log.warning, seed)

@@ -223,13 +223,13 @@ class Shard:
                     topic=record.topic,
                     key=record.key,
                     value=write_samples(payload) if isinstance(payload, Samples) else encode_payloads([payload]),
-                    claims={} if isinstance(payload, Samples) else self._news_of_claims(stage, shard, payload),
+                    claims={} if isinstance(payload, Samples) else self._new_claims(stage, shard, payload),
                 )
             )
 
         return send
 
-    def _news_of_claims(self, stage: Stage, shard: str, payload: Payload) -> dict[str, str]:
+    def _new_claims(self, stage: Stage, shard: str, payload: Payload) -> dict[str, str]:
         """What the later stage has not been told of whose the payload's job is."""
         identity = getattr(payload, "identity", None)
         if identity is None or not (identity.job or identity.run):

@@ -21,7 +21,7 @@ CLUSTER_SHARDS = 16
 class Stage(Enum):
     """Where an element goes."""
 
-    DESK = "desk"  # keeps time for all
+    IDLENESS = "idleness"  # keeps time for all
     JOBS = "jobs"
     ENTITIES = "entities"
     CLUSTERS = "clusters"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,29 @@ def test_figures_say_how_far_behind_the_job_is() -> None:
 def test_a_cluster_that_is_not_there_is_an_error_of_its_own() -> None:
     with pytest.raises(OSError, match="refused"):
         FlinkCluster("127.0.0.1:9").find("whichrank")
+
+
+ODD = (b"[]", b"null", b'{"jobs": 7}', b'{"jobs": [{"jid": []}], "latest": "x"}', b'{"state": 1e999, "vertices": [7]}')
+
+
+@pytest.mark.parametrize("body", [*ODD, b"[" * 100_000, b"no JSON"])
+def test_whatever_answers_in_place_of_flink_nothing_else_is_raised(body: bytes) -> None:
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        cluster = FlinkCluster(f"127.0.0.1:{server.server_port}")
+        for look in (lambda: cluster.find("whichrank"), lambda: cluster.look("j", "clusters")):
+            with pytest.raises(OSError, match="not what Flink answers"):
+                look()
+        server.shutdown()
 
 
 def test_texts_of_a_table_stay_texts_whatever_is_in_them() -> None:

@@ -11,17 +11,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from whichrank.processors.entity.rules import load_rules
+from whichrank.processors.flink.idleness import IdlenessDetector
 from whichrank.processors.flink.intake import Intake
 from whichrank.processors.flink.shard import Shard
 from whichrank.processors.flink.stage_elements import Element, KafkaOutput, Stage, StageOutput, unpacked
 from whichrank.processors.flink.stage_operators import stage_operators
-from whichrank.processors.flink.time_desk import TimeDesk
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Incident
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS
 from whichrank.transport.bus import Message
 
-IN_ORDER = (Stage.DESK, Stage.JOBS, Stage.ENTITIES, Stage.CLUSTERS)
+IN_ORDER = (Stage.IDLENESS, Stage.JOBS, Stage.ENTITIES, Stage.CLUSTERS)
 
 
 class DictState(dict[str, bytes]):
@@ -41,7 +41,7 @@ class LocalStages:
         self._random = random.Random(seed)
         self._intakes = [Intake(load_rules().wanted, print) for _ in range(intakes)]
         self.states: dict[tuple[Stage, str], DictState] = defaultdict(DictState)
-        self._keyed: dict[tuple[Stage, str], Shard | TimeDesk] = {}
+        self._keyed: dict[tuple[Stage, str], Shard | IdlenessDetector] = {}
         self.outputs: list[KafkaOutput] = []
         self._sent: list[Element] = []
         self._offset = 0
@@ -88,14 +88,14 @@ class LocalStages:
             copy = unpacked(element.stage, element.shard, element.packed())
             self._of((element.stage, element.shard)).take(copy)
 
-    def _of(self, key: tuple[Stage, str]) -> Shard | TimeDesk:
+    def _of(self, key: tuple[Stage, str]) -> Shard | IdlenessDetector:
         keyed = self._keyed.get(key)
         if keyed is None:
             state = self.states[key]
             stage, shard = key
             keyed = (
-                TimeDesk(state)
-                if stage is Stage.DESK
+                IdlenessDetector(state)
+                if stage is Stage.IDLENESS
                 else Shard(stage, shard, state, stage_operators(stage), print, lambda: [])
             )
             self._keyed[key] = keyed

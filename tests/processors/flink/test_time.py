@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.processors.flink.local_stages import DictState
 from tests.processors.runner_examples import SECOND, START_NS, Watcher, encode_events, rank_event
 from whichrank.processors.cluster.operator import ClusterOperator
+from whichrank.processors.flink.idleness import HEARD, IdlenessDetector
 from whichrank.processors.flink.shard import Shard
 from whichrank.processors.flink.stage_elements import (
     PHASE_MESSAGE,
@@ -18,13 +19,12 @@ from whichrank.processors.flink.stage_elements import (
     StreamPlace,
     unpacked,
 )
-from whichrank.processors.flink.time_desk import HEARD, TimeDesk
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_FINDINGS
 
 
 def mark(at_s: float, *, heard: bool) -> Element:
     place = StreamPlace(stamp_ns=START_NS + round(at_s * SECOND), phase=PHASE_MESSAGE)
-    return Element(stage=Stage.DESK, shard="desk", sort=ElementSort.MARK, place=place, key=HEARD if heard else "")
+    return Element(stage=Stage.IDLENESS, shard="all", sort=ElementSort.MARK, place=place, key=HEARD if heard else "")
 
 
 def told(out: Sequence[StageOutput]) -> list[tuple[str, float]]:
@@ -41,10 +41,10 @@ def ms(at_s: float) -> int:
 
 
 def told_of(marks: Sequence[tuple[float, bool]], until_s: float) -> list[tuple[str, float]]:
-    desk = TimeDesk(DictState())
+    detector = IdlenessDetector(DictState())
     for at_s, heard in reversed(marks):
-        desk.take(mark(at_s, heard=heard))
-    return told(desk.advance(ms(until_s)))
+        detector.take(mark(at_s, heard=heard))
+    return told(detector.advance(ms(until_s)))
 
 
 def test_beats_alone_let_time_stand_after_six_seconds_until_something_is_heard() -> None:
@@ -60,15 +60,15 @@ def test_where_nobody_kept_time_it_stood_from_the_last_word_on() -> None:
     assert told_of([(0.0, True), (1.0, True), (60.0, True)], 61.0) == [("pause", 1.0), ("resume", 60.0)]
 
 
-def test_the_desk_goes_on_from_its_state() -> None:
+def test_the_detector_goes_on_from_its_state() -> None:
     state = DictState()
-    desk = TimeDesk(state)
-    desk.take(mark(0.0, heard=True))
-    desk.take(mark(3.5, heard=False))
-    desk.take(mark(7.0, heard=False))
-    assert told(desk.advance(ms(3.0))) == []
-    assert told(TimeDesk(state).advance(ms(7.0))) == [("pause", 7.0)]
-    again = TimeDesk(state)
+    detector = IdlenessDetector(state)
+    detector.take(mark(0.0, heard=True))
+    detector.take(mark(3.5, heard=False))
+    detector.take(mark(7.0, heard=False))
+    assert told(detector.advance(ms(3.0))) == []
+    assert told(IdlenessDetector(state).advance(ms(7.0))) == [("pause", 7.0)]
+    again = IdlenessDetector(state)
     again.take(mark(8.0, heard=True))
     assert told(again.advance(ms(9.0))) == [("resume", 8.0)]
 

@@ -1,9 +1,9 @@
-"""The desk that keeps time for all shards: it sees that input is silent, or that nobody kept time. Pure; no Flink.
+"""Finds that all input is silent, or that nobody kept time, and tells all shards. Pure; no Flink.
 
-In the embedded engine one runner sees all input, so it knows when none comes. Here each shard sees a part, and the desk
-sees marks of all. After ``GAP_NS`` with beats alone, or with nothing at all, it tells every shard that time stands
-still from there on, and when it goes on again; timers then run their full time anew. It tells them before any shard can
-be further: Flink's watermark passes the desk first.
+In the embedded engine one runner sees all input, so it knows when none comes. Here each shard sees a part, and the
+detector sees marks of all. After ``GAP_NS`` with beats alone, or with nothing at all, it tells every shard that time
+stands still from there on, and when it goes on again; timers then run their full time anew. It tells them before any
+shard can be further: Flink's watermark passes the detector first.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ..runner import GAP_NS
 from .keyed_rows import KeyedState
 from .stage_elements import PHASE_PAUSE, PHASE_RESUME, Element, ElementSort, StageOutput, StreamPlace, all_shards
 
-#: Shard of the one desk, and what the key of a mark says where it is more than a beat.
-DESK = "desk"
+#: Shard of the one detector, and what the key of a mark says where it is more than a beat.
+ONE_SHARD = "all"
 HEARD = "heard"
 _BOOK = "book"
 
 
-class TimeDesk:
+class IdlenessDetector:
     """``take`` marks, ``advance``: what every shard has to be told. For one thread; its state is one row."""
 
     def __init__(self, state: KeyedState) -> None:

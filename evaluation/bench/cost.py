@@ -221,7 +221,7 @@ def _judge(told: Connection, ranks: int) -> None:
         judge = Judge(state=Path(folder) / "state.sqlite")
         while (window := told.recv()) is not None:
             until_s, sent = window
-            values = _as_bytes(sent)  # what agents do, not what is measured
+            values = as_bytes(sent)  # what agents do, not what is measured
             began_s = time.process_time()
             judge.take(until_s, values)
             took_s = time.process_time() - began_s
@@ -246,7 +246,8 @@ def _judge(told: Connection, ranks: int) -> None:
     told.close()
 
 
-def _as_bytes(sent: Sequence[SentMessage]) -> list[SentMessage]:
+def as_bytes(sent: Sequence[SentMessage]) -> list[SentMessage]:
+    """The messages as agents encode them: what agents do is not measured."""
     return [
         SentMessage(at_s=message.at_s, topic=message.topic, key=message.key, node=message.node, value=value)
         for message in sent

@@ -11,6 +11,7 @@ from .accounting_run import accounting_lines
 from .bench_report import EXIT_USAGE, exit_code, in_short, print_lines
 from .cost import cost_lines, measure_cost
 from .false_pages import LOADS, sound_lines, watch_sound_days
+from .hang_cost import hang_line
 from .kept_runs import KeptRuns, code_version
 from .result_cache import measured_lines
 
@@ -39,7 +40,12 @@ def cost(ranks: Sequence[int], *, results: Path | None) -> int:
 
     The exit code; 2 where nothing can be kept or the judging process ends.
     """
-    return _measured(lambda kept: cost_lines({each: measure_cost(each, kept) for each in ranks}), results)
+
+    def measure(kept: KeptRuns) -> list[ScoreLine]:
+        lines = cost_lines({each: measure_cost(each, kept) for each in ranks})
+        return [*lines, *measured_lines(kept, "hang-cost", lambda: [hang_line()])]
+
+    return _measured(measure, results)
 
 
 def accounting(*, results: Path | None) -> int:

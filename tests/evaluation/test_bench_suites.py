@@ -13,6 +13,7 @@ from whichrank.evaluation.bench import cost as cost_module
 from whichrank.evaluation.bench.acceptance import must_show
 from whichrank.evaluation.bench.cost import Cost, cost_lines, exponent, kept_cost, measure_cost
 from whichrank.evaluation.bench.false_pages import LOADS, kept_sound_days, sound_lines, watch_sound_days
+from whichrank.evaluation.bench.hang_cost import hang_line
 from whichrank.evaluation.bench.kept_runs import KeptRuns
 from whichrank.evaluation.bench.one_run import AskedRun
 from whichrank.evaluation.bench.result_cache import kept_lines, measured_lines
@@ -85,6 +86,12 @@ def test_cost_is_measured_in_another_process_and_kept(tmp_path: Path, monkeypatc
     assert cost.pages == 0
     assert kept_cost(64, kept) == cost
     assert kept_cost(128, kept) is None
+
+
+def test_a_hang_is_measured_beside_the_seconds_before_it() -> None:
+    line = hang_line(64)
+    assert line.measured.endswith("1 incidents")
+    assert float(line.measured.partition(":")[0]) > 0.2
 
 
 def test_lines_are_measured_once(tmp_path: Path) -> None:

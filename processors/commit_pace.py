@@ -14,7 +14,7 @@ LEAST_S = 0.2
 #: And at least this often.
 MOST_S = 10.0
 #: Of the time that passes, so much goes into commits.
-SHARE = 0.05
+SHARE = 0.02
 
 
 class CommitPace:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..telemetry.otlp_encode import remember
-from ..telemetry.records import Block, Event, Finding, Identity, Incident, Payload
+from ..telemetry.records import Block, Event, Finding, Flush, Identity, Incident, Payload
 from ..telemetry.trust import IdBy
 from ..telemetry.vocabulary import EventName
 from .fair_share import FairShare
@@ -84,7 +84,9 @@ class JobOwners:
         """The payload under its job's key, as operators get it; remembers whose the job is, and who says so."""
         if isinstance(payload, Incident):
             return Incident(document=self._keyed_document(payload.document))
-        if not isinstance(payload, Block | Event | Finding) or not (payload.identity.job or payload.identity.run):
+        if not isinstance(payload, Block | Flush | Event | Finding) or not (
+            payload.identity.job or payload.identity.run
+        ):
             if isinstance(payload, Event) and payload.name is EventName.SCHEDULER:
                 self._hear_scheduler(payload)
             return payload
@@ -225,7 +227,7 @@ class JobOwners:
 
     def named(self, payload: Payload) -> Payload:
         """A record that has come, for those who show it: with the job's name in place of its id."""
-        if not isinstance(payload, Block | Event) or not payload.identity.owner:
+        if not isinstance(payload, Block | Flush | Event) or not payload.identity.owner:
             return payload
         name = self._name(payload.identity.job, payload.identity.owner)
         return payload if name == payload.identity.job else replace(

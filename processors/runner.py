@@ -15,7 +15,8 @@ from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
-from ..telemetry.records import Broken, Event, Payload, Record
+from ..telemetry.packed_flush import blocks_of
+from ..telemetry.records import Broken, Event, Flush, Payload, Record
 from ..telemetry.topics import KEY_OF_PEOPLE
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import (
@@ -89,7 +90,7 @@ class EmbeddedRunner:
         self._input_topics = frozenset(input_topics)
         self._pace = pace if pace is not None else CommitPace()
         self._report = report if report is not None else _log.warning
-        self._decoder = MessageDecoder(metrics, self._report)
+        self._decoder = MessageDecoder(metrics, self._report, with_flushes=True)
         self._state = RunnerState(state_path, bus=bus.identity, start_after=start_after, report=self._report)
         self._owners = JobOwners(self._state.open_table(("runner", "", "owners")), self._report)
         if live and bus.reads_outputs and self._state.position.after > bus.last_position:
@@ -324,7 +325,9 @@ class EmbeddedRunner:
                 continue
             record = Record(topic=message.topic, key=message.key, stamp_ns=self.now_ns, payload=keyed)
             if self._on_input is not None:
-                self._show_input(record, self._owners.named(payload))
+                shown = self._owners.named(payload)
+                for each in blocks_of(shown) if isinstance(shown, Flush) else (shown,):
+                    self._show_input(record, each)
             records.append((-1, record))
         self.records += len(records)
         self._dispatcher.message = message

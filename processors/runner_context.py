@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..telemetry.otlp import encode_payloads
-from ..telemetry.records import Broken, Event, Finding, Incident, Record, Samples
+from ..telemetry.records import Broken, Event, Finding, Flush, Incident, Record, Samples
 from ..telemetry.vocabulary import EventName
 from ..transport.bus import TOPIC_FINDINGS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_REQUESTS
 from .job_owners import JobOwners
@@ -73,7 +73,7 @@ class RunnerContext:
         Raises what encoding it raises, and TypeError for what no operator emits.
         """
         payload = record.payload
-        if isinstance(payload, Broken | Samples):
+        if isinstance(payload, Broken | Samples | Flush):
             raise TypeError(f"an operator emitted {type(payload).__name__}")
         topic, key = destination_of(record)
         record = Record(topic=topic, key=key, stamp_ns=self.now_ns, payload=payload)

@@ -17,7 +17,7 @@ from ..telemetry.carried import is_carried, why_not
 from ..telemetry.metric_layouts import Layouts
 from ..telemetry.otlp import decode_logs
 from ..telemetry.otlp_metrics import decode_metrics
-from ..telemetry.records import Block, Broken, Event, Identity, Payload, Point, Samples
+from ..telemetry.records import Block, Broken, Event, Flush, Identity, Payload, Point, Samples
 from ..telemetry.topics import TOPIC_METRICS
 
 MAX_NODES = 65_536
@@ -28,10 +28,13 @@ _MANY_CLUSTERS = 2
 class MessageDecoder:
     """Decodes messages of the bus. metrics: names of ours that are wanted. report: takes one line for people."""
 
-    def __init__(self, metrics: Collection[str], report: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, metrics: Collection[str], report: Callable[[str], None] | None = None, *, with_flushes: bool = False
+    ) -> None:
+        """with_flushes: what came packed stays so (``records.Flush``); else it is blocks."""
         self._metrics = frozenset(metrics)
         self._layouts = Layouts(self._is_wanted)
-        self._report = report
+        self._report, self._with_flushes = report, with_flushes
         #: Points of other people's exporters that were left out, because nothing says of whom they are.
         self.nameless = 0
         #: Host names and GPU UUIDs in lower case -> the node.
@@ -47,7 +50,8 @@ class MessageDecoder:
         Copies for people are left out: the operators have what they were copied from. Learns the names of nodes.
         """
         if topic != TOPIC_METRICS:
-            return self._carried_on(topic, value, decode_logs(topic, value, with_copies=False))
+            payloads = decode_logs(topic, value, with_copies=False, with_flushes=self._with_flushes)
+            return self._carried_on(topic, value, payloads)
         if not self._metrics:
             return []
         found: list[Payload] = []
@@ -69,14 +73,14 @@ class MessageDecoder:
             elif isinstance(payload, Block):
                 known = payload.identity
                 self._learn(payload)
-            elif isinstance(payload, Event):
+            elif isinstance(payload, Flush | Event):
                 self._learn(payload)
         if not foreign:
             return payloads
         more = f", and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         return [*kept, Broken(topic=topic, reason=f"{why_not(topic, foreign[0])}{more}", value=value)]
 
-    def _learn(self, payload: Event | Block) -> None:
+    def _learn(self, payload: Event | Block | Flush) -> None:
         node = payload.identity.node
         if payload.identity.cluster and len(self._clusters) < _MANY_CLUSTERS:
             self._clusters.add(payload.identity.cluster)

@@ -49,6 +49,8 @@ static const char COUNT[] = "whichrank.block.count";
 static const char DTYPE[] = "whichrank.block.dtype";
 static const char GROUPS[] = "whichrank.block.groups";
 static const char CLOCK_OFFSET[] = "whichrank.block.clock_offset_ns";
+/* All blocks of a flush in one record, as packed_flush.py has it. */
+static const char PACKED[] = "whichrank.packed";
 
 #define IS(span, text) ((size_t)((span).end - (span).at) == sizeof(text) - 1 && !memcmp((span).at, text, sizeof(text) - 1))
 
@@ -182,7 +184,11 @@ static int is_ignored(const Field *field) {
            is_one_of(field, RECORD_OBSERVED_TIME, FIXED64);
 }
 
-/* 0: the record is no block, or one that the protobuf library is to read. */
+static int is_packed(const Block *block) {
+    return IS(block->name, PACKED);
+}
+
+/* 0: the record is no block and no packed flush, or one that the protobuf library is to read. */
 static int read_block(Span from, Block *block) {
     Field field;
     memset(block, 0, sizeof *block);
@@ -209,7 +215,10 @@ static int read_block(Span from, Block *block) {
             return 0;
         }
     }
-    return block->body.at && block->has_count && block->dtype.at && block->name.at && is_ascii(block->name);
+    if (!block->body.at || !block->name.at) {
+        return 0;
+    }
+    return is_packed(block) || (block->has_count && block->dtype.at && is_ascii(block->name));
 }
 
 static PyObject *bytes_of(Span span) {
@@ -222,6 +231,9 @@ static PyObject *text_of(Span span) {
 }
 
 static PyObject *tuple_of(const Block *block) {
+    if (is_packed(block)) {
+        return Py_BuildValue("(KNN)", (unsigned long long)block->time_ns, text_of(block->groups), bytes_of(block->body));
+    }
     return Py_BuildValue(
         "(NKLNNLN)", text_of(block->name), (unsigned long long)block->time_ns, (long long)block->count,
         text_of(block->dtype), text_of(block->groups), (long long)block->offset_ns, bytes_of(block->body));
@@ -327,7 +339,8 @@ PyDoc_STRVAR(
     scan_doc,
     "scan(value, with_copies, /)\n--\n\n"
     "Of an ExportLogsServiceRequest: a list of (serialized Resource, its records), each a tuple for a block (name, time,\n"
-    "count, dtype, groups, clock offset, body) or else a serialized LogRecord. None: the protobuf library is to read it.");
+    "count, dtype, groups, clock offset, body) or a packed flush (time, groups, body), or else a serialized LogRecord.\n"
+    "None: the protobuf library is to read it.");
 
 static PyObject *scan(PyObject *self, PyObject *arguments) {
     const char *value;

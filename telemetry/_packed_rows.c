@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum { BITS = 1, OF_ROW = 2, OF_PERIOD = 4, OF_COLUMN = 8, ALL_CODES = 15 };
-enum { MAX_COLUMNS = 128 };
+enum { MAX_COLUMNS = 128, UID_BYTES = 8 };
 
 typedef struct {
     const uint8_t *at, *end;
@@ -189,18 +189,8 @@ static PyObject *unpack(PyObject *self, PyObject *args) {
     return unpacked(from, layout, layout_bytes, unknown, row_bytes, limit);
 }
 
-PyDoc_STRVAR(unpack_tables_doc,
-             "unpack_tables(content, known, most_rows, more_rows)\n--\n\nSee packed_flush.tables_by_python.");
-
-static PyObject *unpack_tables(PyObject *self, PyObject *args) {
-    (void)self;
-    const char *content;
-    Py_ssize_t size, most_rows, more_rows;
-    PyObject *known;
-    if (!PyArg_ParseTuple(args, "y#Onn", &content, &size, &known, &most_rows, &more_rows)) {
-        return NULL;
-    }
-    Span from = {(const uint8_t *)content, (const uint8_t *)content + size};
+/* A list of (name, rows as bytes) of the tables, None for what is no packed rows; NULL: an error. */
+static PyObject *tables_of(Span from, PyObject *known, Py_ssize_t most_rows, Py_ssize_t more_rows) {
     PyObject *found = PyList_New(0);
     while (found != NULL && from.at < from.end) {
         uint8_t number;
@@ -227,7 +217,7 @@ static PyObject *unpack_tables(PyObject *self, PyObject *args) {
                 Py_RETURN_NONE;
             }
             if (rows != NULL) {
-                pair = Py_BuildValue("(OnN)", name, PyBytes_Size(rows) / row_bytes, rows);
+                pair = Py_BuildValue("(ON)", name, rows);
             }
         }
         if (pair == NULL || PyList_Append(found, pair) < 0) {
@@ -239,9 +229,37 @@ static PyObject *unpack_tables(PyObject *self, PyObject *args) {
     return found;
 }
 
+PyDoc_STRVAR(unpack_flush_doc,
+             "unpack_flush(body, version, most_uids, known, most_rows, more_rows)\n--\n\nSee packed_flush.flush_by_python.");
+
+static PyObject *unpack_flush(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *content;
+    Py_ssize_t size, most_uids, most_rows, more_rows;
+    int version;
+    PyObject *known;
+    if (!PyArg_ParseTuple(args, "y#inOnn", &content, &size, &version, &most_uids, &known, &most_rows, &more_rows)) {
+        return NULL;
+    }
+    Span from = {(const uint8_t *)content, (const uint8_t *)content + size};
+    uint8_t written;
+    uint64_t offset_ns, count;
+    if (!read_byte(&from, &written) || written != version || !read_signed(&from, &offset_ns) ||
+        !read_varint(&from, &count) || count > (uint64_t)most_uids || UID_BYTES * count > (uint64_t)(from.end - from.at)) {
+        Py_RETURN_NONE;
+    }
+    const char *uids = (const char *)from.at;
+    from.at += UID_BYTES * count;
+    PyObject *tables = tables_of(from, known, most_rows, more_rows);
+    if (tables == NULL || tables == Py_None) {
+        return tables;
+    }
+    return Py_BuildValue("(Ly#N)", (long long)offset_ns, uids, (Py_ssize_t)(UID_BYTES * count), tables);
+}
+
 static PyMethodDef methods[] = {
     {"unpack", unpack, METH_VARARGS, unpack_doc},
-    {"unpack_tables", unpack_tables, METH_VARARGS, unpack_tables_doc},
+    {"unpack_flush", unpack_flush, METH_VARARGS, unpack_flush_doc},
     {NULL, NULL, 0, NULL},
 };
 

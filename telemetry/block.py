@@ -196,6 +196,17 @@ def read_rows(name: EventName, descriptor: str, count: int, body: bytes, group_c
     return _checked(rows, name, group_count)
 
 
+def checked_rows(body: bytes, name: EventName, group_count: int) -> bytes:
+    """Rows of ``TABLES[name]`` as bytes, with what a newer release has appended to an enum as unknown.
+
+    group_count: groups that ``group`` may point to. Raises BlockError if an index points nowhere.
+    """
+    dtype = TABLES[name]
+    if not body or _is_plain(body, name, len(body) // dtype.itemsize, group_count):
+        return body
+    return _checked(np.frombuffer(body, dtype), name, group_count).tobytes()
+
+
 def _is_plain(body: bytes, name: EventName, count: int, group_count: int) -> bool:
     """Whether all indices and members of enums are certainly known. One pass over the bytes: it is asked of every
     block, and a look at each column takes twice as long."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .records import Block, Event, Finding, Payload, Samples
+from .records import Block, Event, Finding, Flush, Payload, Samples
 from .topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_FINDINGS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_WORDS
 from .vocabulary import EventName
 
@@ -39,7 +39,7 @@ def is_carried(topic: str, payload: Payload) -> bool:
     """Whether a topic that is read may carry this. Operators must get nothing else from it."""
     sort = _BY_TOPIC.get(topic)
     if sort == "what agents see":
-        return isinstance(payload, Block) or (isinstance(payload, Event) and payload.name not in _NOT_OF_AGENTS)
+        return isinstance(payload, Block | Flush) or (isinstance(payload, Event) and payload.name not in _NOT_OF_AGENTS)
     if sort == "metrics":
         return isinstance(payload, Samples)
     if sort == "marks of time":

@@ -21,13 +21,13 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from . import attributes as names
-from .block import DESCRIPTORS, MAX_RANK, BlockError, read_rows
+from .block import MAX_RANK, BlockError, checked_rows, read_rows
 from .otlp_encode import Encodable as Encodable
 from .otlp_encode import encode_batches as encode_batches
 from .otlp_encode import encode_payloads as encode_payloads
 from .otlp_encode import remember
-from .packed_flush import GROUPED, PACKED, read_packed, referred
-from .records import Block, Broken, Event, Finding, Group, Identity, Incident, Payload
+from .packed_flush import PACKED, blocks_of, read_packed, referred
+from .records import Block, Broken, Event, Finding, Flush, Group, Identity, Incident, Payload
 from .strided_ranks import lengthen
 from .tables import TABLES
 from .vocabulary import EventName
@@ -71,13 +71,23 @@ _REQUIRED: dict[EventName, tuple[str, ...]] = {
 }
 
 
-def decode_logs(topic: str, value: bytes, *, with_copies: bool = True) -> list[Payload]:
+def decode_logs(topic: str, value: bytes, *, with_copies: bool = True, with_flushes: bool = False) -> list[Payload]:
     """Payloads of one message in order. Never raises; ``Broken`` stands for what cannot be read.
 
-    with_copies: also what an agent has sent on another topic for the operators.
+    with_copies: also what an agent has sent on another topic for the operators. with_flushes: a packed flush is one
+    payload; else it is its blocks.
     """
     found = _decode_scanned(value, with_copies) if _scan is not None else None
-    return decode_with_protobuf(topic, value, with_copies) if found is None else found
+    if found is None:
+        found = decode_with_protobuf(topic, value, with_copies)
+    return found if with_flushes else _with_blocks(found)
+
+
+def _with_blocks(payloads: list[Payload]) -> list[Payload]:
+    if not any(isinstance(payload, Flush) for payload in payloads):
+        return payloads
+    parts = (blocks_of(payload) if isinstance(payload, Flush) else (payload,) for payload in payloads)
+    return [each for part in parts for each in part]
 
 
 def _decode_scanned(value: bytes, with_copies: bool) -> list[Payload] | None:
@@ -91,10 +101,12 @@ def _decode_scanned(value: bytes, with_copies: bool) -> list[Payload] | None:
         for resource, records in parts:
             identity = _identity(resource)
             for record in records:
-                if isinstance(record, tuple):
-                    payloads.append(_scanned_block(*record, identity))
-                else:
+                if not isinstance(record, tuple):
                     payloads += _decode_record(LogRecord.FromString(record), identity)
+                elif len(record) == 3:  # a packed flush
+                    payloads.append(_flush(*record, identity))
+                else:
+                    payloads.append(_scanned_block(*record, identity))
     except (DecodeError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     return payloads
@@ -154,7 +166,8 @@ def _alone(resource_logs: ResourceLogs, record: LogRecord) -> bytes:
 def _decode_record(record: LogRecord, identity: Identity) -> Sequence[Payload]:
     wire = record.event_name
     if wire == PACKED:
-        return _decode_packed(record, identity)
+        text = {pair.key: pair.value.string_value for pair in record.attributes}.get(names.BLOCK_GROUPS, "")
+        return (_flush(record.time_unix_nano, text, record.body.bytes_value, identity),)
     name = _EVENT_BY_WIRE.get(wire)
     if name is None:
         return (Incident(document=_incident_document(record)),) if wire.startswith(_INCIDENT_REVISION) else ()
@@ -167,22 +180,19 @@ def _decode_record(record: LogRecord, identity: Identity) -> Sequence[Payload]:
     return (_decode_event(record, name, identity),)
 
 
-def _decode_packed(record: LogRecord, identity: Identity) -> list[Block]:
-    packed = read_packed(record.body.bytes_value)
-    _check_times(record.time_unix_nano, packed.clock_offset_ns)
-    text = next((pair.value.string_value for pair in record.attributes if pair.key == names.BLOCK_GROUPS), "")
-    groups = _groups(text) if text else referred(packed.uids)
-    return [
-        Block(
-            name=name,
-            identity=identity,
-            rows=read_rows(name, DESCRIPTORS[name], count, rows, len(groups)),
-            groups=groups if name in GROUPED else (),
-            clock_offset_ns=packed.clock_offset_ns,
-            time_ns=record.time_unix_nano,
-        )
-        for name, count, rows in packed.tables
-    ]
+def _flush(time_ns: int, groups_text: str, body: bytes, identity: Identity) -> Flush:
+    """Raises BlockError, or ValueError for groups or times that are none."""
+    packed = read_packed(body)
+    _check_times(time_ns, packed.clock_offset_ns)
+    groups = _groups(groups_text) if groups_text else referred(packed.uids)
+    count = len(groups)
+    return Flush(
+        identity=identity,
+        tables=tuple([(name, checked_rows(rows, name, count)) for name, rows in packed.tables]),
+        groups=groups,
+        clock_offset_ns=packed.clock_offset_ns,
+        time_ns=time_ns,
+    )
 
 
 def _decode_block(record: LogRecord, name: EventName, identity: Identity) -> Block:

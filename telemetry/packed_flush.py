@@ -22,14 +22,14 @@ import numpy as np
 from .block import MAX_ROWS, BlockError
 from .otlp_wire import sint, varint
 from .packed_rows import LAYOUTS, MORE_ROWS, PackedReader, fits, pack_rows, unpack_by_columns
-from .records import Block, Group
+from .records import Block, Flush, Group
 from .tables import TABLES
 from .vocabulary import EventName
 
 try:
-    from ._packed_rows import unpack_tables as _unpack_tables
+    from ._packed_rows import unpack_flush as _unpack_flush
 except ImportError:  # no compiler where this was installed
-    _unpack_tables = None  # type: ignore[assignment]
+    _unpack_flush = None  # type: ignore[assignment]
 
 PACKED = "whichrank.packed"
 _VERSION = 1
@@ -56,8 +56,8 @@ class Packing(Enum):
     UIDS = "uids"
 
 
-#: Name, number of rows, and these as bytes of ``TABLES[name]``.
-Table = tuple[EventName, int, bytes]
+#: Name, and rows as bytes of ``TABLES[name]``.
+Table = tuple[EventName, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,19 @@ def has_short_uids(groups: Iterable[Group]) -> bool:
 
 def read_packed(body: bytes) -> PackedFlush:
     """What ``write_packed`` wrote. Raises BlockError for what it did not."""
+    if _unpack_flush is not None:
+        found = _unpack_flush(body, _VERSION, _MOST_UIDS, _KNOWN, MAX_ROWS, MORE_ROWS)
+        if found is not None:
+            offset_ns, uids, tables = found
+            return PackedFlush(offset_ns, _uids(uids), tables)
+    return flush_by_python(body)
+
+
+def flush_by_python(body: bytes) -> PackedFlush:
+    """The same without C, as ``_packed_rows.unpack_flush`` does it, which leaves it to this to say what is wrong.
+
+    Raises BlockError.
+    """
     reader = PackedReader(body)
     try:
         version = reader.byte()
@@ -117,43 +130,45 @@ def read_packed(body: bytes) -> PackedFlush:
         if count > _MOST_UIDS:
             raise BlockError(f"{count} groups are more than {_MOST_UIDS}")
         uids = _uids(reader.take(_UID_BYTES * count))
+        tables = _tables_by_python(reader)
     except IndexError as error:
         raise BlockError(f"packed flush of {len(body)} bytes: {error}") from None
-    read = tables_by_python if _unpack_tables is None else _unpack_tables
-    tables = read(reader.rest(), _KNOWN, MAX_ROWS, MORE_ROWS)
-    if tables is None:
-        raise BlockError(f"packed flush of {len(body)} bytes: no packed rows")
     return PackedFlush(offset_ns - (1 << 64 if offset_ns >> 63 else 0), uids, tables)
 
 
-def tables_by_python(
-    content: bytes, known: Sequence[tuple[EventName, bytes, bytes]], most_rows: int, more_rows: int
-) -> list[Table] | None:
-    """Tables with number, bytes and packed rows, as ``_packed_rows.unpack_tables`` reads them in C; None for others.
-
-    known: name, layout and unknown row by the table's number. A table has most_rows at most, and more_rows beyond its
-    bytes.
-    """
-    reader = PackedReader(content)
+def _tables_by_python(reader: PackedReader) -> list[Table]:
+    """Raises BlockError; IndexError where bytes are missing."""
     tables: list[Table] = []
-    try:
-        while not reader.is_at_end:
-            number, packed = reader.byte(), reader.take(reader.varint())
-            if number >= len(known):
-                continue
-            name, layout, unknown = known[number]
-            rows = unpack_by_columns(packed, layout, unknown, min(most_rows, len(packed) + more_rows))
-            if rows is None:
-                return None
-            tables.append((name, len(rows) // len(unknown), rows))
-    except IndexError:
-        return None
+    while not reader.is_at_end:
+        number, packed = reader.byte(), reader.take(reader.varint())
+        if number >= len(_KNOWN):
+            continue
+        name, layout, unknown = _KNOWN[number]
+        rows = unpack_by_columns(packed, layout, unknown, min(MAX_ROWS, len(packed) + MORE_ROWS))
+        if rows is None:
+            raise BlockError(f"packed flush: {name.value} is no packed rows")
+        tables.append((name, rows))
     return tables
 
 
 @lru_cache(maxsize=65_536)
 def _uids(raw: bytes) -> tuple[str, ...]:
     return tuple(raw[begin : begin + _UID_BYTES].hex() for begin in range(0, len(raw), _UID_BYTES))
+
+
+def blocks_of(flush: Flush) -> list[Block]:
+    """The flush as the blocks that it was packed from."""
+    return [
+        Block(
+            name=name,
+            identity=flush.identity,
+            rows=np.frombuffer(rows, TABLES[name]),
+            groups=flush.groups if name in GROUPED else (),
+            clock_offset_ns=flush.clock_offset_ns,
+            time_ns=flush.time_ns,
+        )
+        for name, rows in flush.tables
+    ]
 
 
 def is_reference(group: Group) -> bool:

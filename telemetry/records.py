@@ -72,6 +72,20 @@ class Block:
     time_ns: int = 0  # Unix time at which the agent closed the block
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Flush:
+    """All blocks of one flush of a large job's node, as they came in one record (``packed_flush``).
+
+    tables: of each block its name, and its rows as bytes of ``tables.TABLES[name]``. The rest is as of a Block.
+    """
+
+    identity: Identity
+    tables: tuple[tuple[EventName, bytes], ...]
+    groups: tuple[Group, ...] = ()
+    clock_offset_ns: int = 0
+    time_ns: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """A single thing that happened. ``attributes`` holds only str, int, float, bool and tuples of those.
@@ -208,7 +222,7 @@ class Broken:
     value: bytes
 
 
-Payload = Block | Event | Samples | Finding | Incident | Broken
+Payload = Block | Flush | Event | Samples | Finding | Incident | Broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 
 from ...telemetry.otlp_encode import Encodable, encode_payloads
-from ...telemetry.records import Block, Broken, Event, Finding, Payload, Samples
+from ...telemetry.records import Block, Broken, Event, Finding, Flush, Payload, Samples
 from ...telemetry.vocabulary import EventName
 from ...transport.bus import TOPIC_DLQ, Message
 from ..cluster.operator import UNKNOWN_CLUSTER
@@ -71,6 +71,7 @@ class Intake:
                 where = (Stage.ENTITIES, shard_of(payload.identity.node, ENTITY_SHARDS))
                 out.append(self._element(where, ElementSort.SAMPLES, message, write_samples(payload), index))
             else:
+                assert not isinstance(payload, Flush), "the decoder gives blocks here"
                 parts.setdefault(where_of(payload), []).append(payload)
                 if (about := _job_of_scheduler_event(payload)) and isinstance(payload, Event):
                     index += 1

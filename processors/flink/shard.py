@@ -14,7 +14,7 @@ from dataclasses import astuple, replace
 
 from ...telemetry.otlp import decode_logs
 from ...telemetry.otlp_encode import encode_payloads
-from ...telemetry.records import Broken, Event, Payload, Record, Samples
+from ...telemetry.records import Broken, Event, Flush, Payload, Record, Samples
 from ...transport.bus import TOPIC_DLQ, Message
 from ..job_owners import JobOwners
 from ..operator import Operator, Timer
@@ -205,6 +205,7 @@ class Shard:
             payload = record.payload
             if isinstance(payload, Broken):
                 return
+            assert not isinstance(payload, Flush), "messages are decoded into blocks here"
             position = self._rows.position
             position.outbox_id += 1
             shard = shard_for(stage, record, key)

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...telemetry.kind_sets import SPEED_KINDS
-from ...telemetry.records import Block, Event, Record
-from ...telemetry.tables import TABLES
+from ...telemetry.records import Block, Event, Flush, Record
 from ...telemetry.vocabulary import EventName, Kind
 from ..operator import Context, Timer
 from .accounting.guarded_accounting import begin_attempt, look
-from .columns.rows import in_dtype
 from .crash.crashes import judge_crash
 from .crash.job_end import LAST_WORDS_NS, begin_again, have_all_ended, judge_over
 from .desync.mismatch import report_mismatch
@@ -23,7 +21,7 @@ from .findings.register import clear_finding, follow_restart, revise_all
 from .hang.hangs import judge_waits
 from .hang.rendezvous import judge_joining
 from .hang.stopped_ranks import judge_stops
-from .intake.bounds import is_within_bounds, tell_dropped, within_bounds
+from .intake.bounds import is_within_bounds, most_ranks, tell_dropped
 from .intake.check_interval import is_look_due
 from .intake.device_groups import has_device_groups
 from .intake.ingest import take_in
@@ -32,8 +30,7 @@ from .nodes.silent_nodes import hear, judge_silence, listen_on, note_progress, n
 from .numeric.bad_losses import judge_bad_losses
 from .state.attempts import Place, place_of
 from .state.job_state import JobState
-from .state.micro_batch import FEWEST_NODES, Gathered
-from .state.open_rows import Arrived
+from .state.micro_batch import FEWEST_NODES, Gathered, have_groups, tables_of
 from .steps.closed_steps import (
     close_ready_steps,
     ends_with_steps,
@@ -61,14 +58,6 @@ _LOOK = "look"
 #: What is known of a job goes so long after its last record.
 KEPT_NS = 24 * 3_600_000_000_000
 _FORGET = "forget"
-_GROUPED = frozenset(
-    {
-        EventName.BLOCK_COLLECTIVES,
-        EventName.BLOCK_DEVICE_STEPS,
-        EventName.BLOCK_STEP_GROUPS,
-        EventName.BLOCK_GROUP_PROGRESS,
-    }
-)
 _ENDS = frozenset({EventName.RANK_EXIT, EventName.LAUNCH_ENDED})
 _IGNORED = frozenset(
     {
@@ -120,7 +109,7 @@ class JobOperator:
     def key_of(self, record: Record) -> str | None:
         """The job of a block or event; None where it names none, or is of a kind that jobs ignore."""
         payload = record.payload
-        if isinstance(payload, Block) or (isinstance(payload, Event) and payload.name not in _IGNORED):
+        if isinstance(payload, Block | Flush) or (isinstance(payload, Event) and payload.name not in _IGNORED):
             return payload.identity.job or None
         return None
 
@@ -139,11 +128,9 @@ class JobOperator:
                 worlds.look_until(record.stamp_ns, lambda job: self._look(job, ctx))
                 only_held = False
             payload = record.payload
-            if isinstance(payload, Block):
+            if isinstance(payload, Block | Flush):
                 for job in worlds.of(payload):
-                    only_held &= self._take_block(job, payload, record.stamp_ns, ctx)
-                    if job.dropped_rows:
-                        tell_dropped(job, record.stamp_ns, ctx)
+                    only_held &= self._take_flush(job, payload, record.stamp_ns, ctx)
                     if job.placement.changed or job.placement.due_ns:
                         follow_placement(job, record.stamp_ns, ctx)
                         only_held = False
@@ -230,7 +217,7 @@ class JobOperator:
             close_ready_steps(job, now, ctx)  # nobody is left to say that the job is over: its whichrank was killed
         revise_all(job, ctx, now)
 
-    def _enter(self, job: JobState, payload: Block | Event, now: int, ctx: Context) -> bool:
+    def _enter(self, job: JobState, payload: Block | Flush | Event, now: int, ctx: Context) -> bool:
         """Makes the record's attempt the current one. False: the record belongs to an attempt that is over."""
         identity = payload.identity
         if identity.cluster and not job.cluster:
@@ -239,7 +226,7 @@ class JobOperator:
         attempt, attempts = identity.attempt, job.attempts
         if not attempt or (attempt in attempts.members and identity.rank < 0):
             return True
-        place = place_of(payload, attempts)
+        place = place_of(payload, attempts, most_ranks(job))
         return self._settle(job, place, now, ctx)
 
     def _settle(self, job: JobState, place: Place, now: int, ctx: Context) -> bool:
@@ -263,35 +250,36 @@ class JobOperator:
         job.unsaved.facts = True
         return True
 
-    # --- blocks -----------------------------------------------------------------------------------------------------
-    def _take_block(self, job: JobState, block: Block, stamp_ns: int, ctx: Context) -> bool:
-        """Whether the block is only held, to be taken with others, and has changed nothing else that is kept."""
-        if block.name not in TABLES:
+    # --- flushes ----------------------------------------------------------------------------------------------------
+    def _take_flush(self, job: JobState, told: Block | Flush, stamp_ns: int, ctx: Context) -> bool:
+        """Whether the flush is only held, to be taken with others, and has changed nothing else that is kept."""
+        tables = tables_of(told)
+        if not tables:
             return True
-        block = within_bounds(job, block)
-        if not job.is_of_current_attempt(block.identity):
+        if not job.is_of_current_attempt(told.identity):
             self._take_gathered(job, stamp_ns, ctx)
-            if not self._enter(job, block, stamp_ns, ctx):
+            if not self._enter(job, told, stamp_ns, ctx):
                 return False
-        node = block.identity.node
+        node = told.identity.node
         if self._listens:
-            hear(job, node, block.time_ns, stamp_ns, ctx)
+            hear(job, node, told.time_ns, stamp_ns, ctx)
         if node not in job.nodes.offsets:
             known = job.nodes.offset_of(node)
-            job.nodes.offsets[node] = block.clock_offset_ns if known is None else known
+            job.nodes.offsets[node] = told.clock_offset_ns if known is None else known
             job.unsaved.facts = True
-        arrived = Arrived(
-            rows=in_dtype(block.rows, TABLES[block.name]),
+        gathered = Gathered(
+            node=node,
+            stamp_ns=stamp_ns,
+            closed_ns=told.time_ns - told.clock_offset_ns,
             offset_ns=job.nodes.offsets[node],
-            groups=job.groups.lookup(block.groups) if block.name in _GROUPED else None,
+            groups=job.groups.lookup(told.groups) if have_groups(tables) else None,
+            tables=tables,
         )
-        closed_ns = block.time_ns - block.clock_offset_ns
-        gathered = Gathered(name=block.name, node=node, stamp_ns=stamp_ns, closed_ns=closed_ns, arrived=arrived)
         if len(job.nodes.offsets) < FEWEST_NODES:
             self._take_gathered(job, stamp_ns, ctx)
             self._take_in(job, [gathered], stamp_ns, ctx)
             return False
-        holds = job.gathering.holds(block.name, node)
+        holds = job.gathering.holds(node, tables)
         if holds:
             self._take_gathered(job, stamp_ns, ctx)
         job.gathering.add(gathered)
@@ -301,9 +289,11 @@ class JobOperator:
         if job.gathering.due_ns:
             self._take_in(job, job.gathering.take(), now, ctx)
 
-    def _take_in(self, job: JobState, blocks: Sequence[Gathered], now: int, ctx: Context) -> None:
+    def _take_in(self, job: JobState, flushes: Sequence[Gathered], now: int, ctx: Context) -> None:
         looked_ns = job.progress.newest_stamp_ns
-        came = take_in(job, blocks)
+        came = take_in(job, flushes)
+        if job.dropped_rows:
+            tell_dropped(job, now, ctx)
         if came.steps_begin:
             for finding in [each for each in job.findings.by_key.values() if each.kind in SPEED_KINDS]:
                 clear_finding(job, ctx, now, finding, "an optimizer makes the steps from here on")
@@ -325,15 +315,15 @@ class JobOperator:
             self._judge_progress(job, came.progress, looked_ns, now, ctx)
 
     def _judge_progress(
-        self, job: JobState, blocks: Sequence[Gathered], before_ns: int, now: int, ctx: Context
+        self, job: JobState, flushes: Sequence[Gathered], before_ns: int, now: int, ctx: Context
     ) -> None:
         """before_ns: when the last progress came before these."""
         if job.ends.finished_ns:
             return  # ranks that outlive the command are nobody's job any more
         if self._listens:
-            note_progress(job, blocks[-1].stamp_ns, ctx)
-            for block in blocks:
-                note_silence(job, block.node, block.stamp_ns)
+            note_progress(job, flushes[-1].stamp_ns, ctx)
+            for flush in flushes:
+                note_silence(job, flush.node, flush.stamp_ns)
         judge_stops(job, now, ctx)
         look(job, now, ctx)
         if is_look_due(job, before_ns, job.progress.newest_stamp_ns):

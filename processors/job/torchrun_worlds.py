@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 
-from ...telemetry.records import Block, Event
+from ...telemetry.records import Block, Event, Flush
 from ..operator import Context
 from .state.job_state import JobState
 from .state.state_rows import is_current, load_job, save_job
@@ -89,7 +89,7 @@ class Worlds:
             due_ns = self.due_ns
             look(next(state for state in self.states if state.next_due_ns() == due_ns))
 
-    def of(self, payload: Block | Event) -> Sequence[JobState]:
+    def of(self, payload: Block | Flush | Event) -> Sequence[JobState]:
         """The worlds that a record concerns: one, or all where it names no launch. A new name gets a world, free or
         new.
         """

@@ -6,16 +6,15 @@ below ``ALWAYS_RANKS``, beyond that so many times as many as were heard. What do
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from ....telemetry.records import Block, Event, Record
+from ....telemetry.records import Event, Record
 from ....telemetry.topics import TOPIC_FINDINGS
 from ...doubts import NO_SUCH_RANK, Doubt, doubt_findings
 from ...operator import Context
 from ..columns.rows import pick
 from ..state.job_state import JobState
+from ..state.micro_batch import Arrivals
 from ..state.rank_state import MOST_RANKS
 
 #: Half of the cluster that everything is measured at, whose nodes are heard in any order.
@@ -28,17 +27,16 @@ def most_ranks(job: JobState) -> int:
     return min(MOST_RANKS, max(ALWAYS_RANKS, RANKS_FOR_EACH_HEARD * len(job.ranks)))
 
 
-def within_bounds(job: JobState, block: Block) -> Block:
-    """The block without rows of ranks that do not count."""
-    ranks = block.rows["rank"]
-    if not ranks.size or np.maximum.reduce(ranks) < ALWAYS_RANKS:  # asked of every block
-        return block
-    most = most_ranks(job)
-    kept = pick(block.rows, ranks < most)
-    if kept.size == ranks.size:
-        return block
-    job.dropped_rows += ranks.size - kept.size
-    return replace(block, rows=kept)
+def keep_within_bounds(job: JobState, came: Arrivals) -> None:
+    """Takes out rows of ranks that do not count."""
+    ranks = came.rows["rank"]
+    if not ranks.size or np.maximum.reduce(ranks) < ALWAYS_RANKS:  # asked of every turn
+        return
+    kept = ranks < most_ranks(job)
+    if kept.all():
+        return
+    job.dropped_rows += ranks.size - int(np.count_nonzero(kept))
+    came.rows, came.of_flush = pick(came.rows, kept), came.of_flush[kept]
 
 
 def is_within_bounds(job: JobState, event: Event) -> bool:

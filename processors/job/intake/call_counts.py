@@ -11,7 +11,6 @@ from ....telemetry.tables import NO_GROUP
 from ..columns.rows import pick
 from ..detectors.desync.matching import short_steps
 from ..state.job_state import JobState
-from ..state.open_rows import Arrived
 
 #: Steps in which all members agreed before a difference means something.
 EVEN_STEPS = 3
@@ -31,13 +30,12 @@ class ShortStep:
     onset_ns: int
 
 
-def differ_in_count(job: JobState, arrived: Arrived) -> bool:
+def differ_in_count(job: JobState, rows: np.ndarray) -> bool:
     """Whether members of a group tell different sequence numbers after the same step, in a group that was even for some
     steps.
 
-    arrived: STEP_GROUPS that came together. Cheap, for it is asked of every message.
+    rows: STEP_GROUPS that came together. Cheap, for it is asked of every message.
     """
-    rows = arrived.rows
     if rows.size < 2:
         return False
     group, step, seq = rows["group"].astype(np.int64), rows["step"], rows["last_seq"]
@@ -50,7 +48,7 @@ def differ_in_count(job: JobState, arrived: Arrived) -> bool:
     order = place.argsort(kind="stable")
     place, seq = place[order], seq[order]
     differ = (place[1:] == place[:-1]) & (seq[1:] != seq[:-1])
-    groups = arrived.group_of(rows)[order][1:][differ].tolist()
+    groups = rows["group"][order][1:][differ].tolist()
     return any(job.steps.even_steps.get(group, 0) >= EVEN_STEPS for group in groups)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ..columns.rows import pick
 from ..state.job_state import JobState
-from ..state.micro_batch import Gathered, block_of_row
+from ..state.micro_batch import Arrivals
 
 #: A call that was still open at a flush is looked at so much later: by then most have ended. A mismatch is to be told
 #: within a second of the call, whose flush comes half a second after it at the latest.
@@ -20,20 +18,20 @@ SHORT_STEP_LOOK_NS = 300_000_000
 _NEVER_NS = -(1 << 62)
 
 
-def note_open_calls(job: JobState, rows: np.ndarray, blocks: Sequence[Gathered]) -> None:
+def note_open_calls(job: JobState, came: Arrivals) -> None:
     """Keeps calls that have not ended, and sets a timer to look at them; forgets those kept that have ended since.
 
-    To be called before the blocks' flushes are noted. rows: (n,) of COLLECTIVES of the blocks, one after the other, in
-    the job's terms.
+    To be called before the flushes are noted. came: of COLLECTIVES.
     """
+    rows = came.rows
     if len(job.open_steps.open_calls):
-        flushed_ns = [job.progress.flushed_ns.get(block.node, _NEVER_NS) + block.arrived.offset_ns for block in blocks]
-        old = rows["enqueued_ns"] <= np.array(flushed_ns)[block_of_row(blocks)]
+        flushed_ns = [job.progress.flushed_ns.get(flush.node, _NEVER_NS) + flush.offset_ns for flush in came.flushes]
+        old = rows["enqueued_ns"] <= np.array(flushed_ns)[came.of_flush]
         if old.any():
             job.open_steps.open_calls.end(pick(rows, old))
     still = (rows["done_ns"] == 0).nonzero()[0]
     if still.size:
-        stamps_ns = np.array([block.stamp_ns for block in blocks])[block_of_row(blocks)[still]]
+        stamps_ns = np.array([flush.stamp_ns for flush in came.flushes])[came.of_flush[still]]
         if job.open_steps.open_calls.add(pick(rows, still), stamps_ns):
             job.schedule(int(stamps_ns[0]) + open_look_ns(job))
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from ....telemetry.tables import GROUP_PROGRESS, PROGRESS
 from ....telemetry.vocabulary import ProcessState
 from ..accounting.guarded_accounting import note_saves
-from ..columns.rows import concatenate, pick, put
-from ..state.job_groups import GroupPlaces
+from ..columns.rows import pick, put
 from ..state.job_state import JobState
-from ..state.micro_batch import Gathered, block_of_row
+from ..state.micro_batch import Arrivals, ranks_by_flush
 from ..state.rank_state import MOST_RANKS
 from .device_groups import note_gaps
 from .wait_thresholds import rare_rows
@@ -24,28 +20,27 @@ CONFIRM_NS = 50_000_000
 OUTLIVED_NS = 2_000_000_000
 
 
-def take_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
+def take_progress(job: JobState, came: Arrivals) -> None:
     """Keeps the newest row of each rank, and notes its node, exits and stops, saves, and whether it can be seen.
 
-    blocks: of PROGRESS, each of another node.
+    came: of PROGRESS, each flush of another node.
     """
-    told = concatenate([block.arrived.rows for block in blocks], PROGRESS)
-    places = _newest_of_each_rank(told["rank"])
+    places = _newest_of_each_rank(came.rows["rank"])
     if not places.size:
         return
-    rows, of_block = pick(told, places), block_of_row(blocks)[places]
+    rows, of_flush = pick(came.rows, places), came.of_flush[places]
     ranks = rows["rank"].astype(np.intp)
-    stamps_ns = np.array([block.stamp_ns for block in blocks], np.int64)
+    stamps_ns = np.array([flush.stamp_ns for flush in came.flushes], np.int64)
     job.progress.grow(int(ranks.max()))
-    rows["read_ns"] += np.array([block.arrived.offset_ns for block in blocks], np.int64)[of_block]
-    for block in blocks:
-        job.set_nodes(block.arrived.rows["rank"], block.node)
+    rows["read_ns"] += np.array([flush.offset_ns for flush in came.flushes], np.int64)[of_flush]
+    for flush, told in ranks_by_flush(came):
+        job.set_nodes(told, flush.node)
     before, known = pick(job.progress.rows, ranks), job.progress.stamps[ranks] > 0
     _note_processes(job, rows, before, known)
-    _compare_looks(job, rows, before, known, of_block, stamps_ns)
+    _compare_looks(job, rows, before, known, of_flush, stamps_ns)
     note_saves(job, rows, before, known)
     put(job.progress.rows, ranks, rows)
-    job.progress.stamps[ranks] = stamps_ns[of_block]
+    job.progress.stamps[ranks] = stamps_ns[of_flush]
     job.progress.newest_stamp_ns = max(job.progress.newest_stamp_ns, int(stamps_ns[-1]))
     job.note_blind(ranks, rows["level"], rows["hook_state"])
     job.unsaved.progress = True
@@ -65,15 +60,15 @@ def _compare_looks(
     rows: np.ndarray,
     before: np.ndarray,
     known: np.ndarray,
-    of_block: np.ndarray,
+    of_flush: np.ndarray,
     stamps_ns: np.ndarray,
 ) -> None:
-    """What takes the row before to tell. before, known: of the same ranks; known False: there was none. of_block: by
-    row; stamps_ns: by block."""
+    """What takes the row before to tell. before, known: of the same ranks; known False: there was none. of_flush: by
+    row; stamps_ns: by flush."""
     was_stopped = (before["process_state"] == _STOPPED) & known
-    for block in np.unique(of_block[was_stopped]).tolist() if np.logical_or.reduce(was_stopped) else ():
-        mine = np.flatnonzero(of_block == block)
-        _compare_stops(job, pick(rows, mine), pick(before, mine), was_stopped[mine], int(stamps_ns[block]))
+    for flush in np.unique(of_flush[was_stopped]).tolist() if np.logical_or.reduce(was_stopped) else ():
+        mine = np.flatnonzero(of_flush == flush)
+        _compare_stops(job, pick(rows, mine), pick(before, mine), was_stopped[mine], int(stamps_ns[flush]))
     rare, was_rare = rare_rows(rows), rare_rows(before) & known
     if np.logical_or.reduce(rare | was_rare):
         left = np.where(was_rare, rows["read_ns"] - rows["phase_age_ns"], job.progress.rare_until_ns[rows["rank"]])
@@ -109,28 +104,23 @@ def _newest_of_each_rank(ranks: np.ndarray) -> np.ndarray:
     return np.fromiter(last.values(), np.intp, len(last))
 
 
-def take_group_progress(job: JobState, blocks: Sequence[Gathered]) -> None:
+def take_group_progress(job: JobState, came: Arrivals) -> None:
     """Keeps each row as the newest of its rank in its group, how long operations were open, and whether ends are told.
 
-    blocks: of GROUP_PROGRESS, each of another node. Rows of ranks that are no members are dropped.
+    came: of GROUP_PROGRESS, each flush of another node. Rows of ranks that are no members are dropped.
     """
-    found = [job.groups.places_of(block.arrived) for block in blocks]
-    parts = [_of_members(block.arrived.rows, of) for block, of in zip(blocks, found, strict=True)]
-    rows = concatenate(parts, GROUP_PROGRESS)
-    groups = concatenate([of.groups for of in found], np.dtype(np.intp))
-    places = concatenate([of.places for of in found], np.dtype(np.int64))
+    rows, of_flush = came.rows, came.of_flush
+    groups, places = job.groups.places_of(rows["group"], rows["rank"])
+    if places.size and np.minimum.reduce(places) < 0:
+        member = places >= 0
+        rows, of_flush, groups, places = pick(rows, member), of_flush[member], groups[member], places[member]
     note_gaps(job, places, rows, groups)
     put(job.groups.rows, places, rows)
-    job.groups.rows["group"][places] = groups
-    for block, of in zip(blocks, found, strict=True):
-        job.groups.stamps[of.places] = block.stamp_ns
+    stamps_ns = np.array([flush.stamp_ns for flush in came.flushes], np.int64)
+    job.groups.stamps[places] = stamps_ns[of_flush]
     job.groups.note_ages(places, rows)
     job.groups.note_ends(groups, rows)
     job.unsaved.progress = True
-
-
-def _of_members(rows: np.ndarray, found: GroupPlaces) -> np.ndarray:
-    return rows if found.all_members else pick(rows, found.member)
 
 
 def oldest_open_ns(job: JobState) -> int:

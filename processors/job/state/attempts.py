@@ -18,8 +18,10 @@ from enum import Enum
 
 import numpy as np
 
-from ....telemetry.records import Block, Event
+from ....telemetry.records import Block, Event, Flush
+from ....telemetry.tables import TABLES
 from ....telemetry.vocabulary import EventName
+from .micro_batch import tables_of
 
 #: Launches of attempts that are over; far more than records of an old attempt can be late by.
 _MOST_PAST = 16_384
@@ -174,10 +176,10 @@ class Attempts:
             del self.past[next(iter(self.past))]
 
 
-def place_of(payload: Block | Event, attempts: Attempts) -> Place:
+def place_of(payload: Block | Flush | Event, attempts: Attempts, most_ranks: int) -> Place:
     """Where a record belongs by its launch's id; tells ``attempts`` of the launch, its ranks, and ends of ranks.
 
-    A block tells its ranks only where nothing else does.
+    A flush tells its ranks only where nothing else does. most_ranks: from this number on they do not count.
     """
     launch = payload.identity.attempt
     if isinstance(payload, Event):
@@ -190,6 +192,9 @@ def place_of(payload: Block | Event, attempts: Attempts) -> Place:
             attempts.note_end(launch, local_ns)
             return place
         return attempts.place(launch, ranks)
-    if launch in attempts.members or launch in attempts.past or "rank" not in (payload.rows.dtype.names or ()):
+    if launch in attempts.members or launch in attempts.past:
         return attempts.place(launch)
-    return attempts.place(launch, np.unique(payload.rows["rank"]).tolist())
+    told: set[int] = set()
+    for name, rows in tables_of(payload):
+        told.update(np.frombuffer(rows, TABLES[name])["rank"].tolist())
+    return attempts.place(launch, sorted(rank for rank in told if rank < most_ranks))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from ....telemetry.vocabulary import is_device_backend
 from ..columns.rows import Growing
 from ..detectors.slow.smallest_group_waits import inner_groups
 from ..detectors.slow.wait_attribution import GroupShape, Places
-from .open_rows import Arrived
 from .rank_state import MOST_RANKS, RankFacts
 from .unsaved import Unsaved
 
@@ -27,18 +25,6 @@ MOST_GROUPS = 32_768
 #: of the first node of 16,384 ranks), and beyond that so many for each rank that was heard.
 ALWAYS_IN_ONE, ALWAYS_MEMBERS, MEMBERS_FOR_EACH_HEARD = 16_384, 65_536, 64
 _NEVER_NS = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupPlaces:
-    """Of rows of ranks in groups. member: which rows are of members; groups, places: of these, the job's group and
-    where the row of that member is kept; lookup: of whose rows this was found."""
-
-    lookup: np.ndarray | None
-    member: np.ndarray
-    all_members: bool
-    groups: np.ndarray
-    places: np.ndarray
 
 
 class JobGroups:
@@ -59,7 +45,7 @@ class JobGroups:
         self.first: list[int] = []
         self._index: dict[str, int] = {}
         self._lookups: dict[int, tuple[tuple[Group, ...], np.ndarray]] = {}
-        self._places_of_rows: dict[tuple[int, bytes, bytes], GroupPlaces] = {}
+        self._first_of_group = np.zeros(0, np.int64)
         self._of_members = (Growing(GROUP_PROGRESS), Growing(np.int64), Growing(np.int64))
         self.rows, self.stamps, self.open_ages_ns = (each.filled for each in self._of_members)
         self._tells_ends = Growing(bool)
@@ -121,32 +107,26 @@ class JobGroups:
         lookup = np.array([*indices, NO_GROUP], np.uint16)
         if len(self._lookups) >= MOST_LOOKUPS:
             self._lookups.clear()
-            self._places_of_rows.clear()
         if NO_GROUP not in indices:  # else it is asked again: more ranks may have been heard by then
             self._lookups[id(groups)] = (groups, lookup)
         return lookup
 
     # --- members' rows ------------------------------------------------------------------------------------------------
-    def places_of(self, arrived: Arrived) -> GroupPlaces:
-        """Which rows are of members, and where these members' rows are kept. arrived: GROUP_PROGRESS.
+    def places_of(self, groups: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By row (n,), its group as an index, and where the row of that member is kept; -1 of who is no member.
 
-        A node sends rows of the same ranks and groups each second, so the answer is remembered.
+        groups: numbers of the job's groups, or NO_GROUP; ranks: (n,).
         """
-        rows = arrived.rows
-        key = id(arrived.groups), rows["rank"].tobytes(), rows["group"].tobytes()
-        known = self._places_of_rows.get(key)
-        if known is not None and known.lookup is arrived.groups:
-            return known
-        groups = arrived.group_of(rows)
-        places = self.places().find(groups, rows["rank"])
-        member = places >= 0
-        groups, places = groups[member].astype(np.intp), places[member]
-        places = places + np.array(self.first, np.int64)[groups]
-        found = GroupPlaces(arrived.groups, member, bool(member.all()), groups, places)
-        if len(self._places_of_rows) >= MOST_LOOKUPS:
-            self._places_of_rows.clear()
-        self._places_of_rows[key] = found
-        return found
+        indices = groups.astype(np.intp)
+        places = self.places().find(indices, ranks)
+        if len(self._first_of_group) != len(self.first):
+            self._first_of_group = np.array(self.first, np.int64)
+        known = places >= 0
+        if np.logical_and.reduce(known):
+            return indices, places + self._first_of_group[indices]
+        first = np.zeros(indices.size, np.int64)
+        first[known] = self._first_of_group[indices[known]]
+        return indices, places + first
 
     def places(self) -> Places:
         """Places of ranks within all known groups, brought up to date."""

@@ -24,10 +24,10 @@ class OpenSteps:
     """
 
     def __init__(self, chunks: list[str] | None = None) -> None:
-        self.calls = OpenRows(COLLECTIVES, ("enqueued_ns", "started_ns", "done_ns"))
-        self.steps = OpenRows(STEPS, ("begin_ns", "end_ns"))
-        self.group_counts = OpenRows(STEP_GROUPS, ())
-        self.on_device = OpenRows(DEVICE_STEPS, ("first_end_ns", "last_end_ns"))
+        self.calls = OpenRows(COLLECTIVES)
+        self.steps = OpenRows(STEPS)
+        self.group_counts = OpenRows(STEP_GROUPS)
+        self.on_device = OpenRows(DEVICE_STEPS)
         self.summed_step = np.zeros(0, np.int64)
         self.held_up: HeldUp | None = None
         self.held_by = 0

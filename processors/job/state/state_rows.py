@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from ....telemetry.records import Group
+from ....telemetry.vocabulary import EventName
 from ...operator import Table
 from ...placement_document import read_placement, write_move, write_placement
 from ..columns.packing import pack, unpack
-from ..columns.rows import in_dtype
+from ..columns.rows import copy_of, in_dtype
 from ..detectors.crash.crash_order import Ending
 from ..detectors.hang.call_gaps import CallGaps
 from ..detectors.slow.checkpoint_straggler import Saves
@@ -30,7 +31,8 @@ from .attempts import Attempts
 from .device_window import DeviceWindow
 from .finding_rows import read_finding, write_finding
 from .job_state import JobState
-from .open_rows import Arrived, OpenChunk, OpenRows
+from .micro_batch import put_in_job_terms
+from .open_rows import OpenChunk, OpenRows
 from .placement_state import PlacementState
 from .rank_state import BadInput, CallSite, NodeFacts, RankFacts, RankStack
 
@@ -139,6 +141,15 @@ def is_current(job: JobState, table: Table) -> bool:
     A state of an earlier release has no such row before its first change.
     """
     return table.get("revision") == b"%d" % job.unsaved.revision
+
+
+#: What the tables of open rows are called in rows of state.
+_OPEN_NAMES = {
+    "rows": EventName.BLOCK_COLLECTIVES,
+    "steps": EventName.BLOCK_STEPS,
+    "groups": EventName.BLOCK_STEP_GROUPS,
+    "device": EventName.BLOCK_DEVICE_STEPS,
+}
 
 
 def _open_tables(job: JobState) -> tuple[tuple[str, OpenRows], ...]:
@@ -371,11 +382,15 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
 
 
 def _read_open(job: JobState, arrays: dict[str, np.ndarray]) -> None:
+    """Of an earlier release the rows are in the node's times and numbers of groups."""
     tables = dict(_open_tables(job))
     offsets = arrays["offsets"].tolist()
     for place, rows in arrays.items():
         name, _, number = place.partition("/")
-        if name in tables:
-            lookup = arrays.get(f"lookup/{number}")
-            rows = in_dtype(rows, tables[name].dtype)  # of an earlier release
-            tables[name].add(Arrived(rows=rows, offset_ns=offsets[int(number)], groups=lookup), saved=True)
+        if name not in tables:
+            continue
+        rows = in_dtype(rows, tables[name].dtype)
+        offset_ns, lookup = offsets[int(number)], arrays.get(f"lookup/{number}")
+        if offset_ns or lookup is not None:
+            rows = put_in_job_terms(_OPEN_NAMES[name], copy_of(rows), offset_ns, lookup)
+        tables[name].add(rows, saved=True)

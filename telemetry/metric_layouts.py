@@ -65,15 +65,14 @@ class Layout:
         for part in self._parts:
             for begin, end in (*part.words, *(span for point in part.points for _, span in point.words)):
                 self._built[begin:end] = 0
-        self._base = (np.frombuffer(value, np.uint8) & self._built).tobytes()
+        self._base: bytes = (np.frombuffer(value, np.uint8) & self._built).tobytes()
         self._known = [[(intern(point.name), point.attributes) for point in each.points] for each in samples]
         if [len(each) for each in self._known] != [len(part.points) for part in self._parts]:
             raise Strange  # points without a number, a field that comes twice
 
     def is_of(self, value: bytes) -> bool:
         """Whether a message of this length has the same bytes everywhere but in numbers and words."""
-        told: bytes = (np.frombuffer(value, np.uint8) & self._built).tobytes()
-        return told == self._base
+        return bytes((np.frombuffer(value, np.uint8) & self._built).tobytes()) == self._base
 
     def speaker_of(self, value: bytes) -> bytes:
         """Stands for all that is no number in a message of this length."""

@@ -50,7 +50,9 @@ class FoundPart:
 def find_parts(value: bytes, is_wanted: Callable[[str], bool], kept: NDArray[np.uint8]) -> Iterator[FoundPart]:
     """The parts of a request that have points of wanted metrics, in order.
 
-    kept: (bytes of the message,), 0 is put where it says something that is not wanted. Raises ``Strange``.
+    kept: (n,), a flag for each byte of the message: 0 is put where it says something that is not wanted.
+
+    Raises ``Strange``.
     """
     for part in _messages(value, (0, len(value)), _RESOURCE_METRICS):
         resources = list(_messages(value, part, _RESOURCE))

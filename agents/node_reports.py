@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from ..telemetry.node_metrics import node_metrics
 from ..telemetry.otlp import encode_batches
 from ..telemetry.otlp_metrics import encode_points
 from ..telemetry.records import Event, Identity, Point
@@ -18,6 +19,7 @@ from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_LOGS, TOPIC_METRICS
 from ..telemetry.vocabulary import EventName
 from .base.priority import Priority
 from .collectors.base.collector import NodeEvent
+from .collectors.base.still_points import StillPoints
 from .collectors.schedule import NodeTelemetry
 from .privacy.privacy_options import STACKS
 from .privacy.redaction_filter import PublishRanked, RedactionFilter
@@ -66,10 +68,11 @@ class NodeReports:
         self._encode = encode
         self._rank_processes = rank_processes
         self._request_bytes = request_bytes
-        self._metrics = None if metrics is None else frozenset(metrics)
+        self._metrics = node_metrics().keys() if metrics is None else node_metrics().keys() & metrics
         #: What the driver and the scheduler said of processes, by pid and what it is.
         self._told: dict[tuple[int, str], NodeEvent] = {}
         self._known: Mapping[int, Identity] = {}
+        self._still = StillPoints(own.node)
         self.events_dropped = 0
 
     def start(self) -> None:
@@ -97,7 +100,8 @@ class NodeReports:
                     self._remember(happening)
                 if happening.name not in _OF_RANKS or happening.pid in ranks:
                     events.append(self._event(happening))
-            points += seen.collected.points
+            known = [point for point in seen.collected.points if point.name in self._metrics]
+            points += self._still(seen.collector, known)
         self.events_dropped += max(0, len(events) - MAX_EVENTS)
         self._send(events[:MAX_EVENTS], points)
 
@@ -139,7 +143,5 @@ class NodeReports:
             self._publish(TOPIC_BLOCKS, node, value, Priority.RANK_EVENTS)
         for value in encode_batches(events, self._request_bytes, is_copy=True):
             self._publish(TOPIC_LOGS, node, value, Priority.COPIES)
-        if self._metrics is not None:
-            points = [point for point in points if point.name in self._metrics]
         for value in self._encode(self._own, points, limit_bytes=self._request_bytes):
             self._publish(TOPIC_METRICS, node, value, Priority.PROGRESS)

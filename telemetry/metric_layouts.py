@@ -1,48 +1,34 @@
-"""What two messages of one source have in common: everything but numbers of fixed width, so they are read by place.
+"""What messages have in common: everything but numbers of fixed width and the words of who speaks, read by place.
 
-A node sends the same series in the same order at every look. Its first message is decoded in full, and remembered with
-the places of its numbers; of a later one with the same bytes everywhere else only those are read. Used by one thread.
+A node sends the same series in the same order at every look, and all nodes of a kind the same but for their names. The
+first message of a layout is decoded in full, and remembered with the places of its numbers and texts; of a later one
+with the same bytes everywhere else only those are read, and the texts once for each node. Used by one thread.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from sys import intern
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from .metric_walk import FoundPart, FoundPoint, Strange, find_parts
+from .otlp import read_identity, value_of
 from .point_columns import PointColumns
 from .records import Samples
 
-#: Layouts that are kept; who was not heard for longest goes first. A node has three or four.
-MOST_LAYOUTS = 16_384
+#: Speakers of layouts that are kept; who was not heard for longest goes first. A node has three or four.
+MOST_SPEAKERS = 16_384
+#: Layouts that are kept, and those of one length.
+MOST_LAYOUTS, MOST_ALIKE = 512, 8
 #: Messages that are remembered are no longer: what a whole cluster's exporters say in one never comes again as it was.
 MOST_BYTES = 1 << 18
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-#: Field numbers in opentelemetry/proto/collector/metrics/v1 and opentelemetry/proto/metrics/v1.
-_RESOURCE_METRICS, _RESOURCE, _SCOPE_METRICS, _METRICS = 1, 1, 2, 2
-_NAME, _GAUGE, _SUM, _DATA_POINTS = 1, 5, 7, 1
-_DATA = frozenset({_GAUGE, _SUM, 9, 10, 11})  # histograms and summaries as well
-_START, _TIME, _DOUBLE, _INT = 2, 3, 4, 6
-_ATTRIBUTES_TAG = 7 << 3 | _BYTES
-
-
-class _Strange(Exception):
-    """The message is not built as ours are."""
-
-
-@dataclass(slots=True)
-class _Number:
-    """Where the numbers of one point stand in the message; start -1: nowhere."""
-
-    time: int = -1
-    value: int = -1
-    start: int = -1
-    is_double: bool = True
 
 
 class SeriesOrder:
@@ -53,7 +39,7 @@ class SeriesOrder:
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """What is the same in all messages of a layout: whose points these are, and name and attributes of each."""
+    """What is the same in all messages of a speaker: whose points these are, and name and attributes of each."""
 
     of: Samples
     points: tuple[tuple[str, Mapping[str, Any]], ...]
@@ -62,81 +48,117 @@ class _Series:
 class Layout:
     """One layout, and what its messages have in common."""
 
-    __slots__ = ("_digest", "_has_start", "_is_double", "_kept", "_parts", "_places")
-
     def __init__(self, value: bytes, samples: Sequence[Samples], is_wanted: Callable[[str], bool]) -> None:
-        """samples: what was found in it. Raises ``_Strange``."""
+        """samples: what was found in it. Raises ``Strange``."""
         kept = np.full(len(value), 0xFF, np.uint8)
-        numbers = list(_find_numbers(value, is_wanted, kept))
-        self._kept = kept
+        self._parts: list[FoundPart] = list(find_parts(value, is_wanted, kept))
+        if len(self._parts) != len(samples):
+            raise Strange
+        numbers = [number for part in self._parts for number in part.points]
         self._places = np.array([(n.time, n.value, max(0, n.start)) for n in numbers], np.int32).reshape(-1, 3)
         self._is_double = np.array([n.is_double for n in numbers], bool)
         self._has_start = np.array([n.start >= 0 for n in numbers], bool)
         for places in (self._places[:, 0], self._places[:, 1], self._places[self._has_start, 2]):
             kept[places[:, None] + np.arange(8)] = 0
-        self._digest = self._digest_of(np.frombuffer(value, np.uint8))
-        self._parts = [_series_of(each) for each in samples]
+        self._kept = kept
+        self._built = kept.copy()
+        for part in self._parts:
+            for begin, end in (*part.words, *(span for point in part.points for _, span in point.words)):
+                self._built[begin:end] = 0
+        self._base: bytes = (np.frombuffer(value, np.uint8) & self._built).tobytes()
+        self._known = [[(intern(point.name), point.attributes) for point in each.points] for each in samples]
+        if [len(each) for each in self._known] != [len(part.points) for part in self._parts]:
+            raise Strange  # points without a number, a field that comes twice
 
-    def check(self, value: bytes, samples: Sequence[Samples]) -> list[Samples]:
-        """The samples of the message that it was made of. Raises ``_Strange`` where they do not come out the same."""
-        first = self.read(value)
-        if first is None or [tuple(each.points) for each in first] != [tuple(each.points) for each in samples]:
-            raise _Strange  # points without a number, a field that comes twice
-        return first
+    def is_of(self, value: bytes) -> bool:
+        """Whether a message of this length has the same bytes everywhere but in numbers and words."""
+        return bytes((np.frombuffer(value, np.uint8) & self._built).tobytes()) == self._base
 
-    def read(self, value: bytes) -> list[Samples] | None:
-        """The samples in a message of this layout; None where it is of another layout, or a number is not finite."""
+    def speaker_of(self, value: bytes) -> bytes:
+        """Stands for all that is no number in a message of this length."""
+        content = np.frombuffer(value, np.uint8) & self._kept
+        return hashlib.blake2b(content.data, digest_size=16).digest()
+
+    def series_of(self, value: bytes) -> list[_Series]:
+        """The series of a message of this layout. Raises ``Strange`` where its words are none."""
+        found = []
+        try:
+            for part, known in zip(self._parts, self._known, strict=True):
+                pairs = Resource.FromString(value[slice(*part.resource)]).attributes
+                told = {pair.key: read for pair in pairs if (read := value_of(pair.value)) is not None}
+                of = Samples(identity=read_identity(pairs), points=(), resource=told, order=SeriesOrder())
+                found.append(_Series(of, _points_of(value, part.points, known)))
+        except (UnicodeDecodeError, DecodeError) as error:
+            raise Strange from error
+        return found
+
+    def read(self, value: bytes, series: Sequence[_Series]) -> list[Samples] | None:
+        """The samples in a message of this layout by this speaker; None where a number is not finite."""
         content = np.frombuffer(value, np.uint8)
-        if content.size != self._kept.size or self._digest_of(content) != self._digest:
-            return None
         told = content.take(self._places[:, :, None] + np.arange(8)).view("<i8").reshape(-1, 3)
         values = np.where(self._is_double, told[:, 1].copy().view("<f8"), told[:, 1])
         if not np.isfinite(values).all():
             return None
         times_ns, starts_ns = told[:, 0].view("<u8"), (told[:, 2] * self._has_start).view("<u8")
         found, begin = [], 0
-        for part in self._parts:
+        for part in series:
             end = begin + len(part.points)
             columns = PointColumns(part.points, values[begin:end], times_ns[begin:end], starts_ns[begin:end])
             found.append(replace(part.of, points=columns))
             begin = end
-        return found if begin == len(values) else None
-
-    def _digest_of(self, content: np.ndarray) -> bytes:
-        return hashlib.blake2b((content & self._kept).data, digest_size=16).digest()
+        return found
 
 
-def _series_of(samples: Samples) -> _Series:
+def _points_of(
+    value: bytes, points: Sequence[FoundPoint], known: Sequence[tuple[str, Mapping[str, Any]]]
+) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """With one object for equal attributes, of which a device has the same in each of its metrics."""
     shared: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]] = {}
-    points = []
-    for point in samples.points:
-        known = tuple(point.attributes.items())
-        if known not in shared:
-            shared[known] = {intern(name): value for name, value in known}
-        points.append((intern(point.name), shared[known]))
-    return _Series(replace(samples, points=(), order=SeriesOrder()), tuple(points))
+    texts: dict[bytes, str] = {}
+    found = []
+    for point, (name, before) in zip(points, known, strict=True):
+        attributes = dict(before)
+        for key, (begin, end) in point.words:
+            raw = value[begin:end]
+            text = texts.get(raw)
+            if text is None:
+                text = texts[raw] = raw.decode()
+            attributes[intern(key)] = text
+        told = tuple(attributes.items())
+        found.append((name, shared.setdefault(told, attributes)))
+    return tuple(found)
 
 
 class Layouts:
     """Those seen last. is_wanted: which metrics, told by their names, are read."""
 
-    def __init__(self, is_wanted: Callable[[str], bool], most: int = MOST_LAYOUTS) -> None:
+    def __init__(self, is_wanted: Callable[[str], bool], most: int = MOST_SPEAKERS) -> None:
+        """most: speakers that are kept."""
         self._is_wanted = is_wanted
         self._most = most
-        self._known: OrderedDict[tuple[int, bytes], Layout] = OrderedDict()
+        self._by_length: OrderedDict[int, list[Layout]] = OrderedDict()
+        self._speakers: OrderedDict[tuple[Layout, bytes], list[_Series]] = OrderedDict()
+        #: Layouts that were learned, each by decoding a message in full.
+        self.learned = 0
 
     def read(self, value: bytes) -> list[Samples] | None:
         """The samples in a message, read by place; None where no message of its layout has come lately."""
-        try:
-            key = _key_of(value)
-        except _Strange:
-            return None
-        layout = self._known.get(key)
-        if layout is None:
-            return None
-        self._known.move_to_end(key)
-        return layout.read(value)
+        alike = self._by_length.get(len(value), ())
+        for layout in alike:
+            key = (layout, layout.speaker_of(value))
+            series = self._speakers.get(key)
+            if series is not None:
+                self._speakers.move_to_end(key)
+                return layout.read(value, series)
+        for layout in alike:
+            if layout.is_of(value):
+                try:
+                    series = layout.series_of(value)
+                except Strange:
+                    return None
+                self._keep(layout, value, series)
+                return layout.read(value, series)
+        return None
 
     def learn(self, value: bytes, samples: Sequence[Samples]) -> Sequence[Samples]:
         """Learns the layout of a message that had to be decoded in full to ``samples``, so that ``read`` knows the next
@@ -147,99 +169,33 @@ class Layouts:
         if len(value) > MOST_BYTES:
             return samples
         try:
-            key, layout = _key_of(value), Layout(value, samples, self._is_wanted)
-            first = layout.check(value, samples)
-        except _Strange:
+            layout = Layout(value, samples, self._is_wanted)
+            series = layout.series_of(value)
+        except Strange:
             return samples
-        self._known[key] = layout
-        self._known.move_to_end(key)
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
+        first = layout.read(value, series)
+        if first is None or list(map(_told, first)) != list(map(_told, samples)):
+            return samples
+        self.learned += 1
+        alike = self._by_length.setdefault(len(value), [])
+        alike.insert(0, layout)
+        self._forget(alike.pop() if len(alike) > MOST_ALIKE else None)
+        self._by_length.move_to_end(len(value))
+        if len(self._by_length) > MOST_LAYOUTS:
+            for old in self._by_length.popitem(last=False)[1]:
+                self._forget(old)
+        self._keep(layout, value, series)
         return first
 
+    def _keep(self, layout: Layout, value: bytes, series: list[_Series]) -> None:
+        self._speakers[layout, layout.speaker_of(value)] = series
+        if len(self._speakers) > self._most:
+            self._speakers.popitem(last=False)
 
-def _key_of(value: bytes) -> tuple[int, bytes]:
-    """Its length and who speaks first in it: with our nodes the only one."""
-    number, wire, begin, end = next(_fields(value, 0, len(value)), (0, 0, 0, 0))
-    if (number, wire) != (_RESOURCE_METRICS, _BYTES):
-        raise _Strange
-    number, wire, begin, end = next(_fields(value, begin, end), (0, 0, 0, 0))
-    if (number, wire) != (_RESOURCE, _BYTES):
-        raise _Strange
-    return len(value), value[begin:end]
+    def _forget(self, layout: Layout | None) -> None:
+        for key in [key for key in self._speakers if key[0] is layout] if layout is not None else ():
+            del self._speakers[key]
 
 
-def _find_numbers(value: bytes, is_wanted: Callable[[str], bool], kept: np.ndarray) -> Iterator[_Number]:
-    """Of all points of wanted metrics, in order. kept: 0 is put where the message says something that is not wanted."""
-    for part in _messages(value, (0, len(value)), _RESOURCE_METRICS):
-        for scope in _messages(value, part, _SCOPE_METRICS):
-            for metric in _messages(value, scope, _METRICS):
-                fields = list(_fields(value, *metric))
-                names = [value[begin:end] for number, _, begin, end in fields if number == _NAME]
-                data = [(number, begin, end) for number, _, begin, end in fields if number in _DATA]
-                if len(names) != 1 or len(data) != 1:
-                    raise _Strange
-                kind, begin, end = data[0]
-                if is_wanted(names[0].decode("utf-8", "replace")) and kind in (_GAUGE, _SUM):
-                    for point in _messages(value, (begin, end), _DATA_POINTS):
-                        yield _number(value, *point)
-                else:
-                    kept[begin:end] = 0
-
-
-def _number(value: bytes, at: int, until: int) -> _Number:
-    found = _Number()
-    while at < until:
-        if value[at] == _ATTRIBUTES_TAG and at + 1 < until and value[at + 1] < 0x80:  # most of a point
-            at += 2 + value[at + 1]
-            continue
-        number, wire, begin, at = next(_fields(value, at, until))
-        if wire != _FIXED64:
-            continue
-        if number == _TIME:
-            found.time = begin
-        elif number == _START:
-            found.start = begin
-        elif number in (_DOUBLE, _INT):
-            found.value, found.is_double = begin, number == _DOUBLE
-    if at > until or found.time < 0 or found.value < 0:
-        raise _Strange
-    return found
-
-
-def _messages(value: bytes, span: tuple[int, int], wanted: int) -> Iterator[tuple[int, int]]:
-    for number, wire, begin, end in _fields(value, *span):
-        if number == wanted and wire == _BYTES:
-            yield begin, end
-
-
-def _fields(value: bytes, at: int, until: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, wire type, and where the content begins and ends. Raises ``_Strange``."""
-    while at < until:
-        tag, at = (value[at], at + 1) if value[at] < 0x80 else _varint(value, at)
-        wire, begin = tag & 7, at
-        if wire == _BYTES:
-            length, begin = (value[at], at + 1) if at < until and value[at] < 0x80 else _varint(value, at)
-            at = begin + length
-        elif wire == _FIXED64:
-            at += 8
-        elif wire == _VARINT:
-            _, at = _varint(value, at)
-        elif wire == _FIXED32:
-            at += 4
-        else:
-            raise _Strange
-        if at > until:
-            raise _Strange
-        yield tag >> 3, wire, begin, at
-
-
-def _varint(value: bytes, at: int) -> tuple[int, int]:
-    """The number and where it ends."""
-    found = shift = 0
-    while at < len(value) and shift < 64:
-        byte = value[at]
-        found, at, shift = found | (byte & 0x7F) << shift, at + 1, shift + 7
-        if byte < 0x80:
-            return found, at
-    raise _Strange
+def _told(samples: Samples) -> tuple[object, ...]:
+    return samples.identity, samples.resource, tuple(samples.points)

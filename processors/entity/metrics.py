@@ -48,14 +48,12 @@ def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Con
         if state.watching.get(rule.unless_watched):
             continue
         told = [(series, points[series.place]) for series in all_series]
-        peers: dict[str, float] = {}
-        if rule.test in _AMONG_PEERS:
-            peers = medians_of_others({series.device: point.value for series, point in told})
         if len(told) > 1:
-            # Of a counter that stood still two points may come: its old value at its own time, then the new one.
+            # Of a series that stood still two points may come: its old value at its own time, then the new one.
             told.sort(key=_time_of)
+        peers = _peers_of(told) if rule.test in _AMONG_PEERS else {}
         for series, point in told:
-            held = _holds(state, rule, series, point, peers)
+            held = _holds(state, rule, series, point, peers.get(point.time_ns, {}))
             if held is not None:
                 changed += _follow(state, rule, series, point, held=held)
     return changed
@@ -139,6 +137,20 @@ def _ask_columns(
 
 def _time_of(told: tuple[Series, Point]) -> int:
     return told[1].time_ns
+
+
+def _peers_of(told: list[tuple[Series, Point]]) -> Mapping[int, Mapping[str, float]]:
+    """By the time of a point, ``medians_of_others`` of the devices with which it is compared.
+
+    Those are all that are told; where a device is told of at several times, those that are told of at the same.
+    """
+    if len({series.device for series, _ in told}) == len(told):
+        medians = medians_of_others({series.device: point.value for series, point in told})
+        return dict.fromkeys((point.time_ns for _, point in told), medians)
+    by_time: dict[int, dict[str, float]] = {}
+    for series, point in told:
+        by_time.setdefault(point.time_ns, {})[series.device] = point.value
+    return {time_ns: medians_of_others(values) for time_ns, values in by_time.items()}
 
 
 def medians_of_others(values: Mapping[str, float]) -> dict[str, float]:

@@ -8,6 +8,7 @@ An entry:
     unit = "1"
     description = "Share of the last sample period in which a kernel ran"
     attributes = ["hw.id", "hw.name"] # that tell two points of one node apart
+    each_look = true                  # where it is news that somebody looked: told even while it stands still
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class NodeMetric:
     unit: str
     description: str
     attributes: tuple[str, ...]
+    each_look: bool = False
 
 
 @cache
@@ -58,5 +60,6 @@ def node_metrics() -> Mapping[str, NodeMetric]:
                 unit=entry["unit"],
                 description=entry["description"],
                 attributes=tuple(entry["attributes"]),
+                each_look=entry.get("each_look", False),
             )
     return found

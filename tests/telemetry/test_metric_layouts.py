@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from whichrank.telemetry.metric_layouts import Layouts
+from whichrank.telemetry.metric_layouts import MOST_ALIKE, Layouts
 from whichrank.telemetry.otlp_metrics import decode_metrics
 from whichrank.telemetry.records import Broken, Samples
 
@@ -68,11 +68,56 @@ def test_other_numbers_are_of_a_known_layout_and_other_words_are_not() -> None:
     assert [point.value for point in again.points] == [3.0, -4.0, 3.0, -4.0]
     assert one.order is again.order
     assert other.order is not again.order
-    (failed, _), is_known = counted(layouts, message([3.0, -4.0], state="no"))
+    (failed, _), is_known = counted(layouts, message([3.0, -4.0], state="failed"))
     assert not is_known
     assert isinstance(failed, Samples)
-    assert failed.points[0].attributes == {"state": "no 0"}
-    assert not counted(layouts, message([3.0, -4.0], node="n3"))[1]
+    assert failed.points[0].attributes == {"state": "failed 0"}
+
+
+def test_another_node_speaks_as_the_first_did_with_words_of_its_own() -> None:
+    layouts = Layouts(is_wanted)
+    (one, _), _ = counted(layouts, message([1.0, 2.0]))
+    (three, _), is_known = counted(layouts, message([3.0, 4.0], node="n3", state="no"))
+    assert is_known
+    assert layouts.learned == 1
+    assert isinstance(one, Samples)
+    assert isinstance(three, Samples)
+    assert (three.identity.node, three.points[0].attributes) == ("n3", {"state": "no 0"})
+    assert three.resource == {"host.name": "n3"}
+    assert three.order is not one.order
+    (again, _), _ = counted(layouts, message([3.0, 4.0], node="n3", state="no"))
+    assert isinstance(again, Samples)
+    assert again.order is three.order
+
+
+@given(
+    numbers,
+    st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3)), min_size=1, max_size=6),
+)
+def test_words_of_any_node_are_read_as_in_full(values: list[float], words: list[tuple[str, str]]) -> None:
+    layouts = Layouts(is_wanted)
+    for node, state in words:
+        value = message(values, node=node, state=state)
+        found, full = decode_metrics("t", value, is_wanted, layouts), decode_metrics("t", value, is_wanted)
+        assert found == full
+        assert _names(found) == _names(full)
+
+
+def _names(found: Sequence[Samples | Broken]) -> list[list[str]]:
+    """Of attributes, in the order in which points have them."""
+    return [list(p.attributes) for each in found if isinstance(each, Samples) for p in each.points]
+
+
+def test_another_name_of_an_attribute_is_another_layout() -> None:
+    layouts = Layouts(is_wanted)
+    value = message([1.0])
+    decode_metrics("t", value, is_wanted, layouts)
+    renamed = value.replace(b"state", b"stage")
+    assert layouts.read(renamed) is None
+    assert decode_metrics("t", renamed, is_wanted, layouts) == decode_metrics("t", renamed, is_wanted)
+    no_text = value.replace(b"ok 0", b"ok \xff")
+    assert layouts.read(no_text) is None
+    assert isinstance(decode_metrics("t", no_text, is_wanted, layouts)[0], Broken)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
@@ -87,11 +132,21 @@ def test_points_without_a_number_are_left_out_all_the_same(number: float) -> Non
     assert [point.value for point in found[0].points] == [1.0, 1.0, 2.0]
 
 
-def test_no_more_layouts_are_kept_than_asked() -> None:
+def test_no_more_speakers_and_layouts_are_kept_than_asked() -> None:
     layouts = Layouts(is_wanted, most=2)
+    orders = {}
     for node in ("a", "b", "a", "c"):
-        decode_metrics("t", message([1.0], node=node), is_wanted, layouts)
-    assert [layouts.read(message([2.0], node=node)) is not None for node in "abc"] == [True, False, True]
+        orders[node] = _order(layouts, message([1.0], node=node))
+    assert [_order(layouts, message([2.0], node=node)) is orders[node] for node in "acb"] == [True, True, False]
+    for number in range(MOST_ALIKE + 1):
+        decode_metrics("t", message([1.0]).replace(b"state", b"stat%d" % number), is_wanted, layouts)
+    assert layouts.read(message([2.0])) is None
+
+
+def _order(layouts: Layouts, value: bytes) -> object:
+    first = decode_metrics("t", value, is_wanted, layouts)[0]
+    assert isinstance(first, Samples)
+    return first.order
 
 
 def test_damage_is_read_as_without_layouts() -> None:

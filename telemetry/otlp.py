@@ -306,10 +306,12 @@ _MAX_ID_CHARS = 3000
 def read_identity(pairs: Sequence[KeyValue]) -> Identity:
     """The Identity in a resource's attributes; what is absent or of another type is unknown."""
     found = {pair.key: pair.value for pair in pairs}
+    who = found.get(names.WHO)
+    said = {} if who is None else dict(zip(names.WHO_NAMES, who.string_value.split(names.WHO_BETWEEN), strict=False))
 
     def text(name: str) -> str:
         value = found.get(name)
-        return value.string_value[:_MAX_ID_CHARS] if value is not None else ""
+        return (value.string_value if value is not None else said.get(name, ""))[:_MAX_ID_CHARS]
 
     rank = found.get(names.RANK)
     return Identity(

@@ -22,9 +22,8 @@ JOB_ATTEMPT = "whichrank.job.attempt"
 WORLD = "whichrank.world"
 NODE_ID = "whichrank.node.id"
 RANK = "whichrank.rank"
-#: Those of WHO_NAMES in one text, with WHO_BETWEEN between them: on packed flushes, where all names would be a fourth.
+#: Those of WHO_NAMES in one text, a line each: on packed flushes, where all names would be a fourth.
 WHO = "whichrank.who"
-WHO_BETWEEN = "\n"
 #: Is appended to alone.
 WHO_NAMES = (CLUSTER_ID, RUN_ID, JOB_ID, JOB_OWNER, JOB_ATTEMPT, WORLD, NODE_ID)
 

@@ -26,7 +26,7 @@ from .otlp_encode import Encodable as Encodable
 from .otlp_encode import encode_batches as encode_batches
 from .otlp_encode import encode_payloads as encode_payloads
 from .otlp_encode import remember
-from .packed_flush import GROUPED, PACKED, read_packed, referred
+from .packed_flush import GROUPED, PACKED, WHO_BETWEEN, read_packed, referred
 from .records import Block, Broken, Event, Finding, Group, Identity, Incident, Payload
 from .strided_ranks import lengthen
 from .tables import TABLES
@@ -307,7 +307,7 @@ def read_identity(pairs: Sequence[KeyValue]) -> Identity:
     """The Identity in a resource's attributes; what is absent or of another type is unknown."""
     found = {pair.key: pair.value for pair in pairs}
     who = found.get(names.WHO)
-    said = {} if who is None else dict(zip(names.WHO_NAMES, who.string_value.split(names.WHO_BETWEEN), strict=False))
+    said = {} if who is None else dict(zip(names.WHO_NAMES, who.string_value.split(WHO_BETWEEN), strict=False))
 
     def text(name: str) -> str:
         value = found.get(name)

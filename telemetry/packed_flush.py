@@ -48,8 +48,8 @@ _NUMBERS: dict[EventName, int] = {
 _WITH_ALL_CODES = 6
 #: By its number: the table's name, and how its rows are made (``packed_rows.LAYOUTS``).
 _KNOWN = 2 * tuple((name, *LAYOUTS[name]) for name, _ in sorted(_NUMBERS.items(), key=lambda item: item[1]))
-#: Characters of who speaks; a reader cuts what is much longer.
-_LONGEST_WHO = 1024
+#: Between the names in the text of who speaks, and its characters; a reader cuts what is much longer.
+WHO_BETWEEN, _LONGEST_WHO = "\n", 1024
 _UID_BYTES, _MOST_UIDS = 8, 1 << 12
 GROUPED = frozenset(name for name, dtype in TABLES.items() if "group" in (dtype.names or ()))
 
@@ -115,8 +115,8 @@ def who_resource(identity: Identity) -> bytes | None:
     """
     job = identity.job, identity.owner, identity.attempt
     values = identity.cluster, identity.run, *job, identity.world, identity.node  # as names.WHO_NAMES has them
-    who = names.WHO_BETWEEN.join(values)
-    is_plain = who.count(names.WHO_BETWEEN) == len(values) - 1 and len(who) <= _LONGEST_WHO and redact(who) == who
+    who = WHO_BETWEEN.join(values)
+    is_plain = who.count(WHO_BETWEEN) == len(values) - 1 and len(who) <= _LONGEST_WHO and redact(who) == who
     return resource({names.WHO: who}) if is_plain and identity.rank < 0 else None
 
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BITS = 1, OF_ROW = 2, OF_PERIOD = 4, OF_COLUMN = 8, ALL_CODES = 15 };
+enum { BITS = 1, OF_ROW = 2, OF_PERIOD = 4, OF_COLUMN = 8, CHAINED = 16, ALL_CODES = 31, ZEROS = 32, MORE_ZEROS = 31 };
 enum { MAX_COLUMNS = 128, UID_BYTES = 8 };
 
 typedef struct {
@@ -86,11 +86,24 @@ static int add_bits(Span *from, uint64_t *words, uint64_t count, unsigned shift,
     return 1;
 }
 
-/* One column into `words`, which hold the column before. 0: it cannot be read. */
-static int read_column(Span *from, uint64_t *words, uint64_t *own, uint64_t count, uint64_t period) {
-    uint8_t code, shift, width;
+/* One column into `words`, which hold the column before. zeros: of how many columns it is known that they are 0.
+ * 0: it cannot be read. */
+static int read_column(Span *from, uint64_t *words, uint64_t *own, uint64_t count, uint64_t period, uint8_t *zeros) {
+    uint8_t code, shift = 0, width;
     uint64_t least;
-    if (!read_byte(from, &code) || code > ALL_CODES || (code & (OF_ROW | OF_PERIOD)) == (OF_ROW | OF_PERIOD)) {
+    if (!*zeros) {
+        if (!read_byte(from, &code) || code > (ZEROS | MORE_ZEROS)) {
+            return 0;
+        }
+        *zeros = code & ZEROS ? (code & MORE_ZEROS) + 1 : 0;
+    }
+    if (*zeros) {
+        --*zeros;
+        memset(words, 0, sizeof(uint64_t) * (size_t)count);
+        return 1;
+    }
+    if ((code & (OF_ROW | OF_PERIOD)) == (OF_ROW | OF_PERIOD) ||
+        (code & CHAINED && (!read_byte(from, &shift) || shift > 63))) {
         return 0;
     }
     uint64_t lag = code & OF_ROW ? 1 : code & OF_PERIOD ? period : 0;
@@ -101,16 +114,17 @@ static int read_column(Span *from, uint64_t *words, uint64_t *own, uint64_t coun
         if (!read_signed(from, own + i)) {
             return 0;
         }
+        own[i] = (own[i] << shift) + (i && code & CHAINED ? own[i - 1] : 0);
     }
     if (!read_signed(from, &least)) {
         return 0;
     }
     for (uint64_t i = lag; i < count; i++) {
-        own[i] = least;
+        own[i] = least << shift;
     }
     if (code & BITS) {
-        if (!read_byte(from, &shift) || !read_byte(from, &width) || shift > 63 || width < 1 || width > 64 ||
-            shift + width > 64 || !add_bits(from, own + lag, count - lag, shift, width)) {
+        if ((!(code & CHAINED) && !read_byte(from, &shift)) || !read_byte(from, &width) || shift > 63 || width < 1 ||
+            width > 64 || shift + width > 64 || !add_bits(from, own + lag, count - lag, shift, width)) {
             return 0;
         }
     }
@@ -129,8 +143,9 @@ static int read_rows(Span from, const uint8_t *layout, Py_ssize_t known, const c
         memcpy(rows + i * (size_t)row_bytes, unknown, (size_t)row_bytes);
         words[i] = 0;
     }
+    uint8_t zeros = 0;
     for (uint64_t column = 0; column < columns; column++) {
-        if (!read_column(&from, words, words + count, count, period)) {
+        if (!read_column(&from, words, words + count, count, period, &zeros)) {
             return 0;
         }
         if ((Py_ssize_t)column >= known) { /* of a newer release */
@@ -148,7 +163,7 @@ static int read_rows(Span from, const uint8_t *layout, Py_ssize_t known, const c
             }
         }
     }
-    return from.at == from.end;
+    return from.at == from.end && !zeros;
 }
 
 PyDoc_STRVAR(unpack_doc, "unpack(content, layout, unknown, limit)\n--\n\nSee packed_rows.unpack_by_columns.");

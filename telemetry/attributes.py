@@ -22,6 +22,10 @@ JOB_ATTEMPT = "whichrank.job.attempt"
 WORLD = "whichrank.world"
 NODE_ID = "whichrank.node.id"
 RANK = "whichrank.rank"
+#: Those of WHO_NAMES in one text, a line each: on packed flushes, where all names would be a fourth.
+WHO = "whichrank.who"
+#: Is appended to alone.
+WHO_NAMES = (CLUSTER_ID, RUN_ID, JOB_ID, JOB_OWNER, JOB_ATTEMPT, WORLD, NODE_ID)
 
 SCOPE_NAME = "whichrank"
 #: On the scope of records that lie on ``whichrank.blocks`` too and are here for people's back ends only.

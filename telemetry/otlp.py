@@ -26,7 +26,7 @@ from .otlp_encode import Encodable as Encodable
 from .otlp_encode import encode_batches as encode_batches
 from .otlp_encode import encode_payloads as encode_payloads
 from .otlp_encode import remember
-from .packed_flush import PACKED, blocks_of, read_packed, referred
+from .packed_flush import PACKED, WHO_BETWEEN, blocks_of, read_packed, referred
 from .records import Block, Broken, Event, Finding, Flush, Group, Identity, Incident, Payload
 from .strided_ranks import lengthen
 from .tables import TABLES
@@ -316,10 +316,12 @@ _MAX_ID_CHARS = 3000
 def read_identity(pairs: Sequence[KeyValue]) -> Identity:
     """The Identity in a resource's attributes; what is absent or of another type is unknown."""
     found = {pair.key: pair.value for pair in pairs}
+    who = found.get(names.WHO)
+    said = {} if who is None else dict(zip(names.WHO_NAMES, who.string_value.split(WHO_BETWEEN), strict=False))
 
     def text(name: str) -> str:
         value = found.get(name)
-        return value.string_value[:_MAX_ID_CHARS] if value is not None else ""
+        return (value.string_value if value is not None else said.get(name, ""))[:_MAX_ID_CHARS]
 
     rank = found.get(names.RANK)
     return Identity(

@@ -31,7 +31,7 @@ from .otlp_wire import (
     text_field,
     varint_field,
 )
-from .packed_flush import PACKED, Packing, can_be_packed, groups_of, has_short_uids, write_packed
+from .packed_flush import PACKED, Packing, can_be_packed, groups_of, has_short_uids, who_resource, write_packed
 from .records import Block, Event, Finding, Group, Identity, Incident
 from .ring_layout import cut_text
 from .strided_ranks import shorten
@@ -77,22 +77,19 @@ def encode_payloads(payloads: Iterable[Encodable], *, is_copy: bool = False, pac
 
     is_copy: the same lies on another topic for the operators, which pass these over. packing: of blocks.
     """
-    parts: list[tuple[Identity, list[bytes]]] = []
+    parts: list[tuple[bytes, list[bytes]]] = []
     for together, run in groupby(payloads, _flush_of if packing is not Packing.NONE else _no_flush):
         if together is None:
-            each_alone = ((identity_of(payload), _records(payload)) for payload in run)
+            each_alone = ((_resource_bytes(identity_of(payload)), _records(payload)) for payload in run)
         else:
             blocks = [piece for block in run if isinstance(block, Block) for piece in split_block(block)]
-            each_alone = ((identity, [record]) for identity, record in _packed(blocks, packing))
-        for identity, records in each_alone:
-            if not parts or identity != parts[-1][0]:
-                parts.append((identity, []))
+            each_alone = ((who, [record]) for who, record in _packed(blocks, packing))
+        for who, records in each_alone:
+            if not parts or who != parts[-1][0]:
+                parts.append((who, []))
             parts[-1][1].extend(map(entry, records))
     where = _COPY_SCOPE if is_copy else _SCOPE
-    return b"".join(
-        bytes_field(1, b"".join(resource_part(_resource_bytes(identity), where, entries)))
-        for identity, entries in parts
-    )
+    return b"".join(bytes_field(1, b"".join(resource_part(who, where, entries))) for who, entries in parts)
 
 
 def encode_batches(
@@ -153,18 +150,18 @@ def _flush_of(payload: Encodable) -> tuple[Identity, int, int] | None:
     return payload.identity, payload.clock_offset_ns, payload.time_ns
 
 
-def _packed(blocks: Sequence[Block], packing: Packing) -> Iterator[tuple[Identity, bytes]]:
-    """Records of the blocks of one flush: one, or one for each where they are too much alike."""
+def _packed(blocks: Sequence[Block], packing: Packing) -> Iterator[tuple[bytes, bytes]]:
+    """Resources and records of the blocks of one flush: one, or one for each where they are too much alike."""
     groups = groups_of(blocks)
     packing = packing if has_short_uids(groups) else Packing.WHOLE
     body = write_packed(blocks, groups, packing)
     if body is None:
-        yield from ((block.identity, _block_record(block)) for block in blocks)
+        yield from ((_resource_bytes(block.identity), _block_record(block)) for block in blocks)
         return
     text = _groups_text(groups) if groups and packing is Packing.WHOLE else None
     first = blocks[0]
     yield (
-        first.identity,
+        who_resource(first.identity) or _resource_bytes(first.identity),
         _record(first.time_ns, PACKED, [(names.BLOCK_GROUPS, text)], bytes_field(_BYTES_VALUE, body)),
     )
 

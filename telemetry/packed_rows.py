@@ -9,9 +9,11 @@ A table is: rows, period, columns (varints), then each column: a byte of code, a
   CONSTANT  its value (zigzag varint), for all rows
   BITS      least value (zigzag varint), shift, width (a byte each), and of each row (value - least) >> shift in so many
             bits
+  ZEROS     nothing: as many columns more as its lower bits say are 0 in all rows, as this one is
 The code also says of what these are the numbers: of differences to the column before (OF_COLUMN), and then to the row
 before (OF_ROW) or ``period`` rows before (OF_PERIOD). Rows that have none so far before them come first, as zigzag
-varints.
+varints. CHAINED: shift comes right behind the code, all numbers are told without so many low bits, which are 0, and of
+the rows that come first each but the first as difference to the one before it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from .tables import TABLES
 from .vocabulary import EventName
 
 CONSTANT, BITS = 0, 1
-OF_ROW, OF_PERIOD, OF_COLUMN = 2, 4, 8
+OF_ROW, OF_PERIOD, OF_COLUMN, CHAINED = 2, 4, 8, 16
+ZEROS, _MORE_ZEROS = 32, 31
 #: Rows that a table may have beyond one for each byte that it takes: what is read is bounded by what came.
 MORE_ROWS = 16
 _MASK = (1 << 64) - 1
@@ -104,11 +107,26 @@ def pack_rows(name: EventName, rows: np.ndarray) -> bytes:
         for of_row, lag in lags
         if lag < len(rows)
     ]
-    best = np.argmin([choice.costs for choice in choices], axis=0)
+    best = np.argmin([choice.costs for choice in choices], axis=0).tolist()
     parts = [varint(len(rows)), varint(period), varint(len(words))]
-    for column, chosen in enumerate(best.tolist()):
-        choices[chosen].write(column, parts)
-    return b"".join(parts)
+    zeros = 0
+    for column, is_used in enumerate(np.any(words, axis=1).tolist()):
+        if not is_used:
+            zeros += 1
+            continue
+        parts += _zeros(zeros)
+        zeros = 0
+        choices[best[column]].write(column, parts)
+    return b"".join(parts + _zeros(zeros))
+
+
+def _zeros(columns: int) -> list[bytes]:
+    whole, rest = divmod(columns, _MORE_ZEROS + 1)
+    return [bytes((ZEROS | _MORE_ZEROS,))] * whole + ([bytes((ZEROS | rest - 1,))] if rest else [])
+
+
+#: What is saved by shorter varints is more than a byte from so many bits on, and less than that of so many bits in all.
+_SHIFTED_BITS, _COARSE_BITS = 7, 64
 
 
 class _Choice:
@@ -120,20 +138,40 @@ class _Choice:
         self._least = rest.min(axis=1)
         self._above = (rest - self._least[:, None]).view(np.uint64)
         self._used = np.bitwise_or.reduce(self._above, axis=1)
-        first = _about_bits(np.abs(numbers[:, :lag]).view(np.uint64)).sum(axis=1) + 8 * lag if lag else 0
-        width = _about_bits(self._used) - _about_bits(self._used & (~self._used + np.uint64(1)))
-        self.costs = rest.shape[1] * (width + (self._used > 0)) + first + 0.1 * (code > 0)
+        #: Low bits that are 0 in all numbers, and in what is told of rows.
+        self._shift = _low_zeros(np.bitwise_or.reduce(numbers, axis=1).view(np.uint64))
+        self._own_shift = _low_zeros(self._used)
+        first = numbers[:, :lag].copy()
+        first[:, 1:] -= numbers[:, : max(lag - 1, 0)]
+        once = np.concatenate((first, self._least[:, None]), axis=1) >> self._shift[:, None]
+        self._first = first
+        width = _about_bits(self._used) - self._own_shift
+        self.costs = rest.shape[1] * width * (self._used > 0) + _about_bits(np.abs(once).view(np.uint64)).sum(axis=1)
+        self.costs = self.costs + 8 * lag + 0.1 * (code > 0)
 
     def write(self, column: int, parts: list[bytes]) -> None:
-        used = int(self._used[column])
-        parts.append(bytes((self._code | (BITS if used else CONSTANT),)))
-        parts += [sint(value) for value in self._numbers[column, : self._lag].tolist()]
-        parts.append(sint(int(self._least[column])))
+        used, shift = int(self._used[column]), int(self._shift[column])
+        code = self._code | (BITS if used else CONSTANT)
+        coarser = (int(self._own_shift[column]) - shift) * self._above.shape[1] if used else 0
+        if coarser < _COARSE_BITS and (used or self._lag > 1 or shift >= _SHIFTED_BITS):
+            parts.append(bytes((code | CHAINED, shift)))
+            parts += [sint(value) for value in (self._first[column] >> shift).tolist()]
+            parts.append(sint(int(self._least[column]) >> shift))
+        else:
+            parts.append(bytes((code,)))
+            parts += [sint(value) for value in self._numbers[column, : self._lag].tolist()]
+            parts.append(sint(int(self._least[column])))
+            shift = int(self._own_shift[column])
+            parts.append(bytes((shift,)) if used else b"")
         if used:
-            shift = (used & -used).bit_length() - 1
             width = used.bit_length() - shift
-            parts.append(bytes((shift, width)))
-            parts.append(_in_bits(self._above[column] >> np.uint64(shift), width))
+            parts += (bytes((width,)), _in_bits(self._above[column] >> np.uint64(shift), width))
+
+
+def _low_zeros(words: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """How many low bits of each are 0; 0 of 0."""
+    lowest: NDArray[np.uint64] = words & (~words + np.uint64(1))
+    return np.where(words > 0, np.frexp(lowest.astype(np.float64))[1] - 1, 0)
 
 
 def _about_bits(words: NDArray[np.uint64]) -> NDArray[np.intp]:
@@ -181,30 +219,49 @@ def unpack_by_columns(content: bytes, layout: bytes, unknown: bytes, limit: int)
 
 def _columns(reader: PackedReader, count: int, period: int, columns: int) -> Iterator[NDArray[np.uint64] | None]:
     """Each column but for what is of the column before it; None: it cannot be read."""
+    zeros = 0
     for _ in range(columns):
-        code = reader.byte()
+        code = reader.byte() if not zeros else ZEROS | zeros - 1
+        if code & ZEROS and code <= ZEROS | _MORE_ZEROS:
+            zeros = code & _MORE_ZEROS
+            reader.is_of_column = False
+            yield np.zeros(count, np.uint64)
+            continue
         reader.is_of_column = bool(code & OF_COLUMN)
-        if code > 15 or code & (OF_ROW | OF_PERIOD) == OF_ROW | OF_PERIOD:
-            yield None
-            return
-        lag = min(1 if code & OF_ROW else period if code & OF_PERIOD else 0, count)
-        first = [reader.signed() for _ in range(lag)]
-        words = np.full(count, reader.signed(), np.uint64)
-        words[:lag] = first
-        if code & BITS:
-            shift, width = reader.byte(), reader.byte()
-            if shift > 63 or not 1 <= width <= 64 or shift + width > 64:
-                yield None
-                return
-            size = (count - lag) * width
-            raw = np.frombuffer(reader.take(-(-size // 8)), np.uint8)
-            bits = np.unpackbits(raw, count=size, bitorder="little")
-            powers = np.uint64(1) << np.arange(width, dtype=np.uint64)
-            numbers = (bits.reshape(count - lag, width).astype(np.uint64) * powers).sum(axis=1, dtype=np.uint64)
-            words[lag:] += numbers << np.uint64(shift)
-        for begin in range(lag):
-            words[begin::lag] = np.cumsum(words[begin::lag], dtype=np.uint64)
+        words = _column(reader, code, count, period)
         yield words
+        if words is None:
+            return
+    if zeros:
+        yield None
+
+
+def _column(reader: PackedReader, code: int, count: int, period: int) -> NDArray[np.uint64] | None:
+    """One column behind its code, as ``_columns`` gives it."""
+    if code & (OF_ROW | OF_PERIOD) == OF_ROW | OF_PERIOD or code >= ZEROS:
+        return None
+    shift = reader.byte() if code & CHAINED else 0
+    if shift > 63:
+        return None
+    lag = min(1 if code & OF_ROW else period if code & OF_PERIOD else 0, count)
+    first = np.array([reader.signed() for _ in range(lag)], np.uint64) << np.uint64(shift)
+    words: NDArray[np.uint64] = np.full(count, reader.signed(), np.uint64) << np.uint64(shift)
+    words[:lag] = np.cumsum(first, dtype=np.uint64) if code & CHAINED else first
+    if code & BITS:
+        if not code & CHAINED:
+            shift = reader.byte()
+        width = reader.byte()
+        if shift > 63 or not 1 <= width <= 64 or shift + width > 64:
+            return None
+        size = (count - lag) * width
+        raw = np.frombuffer(reader.take(-(-size // 8)), np.uint8)
+        bits = np.unpackbits(raw, count=size, bitorder="little")
+        powers = np.uint64(1) << np.arange(width, dtype=np.uint64)
+        numbers = (bits.reshape(count - lag, width).astype(np.uint64) * powers).sum(axis=1, dtype=np.uint64)
+        words[lag:] += numbers << np.uint64(shift)
+    for begin in range(lag):
+        words[begin::lag] = np.cumsum(words[begin::lag], dtype=np.uint64)
+    return words
 
 
 class PackedReader:

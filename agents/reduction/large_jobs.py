@@ -22,7 +22,7 @@ def is_large(world_size: int) -> bool:
 
 
 #: Lists of groups are told again after so long: somebody may have missed them.
-_AGAIN_NS = 30_000_000_000
+_AGAIN_NS = 60_000_000_000
 
 
 class GroupLists:

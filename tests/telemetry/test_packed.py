@@ -14,11 +14,13 @@ from whichrank.telemetry import packed_rows
 from whichrank.telemetry._packed_rows import unpack  # built wherever tests run
 from whichrank.telemetry.block import BlockError, unknown_rows
 from whichrank.telemetry.otlp import decode_logs, decode_with_protobuf, encode_batches, encode_payloads
+from whichrank.telemetry.otlp_redaction import RequestRedactor
 from whichrank.telemetry.otlp_wire import sint, varint
 from whichrank.telemetry.packed_flush import PACKED, Packing, is_reference, read_packed
-from whichrank.telemetry.packed_rows import LAYOUTS, fits, pack_rows, unpack_by_columns
+from whichrank.telemetry.packed_rows import CHAINED, LAYOUTS, ZEROS, fits, pack_rows, unpack_by_columns
 from whichrank.telemetry.records import Block, Broken, Event, Group, Identity
-from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS, TABLES
+from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS, STEPS, TABLES
+from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.telemetry.vocabulary import EventName
 
 IDENTITY = Identity(cluster="c", job="job", attempt="a", node="node-1", owner="1001")
@@ -195,7 +197,7 @@ def test_without_c_the_same_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with_c = read_packed(GOLDEN)
     cut = [GOLDEN[:size] for size in range(len(GOLDEN))]
     refused = [is_refused(each) for each in cut]
-    monkeypatch.setattr("whichrank.telemetry.packed_flush._unpack_tables", None)
+    monkeypatch.setattr("whichrank.telemetry.packed_flush._unpack_flush", None)
     assert read_packed(GOLDEN) == with_c
     assert [is_refused(each) for each in cut] == refused
 
@@ -229,3 +231,37 @@ def test_a_large_flush_is_several_messages() -> None:
         block.rows["rank"] for block in found if isinstance(block, Block) and block.name is EventName.BLOCK_PROGRESS
     ]
     assert np.concatenate(ranks).tolist() == list(range(20_000))
+
+
+@pytest.mark.parametrize(
+    "identity", [IDENTITY, replace(IDENTITY, job="a\nb"), replace(IDENTITY, run="x" * 1500), Identity()]
+)
+def test_who_speaks_is_told_in_one_text_or_as_usual(identity: Identity) -> None:
+    told = [replace(block, identity=identity) for block in flush()]
+    value = encode_payloads(told, packing=Packing.UIDS)
+    assert (b"whichrank.who" in value) == (identity in (IDENTITY, Identity()))
+    assert RequestRedactor().redact(TOPIC_BLOCKS, value) == value
+    for decode in (decode_logs, lambda topic, value: decode_with_protobuf(topic, value, True)):
+        assert {block.identity for block in decode("t", value) if isinstance(block, Block)} == {identity}
+
+
+def test_the_gate_does_not_read_a_secret_into_two_names() -> None:
+    identity = replace(IDENTITY, run="password=", job="hunter2hunter2")
+    value = encode_payloads([replace(block, identity=identity) for block in flush()], packing=Packing.UIDS)
+    (found, _) = decode_logs("t", RequestRedactor().redact(TOPIC_BLOCKS, value))
+    assert isinstance(found, Block)
+    assert found.identity == identity
+
+
+def test_columns_of_zeros_take_a_byte_together_and_coarse_ones_no_low_bits() -> None:
+    steps = np.zeros(8, STEPS)
+    steps["rank"], steps["end_ns"] = 12_000 + np.arange(8), (1 << 60) + (np.arange(8) << 40)
+    packed = pack_rows(EventName.BLOCK_STEPS, steps)
+    assert len(packed) < 30
+    for read in (unpack_by_columns, unpack):
+        assert read(packed, *LAYOUTS[EventName.BLOCK_STEPS], LIMIT) == steps.tobytes()
+        for cut in range(len(packed)):
+            assert read(packed[:cut], *LAYOUTS[EventName.BLOCK_STEPS], LIMIT) is None
+        # More columns of zeros than there are, and a shift that no word has.
+        assert read(bytes((1, 1, 2, ZEROS | 2)), *LAYOUTS[EventName.BLOCK_STEPS], LIMIT) is None
+        assert read(bytes((1, 1, 1, CHAINED, 64, 2)), *LAYOUTS[EventName.BLOCK_STEPS], LIMIT) is None

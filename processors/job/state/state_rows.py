@@ -292,7 +292,7 @@ def load_job(table: Table) -> JobState | None:
     for name, row in table.rows():
         if name.startswith("open/"):
             job.open_steps.chunks.append(name)
-            _read_open(job, unpack(row)[1])
+            read_open(job, unpack(row)[1])
     if (gathered := table.get("gathered")) is not None:
         job.gathering.read(gathered)
         job.unsaved.gathering = True
@@ -381,8 +381,12 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.steps.norms, job.steps.norm_steps, job.steps.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
 
 
-def _read_open(job: JobState, arrays: dict[str, np.ndarray]) -> None:
-    """Of an earlier release the rows are in the node's times and numbers of groups."""
+def read_open(job: JobState, arrays: dict[str, np.ndarray]) -> None:
+    """Puts one row of open steps, by names of arrays, into the job. Of an earlier release the rows are in the node's
+    times and numbers of groups.
+
+    Raises KeyError or IndexError for arrays of something else.
+    """
     tables = dict(_open_tables(job))
     offsets = arrays["offsets"].tolist()
     for place, rows in arrays.items():

@@ -17,7 +17,6 @@ from whichrank.processors.job.hang.pending_collectives import find_waits
 from whichrank.processors.job.intake.progress import oldest_open_ns
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.job.state.job_state import JobState
-from whichrank.processors.job.state.open_rows import Arrived
 from whichrank.processors.job.state.open_steps import FURTHEST_BEHIND
 from whichrank.processors.job.state.rank_state import NodeFacts, RankFacts
 from whichrank.processors.job.state.state_rows import load_job
@@ -168,7 +167,7 @@ def test_the_next_steps_length_is_that_of_its_rows_whatever_came_before() -> Non
     for rank, length_ns in ((0, 10), (1, 30), (0, 90)):
         rows = np.zeros(1, STEPS)
         rows["rank"], rows["step"], rows["end_ns"] = rank, 0 if length_ns < 90 else 1, length_ns
-        job.open_steps.steps.add(Arrived(rows=rows))
+        job.open_steps.steps.add(rows)
         assert job.open_steps.next_length_ns(job.steps.closed_step) == (10, 20, 20)[job.open_steps.steps.size - 1]
     job.open_steps.steps.keep(job.open_steps.steps.all()[2:].copy())
     assert job.open_steps.next_length_ns(job.steps.closed_step) == 0  # none of that step is left

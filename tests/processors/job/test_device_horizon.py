@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from whichrank.processors.job.intake.device_groups import device_horizon, still_open
 from whichrank.processors.job.state.job_state import JobState
-from whichrank.processors.job.state.open_rows import Arrived
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.tables import COLLECTIVES, DEVICE_STEPS, NO_GROUP
 from whichrank.telemetry.vocabulary import EventFlag
@@ -69,7 +68,7 @@ def test_devices_have_come_as_far_as_a_look_at_everything_says(
         rows["group"] = index
     assert job.groups.on_device == [True, True, False]
     for number, message in enumerate(messages):
-        job.open_steps.calls.add(Arrived(rows=rows_of(message, int(EventFlag.P2P) if number in p2p else 0)))
+        job.open_steps.calls.add(rows_of(message, int(EventFlag.P2P) if number in p2p else 0))
         for index, told in enumerate(tells):
             rows, _ = job.groups.rows_of(index)
             rows["completed"] = int(0 <= told <= number)

@@ -12,7 +12,6 @@ from whichrank.processors.job.findings.node_report import agent_silent_body
 from whichrank.processors.job.hang.pending_collectives import _Standing, find_waits
 from whichrank.processors.job.state.finding_memory import FindingDetail, SilentNodeMemory
 from whichrank.processors.job.state.job_state import JobState
-from whichrank.processors.job.state.open_rows import Arrived
 from whichrank.processors.job.state.rank_state import OpenFinding
 from whichrank.telemetry.records import Group
 from whichrank.telemetry.tables import COLLECTIVES
@@ -112,7 +111,7 @@ def test_a_stage_whose_host_has_launched_all_of_the_step_may_stand_in_any_receiv
     calls["group"], calls["flags"], calls["op"] = PIPE, int(EventFlag.P2P), (Op.RECV, Op.RECV, Op.SEND)
     calls["rank"], calls["peer"], calls["seq"] = 0, (1, 1, 0), (7, 8, 9)
     calls["done_ns"][:2] = 0 if is_known else 99 * SECOND
-    job.open_steps.calls.add(Arrived(rows=calls))
+    job.open_steps.calls.add(calls)
     blockage = find_blockage(find_waits(job), 3 * SECOND)
     assert blockage is not None
     if is_known:

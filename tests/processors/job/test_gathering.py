@@ -12,7 +12,6 @@ from whichrank.processors.job import operator
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.micro_batch import FEWEST_NODES, HOLD_NS, Gathered, Gathering
-from whichrank.processors.job.state.open_rows import Arrived
 from whichrank.processors.job.state.state_rows import load_job
 from whichrank.processors.operator import Timer
 from whichrank.telemetry.records import Block, Finding, Record
@@ -158,28 +157,26 @@ def test_a_restart_finds_what_was_gathered() -> None:
     rows, others = np.zeros(2, COLLECTIVES), np.zeros(1, PROGRESS)
     rows["rank"], others["rank"] = [3, 4], 7
     kept, read = Gathering(), Gathering()
-    told = [
-        (EventName.BLOCK_COLLECTIVES, "n1", Arrived(rows=rows, offset_ns=5, groups=np.array([2, 9], np.uint16))),
-        (EventName.BLOCK_PROGRESS, "n2", Arrived(rows=others, offset_ns=6)),
-    ]
-    for number, (name, node, arrived) in enumerate(told):
-        kept.add(Gathered(name=name, node=node, stamp_ns=SECOND + number, closed_ns=number, arrived=arrived))
+    calls, progress = (EventName.BLOCK_COLLECTIVES, rows.tobytes()), (EventName.BLOCK_PROGRESS, others.tobytes())
+    lookup = np.array([2, 9], np.uint16)
+    kept.add(Gathered(node="n1", stamp_ns=SECOND, closed_ns=0, offset_ns=5, groups=lookup, tables=(calls, progress)))
+    kept.add(Gathered(node="n2", stamp_ns=SECOND + 1, closed_ns=1, offset_ns=6, groups=None, tables=(progress,)))
     read.read(kept.pack())
     assert read.due_ns == kept.due_ns == SECOND + HOLD_NS
-    assert read.holds(EventName.BLOCK_PROGRESS, "n2")
-    assert not read.holds(EventName.BLOCK_PROGRESS, "n1")
-    for one, other in zip(kept.take(), read.take(), strict=True):
-        assert (one.name, one.node, one.stamp_ns, one.closed_ns) == (
-            other.name,
+    assert read.holds("n2", (progress,))
+    assert not read.holds("n2", (calls,))
+    one_by_one = [(flush, table) for flush in kept.take() for table in flush.tables]
+    for (one, table), other in zip(one_by_one, read.take(), strict=True):
+        assert (one.node, one.stamp_ns, one.closed_ns, one.offset_ns) == (
             other.node,
             other.stamp_ns,
             other.closed_ns,
+            other.offset_ns,
         )
-        assert one.arrived.offset_ns == other.arrived.offset_ns
-        assert np.array_equal(one.arrived.rows, other.arrived.rows)
-        assert (one.arrived.groups is None) == (other.arrived.groups is None)
-        if one.arrived.groups is not None and other.arrived.groups is not None:
-            assert np.array_equal(one.arrived.groups, other.arrived.groups)
+        assert list(other.tables) == [table]
+        assert (other.groups is None) == (table[0] is EventName.BLOCK_PROGRESS)
+        if other.groups is not None:
+            assert np.array_equal(other.groups, lookup)
     assert not read.due_ns
 
 

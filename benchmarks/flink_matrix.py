@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import subprocess
 import sys
 import tempfile
 import threading
@@ -27,6 +28,7 @@ from tests.stack.flink.submitted import submit
 from tests.stack.parts.flink import Flink
 from tests.stack.parts.kafka import Kafka
 from whichrank.telemetry.topics import TOPIC_DLQ
+from whichrank.transport.kafka_client import KafkaTrouble
 
 #: Kinds that say that nothing was heard: more of them than the twin has are false.
 ABSENCES = frozenset({"agent_silent", "node_lost", "input_silent"})
@@ -161,7 +163,7 @@ class Matrix:
     """Runs rows on one broker and one cluster, which are started once."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self._chance = random.Random(seed)
+        self._chance, self._folder = random.Random(seed), folder
         self._kafka = Kafka(folder / "kafka")
         self._flink = Flink(folder / "flink", with_zookeeper=True)
         self._twins: dict[str, list[dict[str, object]]] = {}
@@ -177,8 +179,20 @@ class Matrix:
         self._kafka.kill()
 
     def run(self, row: MatrixRow) -> MatrixRun:
+        """A run that does not come to its end is a run that is not ok; the next one has a cluster of its own."""
         self._number += 1
         began_s = time.monotonic()
+        try:
+            return self._run(row, began_s)
+        except (AssertionError, OSError, KafkaTrouble, subprocess.TimeoutExpired) as error:
+            self._flink.kill()
+            self._flink = Flink(self._folder / f"flink{self._number}", with_zookeeper=True)
+            self._flink.start()
+            why = f"did not come to its end: {str(error)[-1500:]}"
+            seconds = time.monotonic() - began_s
+            return MatrixRun(difference=why, twice=0, missing=0, absences=0, seconds=seconds, done="")
+
+    def _run(self, row: MatrixRow, began_s: float) -> MatrixRun:
         feed = Feed(self._kafka, f"matrix{self._number}.")
         messages = messages_of(row.jobs, feed.partitions)
         if row.with_poison:
@@ -279,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_run(name: str, run: MatrixRun) -> MatrixRun:
-    state = "ok" if run.is_ok else f"SHORT: {run.difference[:200]}"
+    state = "ok" if run.is_ok else f"SHORT: {run.difference[:1500]}"
     print(f"{name}: {run.seconds:.0f} s, {run.done or 'undisturbed'}: {state}", flush=True)
     return run
 

@@ -37,9 +37,12 @@ def require_flink() -> None:
 
 
 class Flink:
-    """slots: of each TaskManager. with_zookeeper: JobManagers are followed by others, and jobs survive them."""
+    """slots: of each TaskManager. with_zookeeper: JobManagers are followed by others, and jobs survive them.
 
-    def __init__(self, folder: Path, *, slots: int = 2, with_zookeeper: bool = False) -> None:
+    metrics_ms: how old figures are that the JobManager tells.
+    """
+
+    def __init__(self, folder: Path, *, slots: int = 2, with_zookeeper: bool = False, metrics_ms: int = 10_000) -> None:
         require_flink()
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -55,6 +58,7 @@ class Flink:
             "taskmanager.host": "127.0.0.1",
             "taskmanager.numberOfTaskSlots": str(slots),
             "taskmanager.memory.process.size": "1400m",
+            "metrics.fetcher.update-interval": str(metrics_ms),
             "rest.address": "127.0.0.1",
             "rest.port": self.rest.rpartition(":")[2],
             "execution.checkpointing.dir": f"file://{folder}/checkpoints",
@@ -66,7 +70,7 @@ class Flink:
                 "high-availability.type": "zookeeper",
                 "high-availability.zookeeper.quorum": f"127.0.0.1:{self._zookeeper_port}",
                 "high-availability.storageDir": f"file://{folder}/ha",
-                "high-availability.zookeeper.client.session-timeout": "8000",
+                "high-availability.zookeeper.client.session-timeout": "15000",
             }
         self._with_zookeeper = with_zookeeper
         self._made()

@@ -73,14 +73,14 @@ class StagesRun:
         return max(self.costs[Stage.JOBS.value].shard_cpu_s.values(), default=0.0) / self.seconds
 
 
-def run_stages(world: World, seconds: float) -> StagesRun:
-    """The world's messages through the stages; counted after ``WARM_S``."""
+def run_stages(world: World, seconds: float, warm_s: float = WARM_S) -> StagesRun:
+    """The world's messages through the stages; counted after ``warm_s``."""
     stages, is_counting, wire_bytes, began_s = CostedStages(), False, 0, 0.0
     begin_ms = START_UNIX_NS // 1_000_000
     until_ms = begin_ms
-    for group in paced(_told(world, WARM_S + seconds)):
+    for group in paced(_told(world, warm_s + seconds)):
         until_ms += BEAT_MS
-        if not is_counting and until_ms >= begin_ms + WARM_S * 1e3:
+        if not is_counting and until_ms >= begin_ms + warm_s * 1e3:
             is_counting, began_s = True, time.monotonic()
             stages.begin_counting()
         for at_ms, topic, key, value in group:
@@ -191,12 +191,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--factor", type=float, default=1.0, help="a core of Flink, in cores of the functions alone")
     parser.add_argument("--largest", type=int, default=LARGEST, help="ranks of the largest job")
     parser.add_argument("--seconds", type=float, default=MEASURED_S, help="of life that are measured")
+    parser.add_argument("--warm", type=float, default=WARM_S, help="seconds of life before that")
     options = parser.parse_args(arguments)
     report = Report(f"{GPUS:,} GPUs in {JOBS:,} jobs on Flink, from measured costs")
-    others = run_stages(world_of(OTHERS), options.seconds)
+    others = run_stages(world_of(OTHERS), options.seconds, options.warm)
     tell_run(report, f"{len(OTHERS)} jobs of {others.ranks:,} ranks", others)
-    senses = SENSED_OF_LARGEST
-    largest = run_stages(world_of([options.largest], pipeline=STAGES_OF_LARGEST, senses=senses), options.seconds)
+    world = world_of([options.largest], pipeline=STAGES_OF_LARGEST, senses=SENSED_OF_LARGEST)
+    largest = run_stages(world, options.seconds, options.warm)
     tell_run(report, f"one job of {largest.ranks:,} ranks", largest)
     tell_sheet(report, largest, others, options.factor)
     return report.finish()

@@ -40,7 +40,7 @@ SLOT_CORES = 0.4
 ASKED_TIMES = 1.7
 JOBS, RANKS = 128, 16
 #: Of life: what is fed, from where on it counts, and how much of the end does not.
-FED_S, WARM_S, LEFT_S = 100.0, 40.0, 5.0
+FED_S, WARM_S, LEFT_S = 70.0, 25.0, 5.0
 #: Many times faster than anybody reads.
 AT_ONCE = 1e9
 PATIENCE_S = 1200.0

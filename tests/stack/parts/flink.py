@@ -75,7 +75,7 @@ class Flink:
         self._with_zookeeper = with_zookeeper
         self._made()
         self._number = 0
-        self.zookeeper = self._service("zookeeper", "zookeeper.sh", "1") if with_zookeeper else None
+        self.zookeeper = self._zookeeper_service() if with_zookeeper else None
         self.jobmanager = self._service("jobmanager", "jobmanager.sh")
         self.taskmanagers: list[Service] = []
 
@@ -179,8 +179,19 @@ class Flink:
             f"server.1=127.0.0.1:{self._quorum_ports[0]}:{self._quorum_ports[1]}\n"
         )
 
+    def _zookeeper_service(self) -> Service:
+        """By what zookeeper.sh starts: that script stays its parent, and to kill it would leave ZooKeeper alive."""
+        configuration = self.home / "conf" / "zoo.cfg"
+        return Service(
+            "zookeeper",
+            [self.home / "bin" / "flink-console.sh", "zookeeper", "--zkConfigFile", configuration, "--peerId", "1"],
+            log=self.folder / "zookeeper.log",
+            ready=lambda: listens(f"127.0.0.1:{self._zookeeper_port}"),
+            environment={**self.environment, "JVM_ARGS": "-Xmx128m -Dzookeeper.jmx.log4j.disable=true"},
+        )
+
     def _service(self, name: str, script: str, *words: str) -> Service:
-        port = self._zookeeper_port if script == "zookeeper.sh" else int(self.rest.rpartition(":")[2])
+        port = int(self.rest.rpartition(":")[2])
         return Service(
             name,
             [self.home / "bin" / script, "start-foreground", *words],

@@ -79,7 +79,7 @@ def decode_logs(topic: str, value: bytes, *, with_copies: bool = True, with_flus
     """
     found = _decode_scanned(value, with_copies) if _scan is not None else None
     if found is None:
-        found = decode_with_protobuf(topic, value, with_copies)
+        return decode_with_protobuf(topic, value, with_copies, with_flushes=with_flushes)
     return found if with_flushes else _with_blocks(found)
 
 
@@ -130,10 +130,12 @@ def _scanned_block(
     return Block(name=name, identity=identity, rows=rows, groups=groups, clock_offset_ns=offset_ns, time_ns=time_ns)
 
 
-def decode_with_protobuf(topic: str, value: bytes, with_copies: bool) -> list[Payload]:
+def decode_with_protobuf(
+    topic: str, value: bytes, with_copies: bool, *, with_flushes: bool = False
+) -> list[Payload]:
     """Payloads of one message in order, by the protobuf library: what ``decode_logs`` does without C. Never raises.
 
-    with_copies: also what an agent has sent on another topic for the operators.
+    with_copies, with_flushes: as of ``decode_logs``.
     """
     try:
         request = ExportLogsServiceRequest.FromString(value)
@@ -151,7 +153,7 @@ def decode_with_protobuf(topic: str, value: bytes, with_copies: bool) -> list[Pa
                 except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                     reason = f"record {record.event_name[:60]!r}: {str(error)[:200] or type(error).__name__}"
                     payloads.append(Broken(topic=topic, reason=reason, value=_alone(resource_logs, record)))
-    return payloads
+    return payloads if with_flushes else _with_blocks(payloads)
 
 
 def _alone(resource_logs: ResourceLogs, record: LogRecord) -> bytes:

@@ -6,7 +6,7 @@ The same operators, rules, runner and codec as ``whichrank process``; in place o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -36,11 +36,16 @@ class Judge:
     """``take`` windows of a simulation; ``revisions`` and ``intervals`` hold what was concluded of them.
 
     bus: where all of it is kept; default: nowhere. start_unix_ns: the simulation's. state: the file of the operators'
-    state; None: in memory.
+    state; None: in memory. input_topics: those of a run; a ``whichrank process`` reads more.
     """
 
     def __init__(
-        self, bus: SimulatedBus | None = None, *, start_unix_ns: int = START_UNIX_NS, state: Path | None = None
+        self,
+        bus: SimulatedBus | None = None,
+        *,
+        start_unix_ns: int = START_UNIX_NS,
+        state: Path | None = None,
+        input_topics: Collection[str] = INPUT_TOPICS,
     ) -> None:
         self._start_ns = start_unix_ns
         self._bus = bus or MemoryBus(ns=start_unix_ns)
@@ -52,7 +57,7 @@ class Judge:
             make_operators(listens=True),
             self._deliver,
             live=True,
-            input_topics=INPUT_TOPICS,
+            input_topics=input_topics,
             metrics=wanted_metrics(),
             pace=CommitPace(clock_s=lambda: self._bus.now_ns() / 1e9),
         )

@@ -132,7 +132,7 @@ def flush(count: int = 6) -> list[Block]:
 def test_what_this_release_has_written_is_read() -> None:
     found = read_packed(GOLDEN)
     assert (found.clock_offset_ns, found.uids) == (-5, tuple(group.uid for group in GROUPS))
-    assert list(found.tables) == [(block.name, 4, block.rows.tobytes()) for block in flush(4)]
+    assert list(found.tables) == [(block.name, block.rows.tobytes()) for block in flush(4)]
 
 
 @settings(max_examples=150, deadline=None)

@@ -3,7 +3,7 @@
 A node is silent only beside another one of its job that is heard: when the brokers or the way to them are gone, all are
 silent, and when they are back some are heard sooner than others. That is a fault of those who look, told as such, and
 nobody's. An agent that is told to end says so: for a while its silence means nothing. Times are bus stamps, so a reader
-that lags sees the same. What was heard is not saved: after a restart every silence counts anew.
+that lags sees the same. So does one that was started anew: what was heard is among the rows of state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from ..findings.register import clear_finding, open_finding
 from ..state.finding_memory import AllSilentMemory, FindingDetail
 from ..state.job_state import JobState
 from ..state.open_findings import silent_node
-from ..state.rank_state import Hearing
 from .lost_nodes import ranks_on
 
 #: An agent speaks at least once a second.
@@ -42,13 +41,13 @@ def hear(job: JobState, node: str, told_ns: int, stamp_ns: int, ctx: Context) ->
     """
     if not node:
         return
-    if not job.nodes.heard:  # after a restart: those that were there before are listened for, too
+    if not job.nodes.heard:  # of a state of an earlier release: those that were there before are listened for, too
         for facts in job.ranks.values():
             if facts.node and not facts.exited_ns:
-                job.nodes.heard[facts.node] = Hearing(since_ns=stamp_ns, last_ns=stamp_ns)
+                job.nodes.hear_of(facts.node, stamp_ns)
     hearing = job.nodes.heard.get(node)
     if hearing is None:
-        job.nodes.heard[node] = Hearing(since_ns=stamp_ns, last_ns=stamp_ns)
+        job.nodes.hear_of(node, stamp_ns)
     else:
         if stamp_ns - hearing.last_ns > PAUSE_NS:
             hearing.since_ns = stamp_ns
@@ -81,7 +80,7 @@ def note_silence(job: JobState, node: str, stamp_ns: int) -> None:
         if stamp_ns - max(hearing.last_ns, witness.since_ns) < patience_ns:
             continue
         if not ranks_on(job, name):
-            del job.nodes.heard[name]
+            job.nodes.stop_hearing(name)
             continue
         known = job.nodes.facts(name)
         if known.state == "here" or (known.state == "stopped" and stamp_ns - known.lost_ns >= STOPPED_NS):

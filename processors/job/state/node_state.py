@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from .rank_state import Hearing, NodeFacts
 from .unsaved import Unsaved
 
@@ -10,7 +14,7 @@ class NodeState:
     """known: by name. expected: how many there should be. heard: only where silence is told from the records alone.
 
     heard_ns, listen_due_ns: when any node last told of progress, and when that is asked; listened_ns, looked_ns: when
-    silence and lost nodes were last looked at. Of these nothing is saved.
+    silence and lost nodes were last looked at.
     """
 
     def __init__(self, unsaved: Unsaved) -> None:
@@ -34,6 +38,25 @@ class NodeState:
             facts = self.known[node] = NodeFacts()
         self._unsaved.facts = True
         return facts
+
+    def hear_of(self, node: str, stamp_ns: int) -> None:
+        """A node that was not heard before is heard from now on."""
+        self.heard[node] = Hearing(since_ns=stamp_ns, last_ns=stamp_ns)
+        self._unsaved.facts = True
+
+    def stop_hearing(self, node: str) -> None:
+        """Forgets when it was heard: nobody waits for a word of it. Raises KeyError where it was not heard."""
+        del self.heard[node]
+        self._unsaved.facts = True
+
+    def heard_times(self) -> np.ndarray:
+        """(since, last) of each heard node, in the order of ``heard``: for the row of state."""
+        return np.array([(each.since_ns, each.last_ns) for each in self.heard.values()], np.int64).reshape(-1, 2)
+
+    def put_back_heard(self, names: Sequence[str], times: np.ndarray) -> None:
+        """What ``heard_times`` gave of these nodes. Raises ValueError where it is of others."""
+        pairs = zip(names, times.tolist(), strict=True)
+        self.heard = {name: Hearing(since_ns=since_ns, last_ns=last_ns) for name, (since_ns, last_ns) in pairs}
 
     def offset_of(self, node: str) -> int | None:
         """Ns to add to this node's monotonic clock for the clock of all times here; None: not known."""

@@ -101,7 +101,7 @@ class NodeFacts:
 
 @dataclass(slots=True)
 class Hearing:
-    """Since when a node has been heard without a pause, and when last. Bus stamps; not saved."""
+    """Since when a node has been heard without a pause, and when last. Bus stamps."""
 
     since_ns: int
     last_ns: int

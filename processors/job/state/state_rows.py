@@ -1,10 +1,11 @@
 """A job's state as rows of table "job", and back. No pickle.
 
 ``revision`` number of the last change, ``facts`` slow-changing JSON, ``clock`` what changes with every batch (flush
-times in the order of ``offsets`` in ``facts``), ``progress`` newest progress rows, ``steps`` the window of closed
-steps (of a large job ``step/N`` each of them, see ``step_rows``), ``open/N`` rows of open steps as they came, one per
-batch, ``gathered`` blocks that are not taken yet, ``ledger`` what the seconds were spent on. A change of what these
-rows hold raises ``state_versions.SCHEMA_VERSION``: a state of another version is set aside and made anew from the bus.
+times in the order of ``offsets`` in ``facts``, when nodes were heard in that of ``heard``), ``progress`` newest
+progress rows, ``steps`` the window of closed steps (of a large job ``step/N`` each of them, see ``step_rows``),
+``open/N`` rows of open steps as they came, one per batch, ``gathered`` blocks that are not taken yet, ``ledger`` what
+the seconds were spent on. A change of what these rows hold raises ``state_versions.SCHEMA_VERSION``: a state of another
+version is set aside and made anew from the bus.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ _CLOCK_NUMBERS = (
     "progress.joining_looked_ns",
     "open_steps.closed_stamp_ns",
 )
+#: The same, told later: an array of their own.
+_LISTENING_NUMBERS = ("nodes.heard_ns", "nodes.listen_due_ns", "nodes.listened_ns", "nodes.looked_ns")
 _RANK_FACTS = tuple(RankFacts.__slots__)
 
 
@@ -129,7 +132,10 @@ def _clock(job: JobState) -> bytes:
         "numbers": np.array(numbers),
         "open_calls": job.open_steps.open_calls.as_array(),
         "newest_step": job.steps.newest_step,
+        "listening": np.array([_get(job, path) for path in _LISTENING_NUMBERS]),
     }
+    if job.nodes.heard:
+        arrays["heard"] = job.nodes.heard_times()
     if job.open_steps.summed_step.size:
         arrays["summed_step"] = job.open_steps.summed_step
     return b"%d\n%s" % (job.unsaved.revision, pack({}, arrays))
@@ -192,6 +198,7 @@ def _facts_values(job: JobState) -> dict[str, Any]:
         "endings": [asdict(ending) for ending in job.ends.endings],
         "blind_ranks": sorted(job.blind_ranks),
         "nodes": {name: asdict(node) for name, node in job.nodes.known.items()},
+        "heard": list(job.nodes.heard),
         "findings": [write_finding(finding) for finding in job.findings.by_key.values()],
     }
 
@@ -272,6 +279,7 @@ def load_job(table: Table) -> JobState | None:
         return None
     values, _ = unpack(facts)
     job = JobState(cluster=values["cluster"], run=values["run"], job=values["job"])
+    heard: list[str] = values.get("heard", [])
     _read_facts(job, values)
     revision, _, packed = clock.partition(b"\n")
     job.unsaved.revision = int(revision)
@@ -280,6 +288,11 @@ def load_job(table: Table) -> JobState | None:
     job.progress.flushed_ns = dict(zip(job.nodes.offsets, numbers[len(_CLOCK_NUMBERS) :], strict=True))
     for path, number in zip(_CLOCK_NUMBERS, numbers, strict=False):
         _put(job, path, number)
+    if "listening" in arrays:  # of an earlier release: every silence counts anew
+        for path, number in zip(_LISTENING_NUMBERS, arrays["listening"].tolist(), strict=False):
+            _put(job, path, number)
+    if "heard" in arrays:
+        job.nodes.put_back_heard(heard, arrays["heard"])
     job.open_steps.open_calls.put_back(arrays["open_calls"])
     job.steps.newest_step = arrays["newest_step"]
     job.open_steps.summed_step = arrays.get("summed_step", job.open_steps.summed_step)  # not there before schema 10

@@ -1,7 +1,7 @@
 """The stages of the Flink job conclude what the embedded engine concludes of the same messages, whatever comes first.
 
-All revisions are compared, with their times. With restarts in between only jobs are judged of which no operator
-remembers anything beside its rows: who was heard last, for one, is told anew after any engine's restart.
+All revisions are compared, with their times, with restarts in between and without: no operator remembers anything
+beside its rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ WHOLE = (
     ("messages_lost", 16),
     ("node_lost", 16),
 )
-RESTARTED = (("exception", 16), ("never_enters", 16), ("gpu_memory_error+kernel_lines_lost", 16))
+RESTARTED = (
+    ("exception", 16),
+    ("never_enters", 16),
+    ("gpu_memory_error+kernel_lines_lost", 16),
+    ("agent_dies", 16),
+    ("node_lost", 16),
+)
 
 
 def judged_twice(scenario: str, ranks: int, seed: int, *, restarts: bool) -> tuple[list[Any], list[Any]]:

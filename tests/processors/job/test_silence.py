@@ -138,9 +138,11 @@ def test_ranks_of_a_restarting_agent_are_not_lost_while_another_one_is_waited_fo
     assert [suspect["rank"] for suspect in finding.body["suspects"]] == [1]
 
 
-def test_who_judges_anew_listens_anew() -> None:
-    """A working copy that is made for each record remembers no silence, and accuses nobody of it."""
-    assert [f.body["kind"] for f in said(gone(), until(4.0), fresh=True) if f.body["kind"] == "agent_silent"] == []
+def test_who_judges_anew_knows_what_was_heard() -> None:
+    """A working copy that is made of the rows for each record says what one says that has lived all the time."""
+    one, anew = (said(gone(), until(4.0), fresh=fresh) for fresh in (False, True))
+    assert [finding.body for finding in anew] == [finding.body for finding in one]
+    assert [finding.body["kind"] for finding in anew] == ["node_lost"]
 
 
 def test_a_job_of_which_nothing_comes_for_a_while_is_a_ticket_and_nobody_s_fault() -> None:

@@ -178,7 +178,7 @@ class Feed:
 def twin_of(messages: Sequence[Sent]) -> list[dict[str, Any]]:
     """All revisions of the embedded engine over the same messages, in its order."""
     bus = MemoryBus(ns=messages[0].at_ms * 1_000_000)
-    judge = Judge(bus, start_unix_ns=START_UNIX_NS)
+    judge = Judge(bus, start_unix_ns=START_UNIX_NS, input_topics=INPUTS)
     try:
         beat_ms = messages[0].at_ms
         for message in messages:

@@ -37,9 +37,12 @@ def require_flink() -> None:
 
 
 class Flink:
-    """slots: of each TaskManager. with_zookeeper: JobManagers are followed by others, and jobs survive them."""
+    """slots: of each TaskManager. with_zookeeper: JobManagers are followed by others, and jobs survive them.
 
-    def __init__(self, folder: Path, *, slots: int = 2, with_zookeeper: bool = False) -> None:
+    metrics_ms: how old figures are that the JobManager tells.
+    """
+
+    def __init__(self, folder: Path, *, slots: int = 2, with_zookeeper: bool = False, metrics_ms: int = 10_000) -> None:
         require_flink()
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -55,6 +58,7 @@ class Flink:
             "taskmanager.host": "127.0.0.1",
             "taskmanager.numberOfTaskSlots": str(slots),
             "taskmanager.memory.process.size": "1400m",
+            "metrics.fetcher.update-interval": str(metrics_ms),
             "rest.address": "127.0.0.1",
             "rest.port": self.rest.rpartition(":")[2],
             "execution.checkpointing.dir": f"file://{folder}/checkpoints",
@@ -66,12 +70,12 @@ class Flink:
                 "high-availability.type": "zookeeper",
                 "high-availability.zookeeper.quorum": f"127.0.0.1:{self._zookeeper_port}",
                 "high-availability.storageDir": f"file://{folder}/ha",
-                "high-availability.zookeeper.client.session-timeout": "8000",
+                "high-availability.zookeeper.client.session-timeout": "15000",
             }
         self._with_zookeeper = with_zookeeper
         self._made()
         self._number = 0
-        self.zookeeper = self._service("zookeeper", "zookeeper.sh", "1") if with_zookeeper else None
+        self.zookeeper = self._zookeeper_service() if with_zookeeper else None
         self.jobmanager = self._service("jobmanager", "jobmanager.sh")
         self.taskmanagers: list[Service] = []
 
@@ -175,8 +179,19 @@ class Flink:
             f"server.1=127.0.0.1:{self._quorum_ports[0]}:{self._quorum_ports[1]}\n"
         )
 
+    def _zookeeper_service(self) -> Service:
+        """By what zookeeper.sh starts: that script stays its parent, and to kill it would leave ZooKeeper alive."""
+        configuration = self.home / "conf" / "zoo.cfg"
+        return Service(
+            "zookeeper",
+            [self.home / "bin" / "flink-console.sh", "zookeeper", "--zkConfigFile", configuration, "--peerId", "1"],
+            log=self.folder / "zookeeper.log",
+            ready=lambda: listens(f"127.0.0.1:{self._zookeeper_port}"),
+            environment={**self.environment, "JVM_ARGS": "-Xmx128m -Dzookeeper.jmx.log4j.disable=true"},
+        )
+
     def _service(self, name: str, script: str, *words: str) -> Service:
-        port = self._zookeeper_port if script == "zookeeper.sh" else int(self.rest.rpartition(":")[2])
+        port = int(self.rest.rpartition(":")[2])
         return Service(
             name,
             [self.home / "bin" / script, "start-foreground", *words],

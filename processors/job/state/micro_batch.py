@@ -71,7 +71,10 @@ def tables_of(told: Block | Flush) -> Sequence[Table]:
 
 def have_groups(tables: Sequence[Table]) -> bool:
     """Whether rows of any of them are of groups."""
-    return any(name in _GROUPED for name, _ in tables)
+    for name, _ in tables:  # noqa: SIM110 (asked of every message, and a generator is one call more)
+        if name in _GROUPED:
+            return True
+    return False
 
 
 def ranks_by_flush(came: Arrivals) -> Iterator[tuple[Gathered, np.ndarray]]:
@@ -85,6 +88,9 @@ def ranks_by_flush(came: Arrivals) -> Iterator[tuple[Gathered, np.ndarray]]:
 
 def arrivals_by_table(flushes: Sequence[Gathered]) -> Iterable[tuple[EventName, Arrivals]]:
     """What the flushes tell, table by table, in the order in which tables first come."""
+    if len(flushes) == len(flushes[0].tables) == 1:  # each of a small job's messages
+        ((name, only),) = flushes[0].tables
+        return ((name, _of_one(name, flushes, only)),)
     found: dict[EventName, tuple[list[Gathered], list[bytes]]] = {}
     for flush in flushes:
         for name, rows in flush.tables:
@@ -93,22 +99,25 @@ def arrivals_by_table(flushes: Sequence[Gathered]) -> Iterable[tuple[EventName, 
                 of_table = found[name] = ([], [])
             of_table[0].append(flush)
             of_table[1].append(rows)
-    for name, (those, parts) in found.items():
-        yield name, _joined(name, those, parts)
+    return [(name, _joined(name, those, parts)) for name, (those, parts) in found.items()]
 
 
 def _joined(name: EventName, flushes: Sequence[Gathered], parts: Sequence[bytes]) -> Arrivals:
     dtype = TABLES[name]
-    rows: np.ndarray = np.frombuffer(bytearray().join(parts), dtype)
-    if len(flushes) == 1:  # each of a small job's messages
-        only = flushes[0]
-        rows = put_in_job_terms(name, rows, only.offset_ns, only.groups if name in _GROUPED else None)
-        return Arrivals(rows=rows, flushes=flushes, of_flush=np.zeros(rows.size, np.intp))
+    if len(flushes) == 1:
+        return _of_one(name, flushes, parts[0])
+    rows = np.frombuffer(bytearray().join(parts), dtype)
     of_flush = np.arange(len(flushes)).repeat([len(part) // dtype.itemsize for part in parts])
     _move_times(name, rows, np.array([flush.offset_ns for flush in flushes], np.int64)[of_flush])
     if name in _GROUPED:
         _renumber(rows, [flush.groups for flush in flushes if flush.groups is not None], of_flush)
     return Arrivals(rows=rows, flushes=flushes, of_flush=of_flush)
+
+
+def _of_one(name: EventName, flushes: Sequence[Gathered], part: bytes) -> Arrivals:
+    only, rows = flushes[0], np.frombuffer(bytearray(part), TABLES[name])
+    rows = put_in_job_terms(name, rows, only.offset_ns, only.groups if name in _GROUPED else None)
+    return Arrivals(rows=rows, flushes=flushes, of_flush=np.zeros(rows.size, np.intp))
 
 
 def put_in_job_terms(name: EventName, rows: np.ndarray, offset_ns: int, groups: np.ndarray | None) -> np.ndarray:

@@ -82,6 +82,8 @@ _CLOCK_NUMBERS = (
 )
 #: The same, told later: an array of their own.
 _LISTENING_NUMBERS = ("nodes.heard_ns", "nodes.listen_due_ns", "nodes.listened_ns", "nodes.looked_ns")
+#: All of them by one call: they are written with every change.
+_clock_numbers, _listening_numbers = attrgetter(*_CLOCK_NUMBERS), attrgetter(*_LISTENING_NUMBERS)
 _RANK_FACTS = tuple(RankFacts.__slots__)
 
 
@@ -126,15 +128,15 @@ def save_job(job: JobState, table: Table) -> None:
 
 
 def _clock(job: JobState) -> bytes:
-    numbers = [_get(job, path) for path in _CLOCK_NUMBERS]
+    numbers = list(_clock_numbers(job))
     numbers += [job.progress.flushed_ns.get(node, 0) for node in job.nodes.offsets]
     arrays = {
         "numbers": np.array(numbers),
         "open_calls": job.open_steps.open_calls.as_array(),
         "newest_step": job.steps.newest_step,
-        "listening": np.array([_get(job, path) for path in _LISTENING_NUMBERS]),
     }
     if job.nodes.heard:
+        arrays["listening"] = np.array(_listening_numbers(job))
         arrays["heard"] = job.nodes.heard_times()
     if job.open_steps.summed_step.size:
         arrays["summed_step"] = job.open_steps.summed_step

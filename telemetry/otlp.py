@@ -130,9 +130,7 @@ def _scanned_block(
     return Block(name=name, identity=identity, rows=rows, groups=groups, clock_offset_ns=offset_ns, time_ns=time_ns)
 
 
-def decode_with_protobuf(
-    topic: str, value: bytes, with_copies: bool, *, with_flushes: bool = False
-) -> list[Payload]:
+def decode_with_protobuf(topic: str, value: bytes, with_copies: bool, *, with_flushes: bool = False) -> list[Payload]:
     """Payloads of one message in order, by the protobuf library: what ``decode_logs`` does without C. Never raises.
 
     with_copies, with_flushes: as of ``decode_logs``.

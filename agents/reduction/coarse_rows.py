@@ -1,8 +1,8 @@
 """Rows of large jobs with times no finer than anybody asks: what is below that is noise, and most of what is sent.
 
 An age becomes that since a moment on a grid, so that a moment stays the same from flush to flush: of a millisecond, or,
-of calls, of 17 ms, as when the node looked is told; no verdict looks at less. Lengths and moments of steps are told to
-a ten-thousandth of them, ends on devices to a two-thousandth, which is finer than they are looked at. What is 0,
+of calls, of 17 ms, as when the node looked is told: far below the times that rules wait. Lengths and moments of steps
+are told to a ten-thousandth of them, ends on devices to a thousandth, which is finer than they are looked at. What is 0,
 unknown or not finite stays so, and nothing becomes it.
 """
 

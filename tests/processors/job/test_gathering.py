@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -14,8 +15,12 @@ from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.micro_batch import FEWEST_NODES, HOLD_NS, Gathered, Gathering
 from whichrank.processors.job.state.state_rows import load_job
 from whichrank.processors.operator import Timer
-from whichrank.telemetry.records import Block, Finding, Record
+from whichrank.telemetry.otlp import decode_logs
+from whichrank.telemetry.otlp_encode import encode_payloads
+from whichrank.telemetry.packed_flush import Packing
+from whichrank.telemetry.records import Block, Finding, Flush, Record
 from whichrank.telemetry.tables import COLLECTIVES, PROGRESS
+from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.telemetry.vocabulary import EventName, Phase
 
 RANKS = 2 * FEWEST_NODES
@@ -95,6 +100,39 @@ def test_they_tell_the_same_hardly_later(monkeypatch: pytest.MonkeyPatch) -> Non
     assert told(together) == told(one_by_one)
     assert [ranks for _, _, ranks, _ in told(together)] == [[5]]
     assert 0 <= first_told_ns(together) - first_told_ns(one_by_one) <= HOLD_NS
+
+
+def packed(records: list[Record]) -> list[Record]:
+    """With one flush in place of the blocks that came from a node at one stamp."""
+    together: list[Record] = []
+    for (stamp_ns, node), group in groupby(records, lambda each: (each.stamp_ns, each.payload.identity.node)):  # type: ignore[union-attr]
+        those = list(group)
+        blocks = [each.payload for each in those if isinstance(each.payload, Block)]
+        if len(blocks) == len(those) and len({block.groups for block in blocks if block.groups}) <= 1:
+            value = encode_payloads(blocks, packing=Packing.WHOLE)
+            (flush,) = decode_logs(TOPIC_BLOCKS, value, with_flushes=True)
+            assert isinstance(flush, Flush)
+            assert (flush.identity.node, len(flush.tables)) == (node, len(blocks))
+            together.append(replace(those[0], stamp_ns=stamp_ns, payload=flush))
+        else:
+            together += those
+    return together
+
+
+@pytest.mark.parametrize(("ranks", "stuck"), [(RANKS, 5), (4, 1)])
+def test_packed_flushes_tell_what_their_blocks_do(ranks: int, stuck: int) -> None:
+    """Held together, as of a large job, and one by one."""
+
+    def hangs(rank: int, step: int, phase: Phase) -> float:
+        return FOREVER if (rank, step, phase) == (stuck, 20, Phase.FORWARD) else 0
+
+    plain = SyntheticJob(ranks=ranks, node_of=lambda rank: f"node-{rank // 2}", steps=30, delays=[hangs]).records()
+    flushes = packed(plain)
+    assert sum(isinstance(each.payload, Flush) for each in flushes) > 20
+    of_blocks, of_flushes = drive(plain), drive(flushes)
+    assert [ranks for _, _, ranks, _ in told(of_flushes)] == [[stuck]]
+    assert told(of_flushes) == told(of_blocks) == told(drive(flushes, fresh_each_time=True))
+    assert abs(first_told_ns(of_flushes) - first_told_ns(of_blocks)) <= HOLD_NS
 
 
 def test_restarts_and_batches_change_nothing() -> None:

@@ -54,7 +54,10 @@ class NodeState:
         return np.array([(each.since_ns, each.last_ns) for each in self.heard.values()], np.int64).reshape(-1, 2)
 
     def put_back_heard(self, names: Sequence[str], times: np.ndarray) -> None:
-        """What ``heard_times`` gave of these nodes. Raises ValueError where it is of others."""
+        """What ``heard_times`` gave of these nodes. Raises ValueError where it is of others.
+
+        times: (nodes, 2), since and last, in ns of the bus.
+        """
         pairs = zip(names, times.tolist(), strict=True)
         self.heard = {name: Hearing(since_ns=since_ns, last_ns=last_ns) for name, (since_ns, last_ns) in pairs}
 

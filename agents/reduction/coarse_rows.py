@@ -2,8 +2,8 @@
 
 An age becomes that since a moment on a grid, so that a moment stays the same from flush to flush: of a millisecond, or,
 of calls, of 17 ms, as when the node looked is told: far below the times that rules wait. Lengths and moments of steps
-are told to a ten-thousandth of them, ends on devices to a thousandth, which is finer than they are looked at. What is 0,
-unknown or not finite stays so, and nothing becomes it.
+are told to a ten-thousandth of them, ends on devices to a thousandth, which is finer than they are looked at. What is
+0, unknown or not finite stays so, and nothing becomes it.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from ....telemetry.records import Block, Event, Flush
 from ....telemetry.tables import TABLES
 from ....telemetry.vocabulary import EventName
 from .micro_batch import tables_of
+from .rank_state import MOST_RANKS
 
 #: Launches of attempts that are over; far more than records of an old attempt can be late by.
 _MOST_PAST = 16_384
@@ -176,7 +177,7 @@ class Attempts:
             del self.past[next(iter(self.past))]
 
 
-def place_of(payload: Block | Flush | Event, attempts: Attempts, most_ranks: int) -> Place:
+def place_of(payload: Block | Flush | Event, attempts: Attempts, most_ranks: int = MOST_RANKS) -> Place:
     """Where a record belongs by its launch's id; tells ``attempts`` of the launch, its ranks, and ends of ranks.
 
     A flush tells its ranks only where nothing else does. most_ranks: from this number on they do not count.

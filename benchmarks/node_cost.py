@@ -16,7 +16,7 @@ from whichrank.telemetry.attributes import BLOCK_GROUPS
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.packed_flush import PACKED, Packing
-from whichrank.telemetry.records import Block, Broken, Samples
+from whichrank.telemetry.records import Block, Broken, Flush, Samples
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_CLOCK, TOPIC_LOGS, TOPIC_SPANS
 from whichrank.telemetry.whole_steps import whole_steps_every
 from whichrank.transport.clock_cuts import HEADER_CUT
@@ -137,7 +137,7 @@ def without_members(each: ProducedBatches) -> ProducedBatches:
         if isinstance(payload, Block)
         else payload
         for payload in decode_logs(each.topic, each.value)
-        if not isinstance(payload, Broken | Samples)
+        if not isinstance(payload, Broken | Samples | Flush)
     ]
     return replace(each, value=encode_payloads(payloads, packing=packing_of(each)))
 

@@ -34,7 +34,7 @@ def differ_in_count(job: JobState, rows: np.ndarray) -> bool:
     """Whether members of a group tell different sequence numbers after the same step, in a group that was even for some
     steps.
 
-    rows: STEP_GROUPS that came together. Cheap, for it is asked of every message.
+    rows: (n,) of STEP_GROUPS that came together. Cheap, for it is asked of every message.
     """
     if rows.size < 2:
         return False

@@ -17,23 +17,19 @@ from typing import Any
 import numpy as np
 
 from ....telemetry.records import Group
-from ....telemetry.vocabulary import EventName
 from ...operator import Table
 from ...placement_document import read_placement, write_move, write_placement
 from ..columns.packing import pack, unpack
-from ..columns.rows import copy_of, in_dtype
 from ..detectors.crash.crash_order import Ending
 from ..detectors.hang.call_gaps import CallGaps
 from ..detectors.slow.checkpoint_straggler import Saves
 from ..detectors.slow.step_times import StepTimes
-from . import step_rows
+from . import open_step_rows, step_rows
 from .accounting_state import Ledger
 from .attempts import Attempts
 from .device_window import DeviceWindow
 from .finding_rows import read_finding, write_finding
 from .job_state import JobState
-from .micro_batch import put_in_job_terms
-from .open_rows import OpenChunk, OpenRows
 from .placement_state import PlacementState
 from .rank_state import BadInput, CallSite, NodeFacts, RankFacts, RankStack
 
@@ -116,7 +112,7 @@ def save_job(job: JobState, table: Table) -> None:
         table.put_later("ledger", job.ledger.pack)
         job.ledger.changed = False
     if job.open_steps.changed or job.open_steps.rewrite:
-        _save_open(job, table)
+        open_step_rows.save_open(job, table)
     if job.gathering.due_ns or job.unsaved.gathering:
         table.put_later("gathered", job.gathering.pack)
         job.unsaved.gathering = job.gathering.is_put = job.gathering.due_ns > 0
@@ -149,45 +145,6 @@ def is_current(job: JobState, table: Table) -> bool:
     A state of an earlier release has no such row before its first change.
     """
     return table.get("revision") == b"%d" % job.unsaved.revision
-
-
-#: What the tables of open rows are called in rows of state.
-_OPEN_NAMES = {
-    "rows": EventName.BLOCK_COLLECTIVES,
-    "steps": EventName.BLOCK_STEPS,
-    "groups": EventName.BLOCK_STEP_GROUPS,
-    "device": EventName.BLOCK_DEVICE_STEPS,
-}
-
-
-def _open_tables(job: JobState) -> tuple[tuple[str, OpenRows], ...]:
-    return (
-        ("rows", job.open_steps.calls),
-        ("steps", job.open_steps.steps),
-        ("groups", job.open_steps.group_counts),
-        ("device", job.open_steps.on_device),
-    )
-
-
-def _save_open(job: JobState, table: Table) -> None:
-    """Adds what came since the last call to the newest row, or to a new one where that is written already; begins anew
-    after a step has closed. Most rows are never written: their steps close before the next commit."""
-    if job.open_steps.rewrite:
-        for name in job.open_steps.chunks:
-            table.delete(name)
-        job.open_steps.chunks, job.open_steps.chunk = [], None
-        fresh = {name: rows.take_everything() for name, rows in _open_tables(job)}
-        job.open_steps.rewrite = False
-    else:
-        fresh = {name: rows.take_unsaved() for name, rows in _open_tables(job)}
-    if not any(fresh.values()):
-        return
-    if job.open_steps.chunk is None or job.open_steps.chunk.is_written:
-        job.open_steps.chunk = OpenChunk()
-        job.open_steps.chunks.append(f"open/{job.unsaved.revision:012d}")
-    for name, parts in fresh.items():
-        job.open_steps.chunk.parts += [(name, part) for part in parts]
-    table.put_later(job.open_steps.chunks[-1], job.open_steps.chunk.write)
 
 
 def _facts_values(job: JobState) -> dict[str, Any]:
@@ -307,7 +264,7 @@ def load_job(table: Table) -> JobState | None:
     for name, row in table.rows():
         if name.startswith("open/"):
             job.open_steps.chunks.append(name)
-            read_open(job, unpack(row)[1])
+            open_step_rows.read_open(job, unpack(row)[1])
     if (gathered := table.get("gathered")) is not None:
         job.gathering.read(gathered)
         job.unsaved.gathering = True
@@ -394,22 +351,3 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.steps.window = DeviceWindow.of_arrays(arrays, job.steps.times.ranks.size)
     job.steps.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
     job.steps.norms, job.steps.norm_steps, job.steps.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]
-
-
-def read_open(job: JobState, arrays: dict[str, np.ndarray]) -> None:
-    """Puts one row of open steps, by names of arrays, into the job. Of an earlier release the rows are in the node's
-    times and numbers of groups.
-
-    Raises KeyError or IndexError for arrays of something else.
-    """
-    tables = dict(_open_tables(job))
-    offsets = arrays["offsets"].tolist()
-    for place, rows in arrays.items():
-        name, _, number = place.partition("/")
-        if name not in tables:
-            continue
-        rows = in_dtype(rows, tables[name].dtype)
-        offset_ns, lookup = offsets[int(number)], arrays.get(f"lookup/{number}")
-        if offset_ns or lookup is not None:
-            rows = put_in_job_terms(_OPEN_NAMES[name], copy_of(rows), offset_ns, lookup)
-        tables[name].add(rows, saved=True)

@@ -12,7 +12,7 @@ from whichrank.processors.job.columns.rows import pick, put
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.micro_batch import Gathered, arrivals_by_table, ranks_by_flush
 from whichrank.processors.job.state.open_rows import OpenChunk, OpenRows
-from whichrank.processors.job.state.state_rows import read_open
+from whichrank.processors.job.state.open_step_rows import read_open
 from whichrank.telemetry.tables import COLLECTIVES, NO_GROUP
 from whichrank.telemetry.vocabulary import EventName
 

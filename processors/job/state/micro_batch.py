@@ -121,7 +121,7 @@ def _of_one(name: EventName, flushes: Sequence[Gathered], part: bytes) -> Arriva
 
 
 def put_in_job_terms(name: EventName, rows: np.ndarray, offset_ns: int, groups: np.ndarray | None) -> np.ndarray:
-    """The rows (n,) of one flush, changed in place. offset_ns, groups: as of ``Gathered``; None: groups are the job's."""
+    """The rows (n,) of one flush, changed in place. offset_ns, groups: as of ``Gathered``; None: none to replace."""
     _move_times(name, rows, offset_ns)
     if groups is not None:
         rows["group"] = groups[np.minimum(rows["group"], groups.size - 1)]

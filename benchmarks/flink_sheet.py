@@ -118,7 +118,7 @@ def world_of(sizes: Sequence[int], *, pipeline: int = 1, senses: bool | int = Tr
     return World(Topology(shape=ClusterShape(nodes=first)), specs, seed=1, senses=nodes)
 
 
-def tell_run(report: Report, name: str, run: StagesRun) -> None:
+def print_run(report: Report, name: str, run: StagesRun) -> None:
     """What was measured."""
     cpu_s = sum(cost.cpu_s for cost in run.costs.values()) / run.seconds
     report.shown(f"{name}: CPU s per simulated second, all stages", f"{cpu_s:.2f}")
@@ -138,7 +138,7 @@ def tell_run(report: Report, name: str, run: StagesRun) -> None:
     report.shown(f"{name}: memory of the process, simulation included", f"{run.memory_bytes / 2**30:.2f} GiB")
 
 
-def tell_sheet(report: Report, largest: StagesRun, others: StagesRun, factor: float) -> None:
+def print_sheet(report: Report, largest: StagesRun, others: StagesRun, factor: float) -> None:
     """The sheet. factor: what a core of Flink does beside the functions, times their time."""
     times = (GPUS - largest.ranks) / others.ranks
     node_times = (GPUS - largest.ranks) / RANKS_PER_NODE / others.nodes
@@ -195,11 +195,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     report = Report(f"{GPUS:,} GPUs in {JOBS:,} jobs on Flink, from measured costs")
     others = run_stages(world_of(OTHERS), options.seconds, options.warm)
-    tell_run(report, f"{len(OTHERS)} jobs of {others.ranks:,} ranks", others)
+    print_run(report, f"{len(OTHERS)} jobs of {others.ranks:,} ranks", others)
     world = world_of([options.largest], pipeline=STAGES_OF_LARGEST, senses=SENSED_OF_LARGEST)
     largest = run_stages(world, options.seconds, options.warm)
-    tell_run(report, f"one job of {largest.ranks:,} ranks", largest)
-    tell_sheet(report, largest, others, options.factor)
+    print_run(report, f"one job of {largest.ranks:,} ranks", largest)
+    print_sheet(report, largest, others, options.factor)
     return report.finish()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .records import Block
-from .tables import NO_GROUP, TABLES
+from .tables import GROUPED_TABLES, NO_GROUP, TABLES
 from .vocabulary import EventName, ExitState, Level, Op, Phase, ProcessState
 
 try:
@@ -86,7 +86,6 @@ PLACES_IN_C: dict[EventName, tuple[int, int, int, bytes]] = {
     name: (TABLES[name].itemsize, rank, group, bytes(number for pair in enums for number in pair))
     for name, (rank, group, enums) in _PLACES.items()
 }
-_GROUPED = frozenset(name for name, dtype in TABLES.items() if "group" in (dtype.names or ()))
 
 
 class BlockError(ValueError):
@@ -234,7 +233,7 @@ def _checked(rows: np.ndarray, name: EventName, group_count: int) -> np.ndarray:
     """rows: not empty. As ``read_rows``."""
     if (rank := _largest(rows["rank"])) >= MAX_RANK:
         raise BlockError(f"rank {rank} is out of range")
-    if name in _GROUPED and (group := _largest(rows["group"])) >= group_count:
+    if name in GROUPED_TABLES and (group := _largest(rows["group"])) >= group_count:
         raise BlockError(f"group index {group} points past {group_count} groups")
     for column, highest, instead in _ENUMS[name]:
         if _largest(rows[column]) > highest:

@@ -174,7 +174,7 @@ class Layouts:
         except Strange:
             return samples
         first = layout.read(value, series)
-        if first is None or list(map(_told, first)) != list(map(_told, samples)):
+        if first is None or list(map(_values_of, first)) != list(map(_values_of, samples)):
             return samples
         self.learned += 1
         alike = self._by_length.setdefault(len(value), [])
@@ -197,5 +197,5 @@ class Layouts:
             del self._speakers[key]
 
 
-def _told(samples: Samples) -> tuple[object, ...]:
+def _values_of(samples: Samples) -> tuple[object, ...]:
     return samples.identity, samples.resource, tuple(samples.points)

@@ -25,7 +25,7 @@ from .otlp_wire import resource, sint, varint
 from .packed_rows import LAYOUTS, MORE_ROWS, PackedReader, fits, pack_rows, unpack_by_columns
 from .records import Block, Flush, Group, Identity
 from .redaction import redact
-from .tables import TABLES
+from .tables import GROUPED_TABLES, TABLES
 from .vocabulary import EventName
 
 try:
@@ -51,7 +51,6 @@ _KNOWN = 2 * tuple((name, *LAYOUTS[name]) for name, _ in sorted(_NUMBERS.items()
 #: Between the names in the text of who speaks, and its characters; a reader cuts what is much longer.
 WHO_BETWEEN, _LONGEST_WHO = "\n", 1024
 _UID_BYTES, _MOST_UIDS = 8, 1 << 12
-GROUPED = frozenset(name for name, dtype in TABLES.items() if "group" in (dtype.names or ()))
 
 
 class Packing(Enum):
@@ -79,7 +78,7 @@ def can_be_packed(block: Block) -> bool:
     """Whether its rows are such as a reader takes."""
     if block.rows.dtype != TABLES[block.name] or not len(block.rows):
         return False
-    return block.name not in GROUPED or int(block.rows["group"].max()) < len(block.groups)
+    return block.name not in GROUPED_TABLES or int(block.rows["group"].max()) < len(block.groups)
 
 
 def groups_of(blocks: Iterable[Block]) -> tuple[Group, ...]:
@@ -97,7 +96,7 @@ def write_packed(blocks: Sequence[Block], groups: tuple[Group, ...], packing: Pa
     place = {group: number for number, group in enumerate(groups)}
     for block in blocks:
         rows = block.rows
-        if block.name in GROUPED and block.groups != groups:
+        if block.name in GROUPED_TABLES and block.groups != groups:
             rows = rows.copy()
             rows["group"] = np.array([place[group] for group in block.groups], np.uint16)[rows["group"]]
         packed = pack_rows(block.name, rows)
@@ -182,7 +181,7 @@ def blocks_of(flush: Flush) -> list[Block]:
             name=name,
             identity=flush.identity,
             rows=np.frombuffer(rows, TABLES[name]),
-            groups=flush.groups if name in GROUPED else (),
+            groups=flush.groups if name in GROUPED_TABLES else (),
             clock_offset_ns=flush.clock_offset_ns,
             time_ns=flush.time_ns,
         )

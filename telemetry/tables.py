@@ -138,3 +138,5 @@ TABLES: dict[EventName, np.dtype] = {
     EventName.BLOCK_PROGRESS: PROGRESS,
     EventName.BLOCK_GROUP_PROGRESS: GROUP_PROGRESS,
 }
+#: Those whose rows are of groups.
+GROUPED_TABLES = frozenset(name for name, dtype in TABLES.items() if "group" in (dtype.names or ()))

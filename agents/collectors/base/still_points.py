@@ -74,18 +74,18 @@ class StillPoints:
             unit = self._units.get(key)
             if unit is None:
                 unit = self._units[key] = _Unit(of_unit)
-                is_told = self._is_told(unit, of_unit, moved=False)
+                is_told = self._is_due(unit, of_unit, moved=False)
             else:
                 moved = not _stands(unit.points, of_unit)
-                is_told = self._is_told(unit, of_unit, moved=moved)
-                if moved and unit.is_held and _tells_standing(of_unit[0].name):
+                is_told = self._is_due(unit, of_unit, moved=moved)
+                if moved and unit.is_held and _needs_last_standing_value(of_unit[0].name):
                     standing += unit.points
             unit.points, unit.is_held = of_unit, not is_told
             if is_told:
                 told += of_unit
         return [*standing, *told]
 
-    def _is_told(self, unit: _Unit, points: Sequence[Point], *, moved: bool) -> bool:
+    def _is_due(self, unit: _Unit, points: Sequence[Point], *, moved: bool) -> bool:
         name, now_ns = points[0].name, points[-1].time_ns
         if self._limits.may_be_beyond(name, points) or (moved and asks_growth(name)):
             unit.lively_until_ns = now_ns + _LIVELY_NS
@@ -120,5 +120,5 @@ def _stands(before: Sequence[Point], now: Sequence[Point]) -> bool:
     )
 
 
-def _tells_standing(name: str) -> bool:
+def _needs_last_standing_value(name: str) -> bool:
     return is_limited(name) or node_metrics()[name].instrument is NodeMetricInstrument.COUNTER

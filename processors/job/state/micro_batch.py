@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....telemetry.packed_flush import Table
 from ....telemetry.records import Block, Flush
-from ....telemetry.tables import TABLES
+from ....telemetry.tables import GROUPED_TABLES, TABLES
 from ....telemetry.vocabulary import EventName
 from ..columns.packing import pack, unpack
 from ..columns.rows import in_dtype
@@ -27,9 +28,6 @@ NODE_TIMES: dict[EventName, tuple[str, ...]] = {
     EventName.BLOCK_STEPS: ("begin_ns", "end_ns"),
     EventName.BLOCK_DEVICE_STEPS: ("first_end_ns", "last_end_ns"),
 }
-_GROUPED = frozenset(name for name, dtype in TABLES.items() if "group" in (dtype.names or ()))
-
-Table = tuple[EventName, bytes]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -72,7 +70,7 @@ def tables_of(told: Block | Flush) -> Sequence[Table]:
 def have_groups(tables: Sequence[Table]) -> bool:
     """Whether rows of any of them are of groups."""
     for name, _ in tables:  # noqa: SIM110 (asked of every message, and a generator is one call more)
-        if name in _GROUPED:
+        if name in GROUPED_TABLES:
             return True
     return False
 
@@ -109,14 +107,14 @@ def _joined(name: EventName, flushes: Sequence[Gathered], parts: Sequence[bytes]
     rows = np.frombuffer(bytearray().join(parts), dtype)
     of_flush = np.arange(len(flushes)).repeat([len(part) // dtype.itemsize for part in parts])
     _move_times(name, rows, np.array([flush.offset_ns for flush in flushes], np.int64)[of_flush])
-    if name in _GROUPED:
+    if name in GROUPED_TABLES:
         _renumber(rows, [flush.groups for flush in flushes if flush.groups is not None], of_flush)
     return Arrivals(rows=rows, flushes=flushes, of_flush=of_flush)
 
 
 def _of_one(name: EventName, flushes: Sequence[Gathered], part: bytes) -> Arrivals:
     only, rows = flushes[0], np.frombuffer(bytearray(part), TABLES[name])
-    rows = put_in_job_terms(name, rows, only.offset_ns, only.groups if name in _GROUPED else None)
+    rows = put_in_job_terms(name, rows, only.offset_ns, only.groups if name in GROUPED_TABLES else None)
     return Arrivals(rows=rows, flushes=flushes, of_flush=np.zeros(rows.size, np.intp))
 
 
@@ -187,7 +185,7 @@ class Gathering:
             for name, rows in flush.tables:
                 place = len(tables)
                 arrays[f"rows/{place}"] = np.frombuffer(rows, TABLES[name])
-                if flush.groups is not None and name in _GROUPED:
+                if flush.groups is not None and name in GROUPED_TABLES:
                     arrays[f"lookup/{place}"] = flush.groups
                 tables.append((name.value, flush.node))
                 numbers.append((flush.stamp_ns, flush.closed_ns, flush.offset_ns))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ..telemetry.packed_flush import Packing
 from ..telemetry.records import Identity
 from ..telemetry.vocabulary import EventName
 from .base.health import AgentHealth
@@ -127,11 +126,12 @@ class Flushes:
             see=see,
         )
         before, behind = self._pending.take()
-        packing = Packing.NONE
         if self.is_large(ranks):
             blocks = [coarse(block, now_ns) for block in blocks]
             packing = self._group_lists.packing(blocks, now_ns)
-        self._shipper.ship([*before, *blocks, *behind], packing)
+            self._shipper.ship([*before, *blocks, *behind], packing, self._group_lists.lists)
+        else:
+            self._shipper.ship([*before, *blocks, *behind])
         self.tell_people(ranks, now_ns, everything=False)
 
     def tell_people(self, ranks: Sequence[WatchedRank], now_ns: int, *, everything: bool) -> None:

@@ -31,7 +31,7 @@ from whichrank.processors.runner import EmbeddedRunner
 from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
-from whichrank.telemetry.packed_flush import Packing, is_reference
+from whichrank.telemetry.packed_flush import Packing, is_reference, list_referred, uid_of_list
 from whichrank.telemetry.records import Block, Event, Group, Identity, Incident, Record
 from whichrank.telemetry.topics import TOPIC_LOGS, TOPIC_METRICS
 from whichrank.telemetry.vocabulary import EventName
@@ -58,13 +58,14 @@ class Sent:
     @classmethod
     def of(cls, node: int, published: Sequence[ProducedBatches]) -> Sent:
         known: dict[str, Group] = {}
+        lists: dict[str, tuple[Group, ...]] = {}
         return cls(
             node=node,
             messages=tuple(
                 (
                     each.at_s,
                     each.topic,
-                    each.value if each.topic == TOPIC_METRICS else tuple(_decoded(each, known)),
+                    each.value if each.topic == TOPIC_METRICS else tuple(_decoded(each, known, lists)),
                     packing_of(each),
                 )
                 for each in published
@@ -73,14 +74,18 @@ class Sent:
         )
 
 
-def _decoded(each: ProducedBatches, known: dict[str, Group]) -> Iterator[Block | Event]:
-    """known: groups by uid, of which some messages tell nothing else."""
+def _decoded(
+    each: ProducedBatches, known: dict[str, Group], lists: dict[str, tuple[Group, ...]]
+) -> Iterator[Block | Event]:
+    """known, lists: groups, and lists of them, by their uids, of which some messages tell nothing else."""
     for payload in decode_logs(each.topic, each.value):
         if not isinstance(payload, Block | Event):
             raise ValueError(f"an agent sent what cannot be read: {payload}")
         if isinstance(payload, Block):
             known |= {group.uid: group for group in payload.groups if not is_reference(group)}
-            payload = replace(payload, groups=tuple(known[group.uid] for group in payload.groups))
+            groups = lists.get(list_referred(payload.groups)) or tuple(known[group.uid] for group in payload.groups)
+            lists[uid_of_list(groups)] = groups
+            payload = replace(payload, groups=groups)
         yield payload
 
 

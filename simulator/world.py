@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..agents.reduction.large_jobs import GroupLists, is_large
 from ..telemetry.otlp_redaction import RequestRedactor
-from ..telemetry.packed_flush import Packing
+from ..telemetry.packed_flush import Packing, TaughtList, groups_of, taught_list
 from ..telemetry.records import Block, Event
 from ..telemetry.topics import TOPIC_BLOCKS
 from .allocation import Allocation
@@ -376,12 +376,17 @@ def _add(
     payloads: list[Block | Event],
 ) -> None:
     """lists: what large jobs' agents have told of groups, by job and node; None: of a job that is none."""
-    packing = Packing.NONE
+    packing, known = Packing.NONE, frozenset[TaughtList]()
     if lists is not None:
         blocks = [payload for payload in payloads if isinstance(payload, Block)]
-        packing = lists.setdefault((job, node), GroupLists()).packing(blocks, ns(at_s))
+        told = lists.setdefault((job, node), GroupLists())
+        packing, known = told.packing(blocks, ns(at_s)), frozenset(told.lists)
+        if blocks:  # as the encoder does, which may be in another process
+            told.lists.add(taught_list(blocks[0].identity.attempt, groups_of(blocks)))
     sent.append(
-        SentMessage(at_s=at_s, topic=TOPIC_BLOCKS, key=job, node=node, payloads=tuple(payloads), packing=packing)
+        SentMessage(
+            at_s=at_s, topic=TOPIC_BLOCKS, key=job, node=node, payloads=tuple(payloads), packing=packing, lists=known
+        )
     )
 
 

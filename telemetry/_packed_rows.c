@@ -204,8 +204,9 @@ static PyObject *unpack(PyObject *self, PyObject *args) {
     return unpacked(from, layout, layout_bytes, unknown, row_bytes, limit);
 }
 
-/* A list of (name, rows as bytes) of the tables, None for what is no packed rows; NULL: an error. */
-static PyObject *tables_of(Span from, PyObject *known, Py_ssize_t most_rows, Py_ssize_t more_rows) {
+/* A list of (name, rows as bytes) of the tables, None for what is no packed rows; NULL: an error. highest: of the
+ * numbers of those that are known. */
+static PyObject *tables_of(Span from, PyObject *known, Py_ssize_t most_rows, Py_ssize_t more_rows, int *highest) {
     PyObject *found = PyList_New(0);
     while (found != NULL && from.at < from.end) {
         uint8_t number;
@@ -219,6 +220,7 @@ static PyObject *tables_of(Span from, PyObject *known, Py_ssize_t most_rows, Py_
         if (number >= PySequence_Size(known)) { /* of a newer release */
             continue;
         }
+        *highest = number > *highest ? number : *highest;
         PyObject *of = PySequence_GetItem(known, number), *name, *pair = NULL;
         const char *layout, *unknown;
         Py_ssize_t layout_bytes, row_bytes;
@@ -265,11 +267,12 @@ static PyObject *unpack_flush(PyObject *self, PyObject *args) {
     }
     const char *uids = (const char *)from.at;
     from.at += UID_BYTES * count;
-    PyObject *tables = tables_of(from, known, most_rows, more_rows);
+    int highest = 0;
+    PyObject *tables = tables_of(from, known, most_rows, more_rows, &highest);
     if (tables == NULL || tables == Py_None) {
         return tables;
     }
-    return Py_BuildValue("(Ly#N)", (long long)offset_ns, uids, (Py_ssize_t)(UID_BYTES * count), tables);
+    return Py_BuildValue("(Ly#Ni)", (long long)offset_ns, uids, (Py_ssize_t)(UID_BYTES * count), tables, highest);
 }
 
 static PyMethodDef methods[] = {

@@ -26,10 +26,10 @@ from .otlp_encode import Encodable as Encodable
 from .otlp_encode import encode_batches as encode_batches
 from .otlp_encode import encode_payloads as encode_payloads
 from .otlp_encode import remember
-from .packed_flush import PACKED, WHO_BETWEEN, blocks_of, read_packed, referred
+from .packed_flush import PACKED, WHO_BETWEEN, blocks_of, list_referred, read_packed
 from .records import Block, Broken, Event, Finding, Flush, Group, Identity, Incident, Payload
 from .strided_ranks import lengthen
-from .tables import TABLES
+from .tables import NO_GROUP, TABLES
 from .vocabulary import EventName
 
 try:
@@ -184,8 +184,8 @@ def _flush(time_ns: int, groups_text: str, body: bytes, identity: Identity) -> F
     """Raises BlockError, or ValueError for groups or times that are none."""
     packed = read_packed(body)
     _check_times(time_ns, packed.clock_offset_ns)
-    groups = _groups(groups_text) if groups_text else referred(packed.uids)
-    count = len(groups)
+    groups = _groups(groups_text) if groups_text else packed.groups
+    count = NO_GROUP if list_referred(groups) else len(groups)  # of a list its reader knows how long it is
     return Flush(
         identity=identity,
         tables=tuple([(name, checked_rows(rows, name, count)) for name, rows in packed.tables]),

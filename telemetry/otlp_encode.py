@@ -31,7 +31,7 @@ from .otlp_wire import (
     text_field,
     varint_field,
 )
-from .packed_flush import PACKED, Packing, can_be_packed, groups_of, has_short_uids, who_resource, write_packed
+from .packed_flush import PACKED, Packing, TaughtList, can_be_packed, who_resource, write_packed
 from .records import Block, Event, Finding, Group, Identity, Incident
 from .ring_layout import cut_text
 from .strided_ranks import shorten
@@ -72,10 +72,17 @@ _SEVERITY_OF_INCIDENT: dict[str, SeverityNumber.ValueType] = {
 }
 
 
-def encode_payloads(payloads: Iterable[Encodable], *, is_copy: bool = False, packing: Packing = Packing.NONE) -> bytes:
+def encode_payloads(
+    payloads: Iterable[Encodable],
+    *,
+    is_copy: bool = False,
+    packing: Packing = Packing.NONE,
+    lists: set[TaughtList] | None = None,
+) -> bytes:
     """One serialized ExportLogsServiceRequest; blocks over 64 KiB are split. Order is kept.
 
-    is_copy: the same lies on another topic for the operators, which pass these over. packing: of blocks.
+    is_copy: the same lies on another topic for the operators, which pass these over. packing, lists: of blocks, as
+    ``write_packed`` has them.
     """
     parts: list[tuple[bytes, list[bytes]]] = []
     for together, run in groupby(payloads, _flush_of if packing is not Packing.NONE else _no_flush):
@@ -83,7 +90,7 @@ def encode_payloads(payloads: Iterable[Encodable], *, is_copy: bool = False, pac
             each_alone = ((_resource_bytes(identity_of(payload)), _records(payload)) for payload in run)
         else:
             blocks = [piece for block in run if isinstance(block, Block) for piece in split_block(block)]
-            each_alone = ((who, [record]) for who, record in _packed(blocks, packing))
+            each_alone = ((who, [record]) for who, record in _packed(blocks, packing, lists))
         for who, records in each_alone:
             if not parts or who != parts[-1][0]:
                 parts.append((who, []))
@@ -98,8 +105,12 @@ def encode_batches(
     *,
     is_copy: bool = False,
     packing: Packing = Packing.NONE,
+    lists: set[TaughtList] | None = None,
 ) -> list[bytes]:
-    """Messages of at most about ``limit_bytes`` that together hold the payloads in order."""
+    """Messages of at most about ``limit_bytes`` that together hold the payloads in order; the rest is as of
+    ``encode_payloads``.
+    """
+    encode = partial(encode_payloads, is_copy=is_copy, packing=packing, lists=lists)
     messages: list[bytes] = []
     batch: list[Encodable] = []
     batch_bytes = 0
@@ -108,12 +119,12 @@ def encode_batches(
         for piece in pieces:
             size = piece.rows.nbytes + 512 if isinstance(piece, Block) else _rough_bytes(piece)
             if batch and batch_bytes + size > limit_bytes:
-                messages.append(encode_payloads(batch, is_copy=is_copy, packing=packing))
+                messages.append(encode(batch))
                 batch, batch_bytes = [], 0
             batch.append(piece)
             batch_bytes += size
     if batch:
-        messages.append(encode_payloads(batch, is_copy=is_copy, packing=packing))
+        messages.append(encode(batch))
     return messages
 
 
@@ -150,15 +161,14 @@ def _flush_of(payload: Encodable) -> tuple[Identity, int, int] | None:
     return payload.identity, payload.clock_offset_ns, payload.time_ns
 
 
-def _packed(blocks: Sequence[Block], packing: Packing) -> Iterator[tuple[bytes, bytes]]:
+def _packed(blocks: Sequence[Block], packing: Packing, lists: set[TaughtList] | None) -> Iterator[tuple[bytes, bytes]]:
     """Resources and records of the blocks of one flush: one, or one for each where they are too much alike."""
-    groups = groups_of(blocks)
-    packing = packing if has_short_uids(groups) else Packing.WHOLE
-    body = write_packed(blocks, groups, packing)
-    if body is None:
+    packed = write_packed(blocks, packing, lists)
+    if packed is None:
         yield from ((_resource_bytes(block.identity), _block_record(block)) for block in blocks)
         return
-    text = _groups_text(groups) if groups and packing is Packing.WHOLE else None
+    body, groups = packed
+    text = _groups_text(groups) if groups else None
     first = blocks[0]
     yield (
         who_resource(first.identity) or _resource_bytes(first.identity),

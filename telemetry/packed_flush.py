@@ -7,15 +7,19 @@ before it pass it over, as they do with every name that they do not know. Its bo
   and each table: its number (a byte), its bytes (varint), packed rows.
 
 Groups are a list for people and programs in an attribute, as blocks have it; or, where that was told a moment ago, uids
-alone, which stand for groups that the reader knows. A reader passes over tables whose numbers it does not know.
+alone, which stand for groups that the reader knows; or, where these were told a moment ago as well, one uid of all of
+them (``uid_of_list``), and the tables have numbers of their own. A reader passes over tables whose numbers it does not
+know.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,11 +50,15 @@ _NUMBERS: dict[EventName, int] = {
 }
 #: Added to the numbers where rows may have all codes, which a reader that knows the first alone cannot read.
 _WITH_ALL_CODES = 6
+#: Added to these where the only uid is that of a list of groups.
+_OF_LIST = 6
 #: By its number: the table's name, and how its rows are made (``packed_rows.LAYOUTS``).
-_KNOWN = 2 * tuple((name, *LAYOUTS[name]) for name, _ in sorted(_NUMBERS.items(), key=lambda item: item[1]))
+_KNOWN = 3 * tuple((name, *LAYOUTS[name]) for name, _ in sorted(_NUMBERS.items(), key=lambda item: item[1]))
 #: Between the names in the text of who speaks, and its characters; a reader cuts what is much longer.
 WHO_BETWEEN, _LONGEST_WHO = "\n", 1024
 _UID_BYTES, _MOST_UIDS = 8, 1 << 12
+#: Description of the group that stands for a list of them.
+_LIST = "list"
 
 
 class Packing(Enum):
@@ -65,13 +73,26 @@ class Packing(Enum):
 Table = tuple[EventName, bytes]
 
 
+class TaughtList(NamedTuple):
+    """A list of groups that was told in an attempt: readers begin anew with the next one."""
+
+    attempt: str
+    uid: str
+
+
 @dataclass(frozen=True, slots=True)
 class PackedFlush:
-    """uids: of the groups, where those are not told with it."""
+    """uids: of the groups, where those are not told with it; of the list of them, where they are not told either."""
 
     clock_offset_ns: int
     uids: tuple[str, ...]
     tables: Sequence[Table]
+    is_of_list: bool = False
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Stand-ins for the groups that are not told with it."""
+        return referred_list(self.uids[0]) if self.is_of_list else referred(self.uids)
 
 
 def can_be_packed(block: Block) -> bool:
@@ -86,12 +107,22 @@ def groups_of(blocks: Iterable[Block]) -> tuple[Group, ...]:
     return tuple(dict.fromkeys(group for block in blocks for group in block.groups))
 
 
-def write_packed(blocks: Sequence[Block], groups: tuple[Group, ...], packing: Packing) -> bytes | None:
-    """The body of a record of these blocks, which ``can_be_packed``; groups: ``groups_of`` them.
+def write_packed(
+    blocks: Sequence[Block], packing: Packing, lists: set[TaughtList] | None = None
+) -> tuple[bytes, tuple[Group, ...]] | None:
+    """The body of a record of these blocks, which ``can_be_packed``, and the groups that have to be told with it.
 
-    None where some rows are so alike that a reader would not take them for the little that they are.
+    lists: of groups, which readers know; of one of these Packing.UIDS tells nothing else. What is told here is added.
+    The result is None where some rows are so alike that a reader would not take them for the little that they are.
     """
-    uids = b"".join(bytes.fromhex(group.uid) for group in groups) if packing is Packing.UIDS else b""
+    groups = groups_of(blocks)
+    base, uids = _WITH_ALL_CODES, b""
+    of_list = taught_list(blocks[0].identity.attempt, groups) if len(groups) > 1 else None
+    is_whole = packing is not Packing.UIDS or not has_short_uids(groups)
+    if not is_whole:
+        uids = b"".join(bytes.fromhex(group.uid) for group in groups)
+        if lists and of_list in lists:
+            base, uids = base + _OF_LIST, bytes.fromhex(of_list.uid)
     parts = [bytes((_VERSION,)), sint(blocks[0].clock_offset_ns), varint(len(uids) // _UID_BYTES), uids]
     place = {group: number for number, group in enumerate(groups)}
     for block in blocks:
@@ -102,8 +133,10 @@ def write_packed(blocks: Sequence[Block], groups: tuple[Group, ...], packing: Pa
         packed = pack_rows(block.name, rows)
         if not fits(len(rows), len(packed)):
             return None
-        parts += [bytes((_WITH_ALL_CODES + _NUMBERS[block.name],)), varint(len(packed)), packed]
-    return b"".join(parts)
+        parts += [bytes((base + _NUMBERS[block.name],)), varint(len(packed)), packed]
+    if lists is not None and of_list is not None:
+        lists.add(of_list)
+    return b"".join(parts), groups if is_whole else ()
 
 
 @lru_cache(maxsize=1024)
@@ -129,8 +162,8 @@ def read_packed(body: bytes) -> PackedFlush:
     if _unpack_flush is not None:
         found = _unpack_flush(body, _VERSION, _MOST_UIDS, _KNOWN, MAX_ROWS, MORE_ROWS)
         if found is not None:
-            offset_ns, uids, tables = found
-            return PackedFlush(offset_ns, _uids(uids), tables)
+            offset_ns, uids, tables, highest = found
+            return _flush(offset_ns, _uids(uids), tables, highest)
     return flush_by_python(body)
 
 
@@ -148,25 +181,35 @@ def flush_by_python(body: bytes) -> PackedFlush:
         if count > _MOST_UIDS:
             raise BlockError(f"{count} groups are more than {_MOST_UIDS}")
         uids = _uids(reader.take(_UID_BYTES * count))
-        tables = _tables_by_python(reader)
+        tables, highest = _tables_by_python(reader)
     except IndexError as error:
         raise BlockError(f"packed flush of {len(body)} bytes: {error}") from None
-    return PackedFlush(offset_ns - (1 << 64 if offset_ns >> 63 else 0), uids, tables)
+    return _flush(offset_ns - (1 << 64 if offset_ns >> 63 else 0), uids, tables, highest)
 
 
-def _tables_by_python(reader: PackedReader) -> list[Table]:
-    """Raises BlockError; IndexError where bytes are missing."""
+def _flush(offset_ns: int, uids: tuple[str, ...], tables: Sequence[Table], highest: int) -> PackedFlush:
+    """highest: number of a table that is known. Raises BlockError."""
+    is_of_list = highest >= _WITH_ALL_CODES + _OF_LIST
+    if is_of_list and len(uids) != 1:
+        raise BlockError(f"packed flush: {len(uids)} uids are not one of a list of groups")
+    return PackedFlush(offset_ns, uids, tables, is_of_list)
+
+
+def _tables_by_python(reader: PackedReader) -> tuple[list[Table], int]:
+    """Also the highest of their numbers. Raises BlockError; IndexError where bytes are missing."""
     tables: list[Table] = []
+    highest = 0
     while not reader.is_at_end:
         number, packed = reader.byte(), reader.take(reader.varint())
         if number >= len(_KNOWN):
             continue
+        highest = max(highest, number)
         name, layout, unknown = _KNOWN[number]
         rows = unpack_by_columns(packed, layout, unknown, min(MAX_ROWS, len(packed) + MORE_ROWS))
         if rows is None:
             raise BlockError(f"packed flush: {name.value} is no packed rows")
         tables.append((name, rows))
-    return tables
+    return tables, highest
 
 
 @lru_cache(maxsize=65_536)
@@ -192,6 +235,32 @@ def blocks_of(flush: Flush) -> list[Block]:
 def is_reference(group: Group) -> bool:
     """Whether it only stands for a group (``referred``)."""
     return not (group.name or group.ranks or group.size)
+
+
+def taught_list(attempt: str, groups: Iterable[Group]) -> TaughtList:
+    """Of these groups in this order."""
+    return TaughtList(attempt, uid_of_list(groups))
+
+
+def uid_of_list(groups: Iterable[Group]) -> str:
+    """What stands for these groups in this order: made of nothing but their uids, 16 hexadecimal digits as they are."""
+    return _uid_of_list(tuple([group.uid for group in groups]))
+
+
+@lru_cache(maxsize=65_536)
+def _uid_of_list(uids: tuple[str, ...]) -> str:
+    return hashlib.blake2b("\0".join(("list", *uids)).encode(), digest_size=_UID_BYTES).hexdigest()
+
+
+@lru_cache(maxsize=65_536)  # equal lists are one object: whoever looks groups up remembers by it
+def referred_list(uid: str) -> tuple[Group, ...]:
+    """A stand-in for a whole list of groups that the reader knows, by ``uid_of_list``."""
+    return (Group(uid=uid, name="", desc=_LIST),)
+
+
+def list_referred(groups: tuple[Group, ...]) -> str:
+    """The uid of the list that this stands for (``referred_list``); "" where it stands for none."""
+    return groups[0].uid if len(groups) == 1 and groups[0].desc == _LIST and is_reference(groups[0]) else ""
 
 
 @lru_cache(maxsize=65_536)  # equal lists are one object: whoever looks groups up remembers by it

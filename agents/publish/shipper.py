@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...telemetry.otlp import encode_batches
-from ...telemetry.packed_flush import Packing
+from ...telemetry.packed_flush import Packing, TaughtList
 from ...telemetry.records import Block, Event
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..base.health import AgentHealth
@@ -37,11 +37,13 @@ class Shipper:
         self._health = health
         self._request_bytes = request_bytes
 
-    def ship(self, payloads: Sequence[Block | Event], packing: Packing = Packing.NONE) -> None:
+    def ship(
+        self, payloads: Sequence[Block | Event], packing: Packing = Packing.NONE, lists: set[TaughtList] | None = None
+    ) -> None:
         """Publishes in order on the blocks topic, and a copy of the events on the logs topic, for people.
 
-        packing: of blocks on the way to Kafka; where they are packed all go in one message whatever their priorities
-        are, kept as long as the most important of them.
+        packing, lists: of blocks on the way to Kafka (``encode_payloads``); where they are packed all go in one message
+        whatever their priorities are, kept as long as the most important of them.
         """
         if not payloads:
             return
@@ -53,7 +55,7 @@ class Shipper:
             is_whole = packing is not Packing.NONE
             runs = [(min(map(priority_of, payloads)), payloads)] if is_whole else runs_of_one_priority(payloads)
             for priority, run in runs:
-                self._send(_ranked(self._publish_ranked, priority), TOPIC_BLOCKS, run, packing=packing)
+                self._send(_ranked(self._publish_ranked, priority), TOPIC_BLOCKS, run, packing=packing, lists=lists)
             self._send(_ranked(self._publish_ranked, Priority.COPIES), TOPIC_LOGS, events, is_copy=True)
         self._health.records_sent += len(payloads)
         self._health.blocks_sent += len(payloads) - len(events)
@@ -80,8 +82,9 @@ class Shipper:
         *,
         is_copy: bool = False,
         packing: Packing = Packing.NONE,
+        lists: set[TaughtList] | None = None,
     ) -> None:
-        for value in encode_batches(payloads, self._request_bytes, is_copy=is_copy, packing=packing):
+        for value in encode_batches(payloads, self._request_bytes, is_copy=is_copy, packing=packing, lists=lists):
             self._send_one(publish, topic, value)
 
     def _send_one(self, publish: Publish, topic: str, value: bytes) -> None:

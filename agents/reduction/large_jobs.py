@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...telemetry.packed_flush import Packing, groups_of
+from ...telemetry.packed_flush import Packing, TaughtList, groups_of
 from ...telemetry.records import Block
 from ...telemetry.vocabulary import EventName
 
@@ -26,9 +26,13 @@ _AGAIN_NS = 60_000_000_000
 
 
 class GroupLists:
-    """Whether a flush of a node's blocks has to tell what their groups are: most of the time its readers know."""
+    """Whether a flush of a node's blocks has to tell what their groups are: most of the time its readers know.
+
+    lists: for the encoder, which adds to it (``write_packed``).
+    """
 
     def __init__(self) -> None:
+        self.lists: set[TaughtList] = set()
         self._told: set[str] = set()
         self._due_ns = 0
 
@@ -38,6 +42,7 @@ class GroupLists:
         if now_ns >= self._due_ns:
             self._due_ns = now_ns + _AGAIN_NS
             self._told.clear()
+            self.lists.clear()
         # Whole calls become spans, whose group has a name.
         if uids <= self._told and not any(block.name is EventName.BLOCK_COLLECTIVES for block in blocks):
             return Packing.UIDS

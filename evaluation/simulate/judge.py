@@ -29,7 +29,9 @@ REQUEST_BYTES = 600_000
 
 def encoded(sent: SentMessage) -> Iterable[bytes]:
     """What a simulated message is on the bus: one or several encoded messages."""
-    return (sent.value,) if sent.value else encode_batches(sent.payloads, REQUEST_BYTES, packing=sent.packing)
+    if sent.value:
+        return (sent.value,)
+    return encode_batches(sent.payloads, REQUEST_BYTES, packing=sent.packing, lists=set(sent.lists))
 
 
 class Judge:

@@ -13,7 +13,9 @@ from whichrank.agents.reduction.coarse_rows import coarse
 from whichrank.agents.reduction.large_jobs import GroupLists
 from whichrank.processors.job.state.job_groups import JobGroups
 from whichrank.processors.job.state.unsaved import Unsaved
-from whichrank.telemetry.packed_flush import Packing, referred
+from whichrank.telemetry.otlp import decode_logs
+from whichrank.telemetry.otlp_encode import encode_payloads
+from whichrank.telemetry.packed_flush import Packing, list_referred, referred, referred_list, uid_of_list
 from whichrank.telemetry.records import Block, Group, Identity
 from whichrank.telemetry.tables import COLLECTIVES, DEVICE_STEPS, GROUP_PROGRESS, NO_GROUP, PROGRESS, STEPS
 from whichrank.telemetry.vocabulary import EventName
@@ -127,6 +129,63 @@ def test_a_judge_waits_for_the_list_of_a_group_that_it_does_not_know() -> None:
     groups.lookup(GROUPS[:2])
     assert groups.lookup(referred(uids)).tolist() == [0, 1, NO_GROUP]
     assert [group.name for group in groups.known] == ["0", "1"]
+
+
+def flush_of(groups: tuple[Group, ...], attempt: str = "") -> list[Block]:
+    rows = np.zeros(len(groups), GROUP_PROGRESS)
+    rows["group"] = np.arange(len(groups))
+    told = block(EventName.BLOCK_GROUP_PROGRESS, rows, groups)
+    return [replace(told, identity=replace(told.identity, attempt=attempt))]
+
+
+def groups_of(value: bytes) -> tuple[Group, ...]:
+    (found,) = decode_logs("t", value)
+    assert isinstance(found, Block)
+    return found.groups
+
+
+def test_a_list_that_was_told_is_one_uid_until_it_is_due_again_or_the_attempt_is_another() -> None:
+    lists, few = GroupLists(), GROUPS[:2]
+    told = [
+        (1, GROUPS, "a"),
+        (2, GROUPS, "a"),
+        (3, few, "a"),
+        (4, few, "a"),
+        (5, few, "b"),
+        (6, few, "b"),
+        (61, few, "b"),
+    ]
+    referred_to = []
+    for at_s, groups, attempt in told:
+        blocks = flush_of(groups, attempt)
+        packing = lists.packing(blocks, at_s * 10**9)
+        referred_to.append(list_referred(groups_of(encode_payloads(blocks, packing=packing, lists=lists.lists))))
+    all_, two = uid_of_list(GROUPS), uid_of_list(few)
+    assert referred_to == ["", all_, "", two, "", two, ""]
+
+
+def test_a_list_is_told_of_what_one_message_holds() -> None:
+    lists = GroupLists()
+    told = [*flush_of(GROUPS[:2], "a"), *flush_of(GROUPS[1:], "b")]
+    for at_s in (1, 2, 3):
+        packing = lists.packing(told, at_s * 10**9)
+        found = decode_logs("t", encode_payloads(told, packing=packing, lists=lists.lists))
+        referred_to = [list_referred(each.groups) for each in found if isinstance(each, Block)]
+        assert referred_to == (["", ""] if at_s == 1 else [uid_of_list(GROUPS[:2]), uid_of_list(GROUPS[1:])])
+
+
+def test_a_judge_knows_lists_by_what_was_told_and_after_a_restart() -> None:
+    groups, list_of_all = JobGroups(Unsaved(), lambda: 8), referred_list(uid_of_list(GROUPS[:2]))
+    assert groups.lookup(list_of_all).tolist() == [NO_GROUP]
+    assert groups.lookup(referred(tuple(group.uid for group in GROUPS[:2]))).tolist() == [NO_GROUP] * 3
+    assert groups.lookup(list_of_all).tolist() == [NO_GROUP] * 3
+    for group in reversed(GROUPS[:2]):
+        groups.add(group)
+    assert groups.lookup(list_of_all).tolist() == [1, 0, NO_GROUP]
+    again = JobGroups(Unsaved(), lambda: 8)
+    again.put_back_lists(groups.lists())
+    assert again.lookup(list_of_all).tolist() == [1, 0, NO_GROUP]
+    assert groups.lookup(referred_list("0" * 16)).tolist() == [NO_GROUP]
 
 
 @pytest.mark.parametrize("at_s", [0, 5])

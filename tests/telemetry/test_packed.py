@@ -16,7 +16,19 @@ from whichrank.telemetry.block import BlockError, unknown_rows
 from whichrank.telemetry.otlp import decode_logs, decode_with_protobuf, encode_batches, encode_payloads
 from whichrank.telemetry.otlp_redaction import RequestRedactor
 from whichrank.telemetry.otlp_wire import sint, varint
-from whichrank.telemetry.packed_flush import PACKED, Packing, is_reference, read_packed
+from whichrank.telemetry.packed_flush import (
+    PACKED,
+    Packing,
+    TaughtList,
+    is_reference,
+    list_referred,
+    read_packed,
+    referred,
+    referred_list,
+    taught_list,
+    uid_of_list,
+    write_packed,
+)
 from whichrank.telemetry.packed_rows import CHAINED, LAYOUTS, ZEROS, fits, pack_rows, unpack_by_columns
 from whichrank.telemetry.records import Block, Broken, Event, Group, Identity
 from whichrank.telemetry.tables import GROUP_PROGRESS, PROGRESS, STEPS, TABLES
@@ -179,6 +191,33 @@ def test_uids_alone_stand_for_groups_that_are_known() -> None:
     assert [group.uid for group in first.groups] == [group.uid for group in GROUPS]
     assert all(map(is_reference, first.groups))
     assert first.groups is again.groups, "by which operators remember where groups are"
+
+
+def test_one_uid_stands_for_a_list_that_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists: set[TaughtList] = set()
+    (first, second, third) = (encode_payloads(flush(), packing=Packing.UIDS, lists=lists) for _ in range(3))
+    assert len(first) - len(second) == 8 * (len(GROUPS) - 1)
+    assert second == third
+    for c in (True, False):
+        if not c:
+            monkeypatch.setattr("whichrank.telemetry.packed_flush._unpack_flush", None)
+        blocks = [each for each in decode_logs("t", second) if isinstance(each, Block)]
+        assert list_referred(blocks[0].groups) == uid_of_list(GROUPS)
+        assert [block.rows.tobytes() for block in blocks] == [block.rows.tobytes() for block in flush()]
+        assert blocks[0].groups is referred_list(uid_of_list(GROUPS))
+        packed = write_packed(flush(), Packing.UIDS, {taught_list("another", GROUPS)})
+        assert packed is not None
+        assert read_packed(packed[0]).groups == referred(tuple(group.uid for group in GROUPS))
+
+
+def test_a_list_has_one_uid() -> None:
+    packed = write_packed(flush(), Packing.UIDS, {taught_list(flush()[0].identity.attempt, GROUPS)})
+    assert packed is not None
+    body, told_with_it = packed
+    assert not told_with_it
+    at = body.index(b"\x01" + bytes.fromhex(uid_of_list(GROUPS)))
+    with pytest.raises(BlockError, match="2 uids are not one"):
+        read_packed(body[:at] + b"\x02" + bytes(8) + body[at + 1 :])
 
 
 def test_uids_of_another_sort_are_told_whole() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
-from ....telemetry.packed_flush import is_reference
+from ....telemetry.packed_flush import is_reference, list_referred, uid_of_list
 from ....telemetry.records import Group
 from ....telemetry.ring_layout import parse_ranks
 from ....telemetry.tables import GROUP_PROGRESS, NO_GROUP
@@ -17,7 +18,7 @@ from ..detectors.slow.wait_attribution import GroupShape, Places
 from .rank_state import MOST_RANKS, RankFacts
 from .unsaved import Unsaved
 
-#: Different lists of groups that are remembered as they came: some of each node of the largest jobs.
+#: Different lists of groups that are remembered as they came, and by their uids: some of each node of the largest jobs.
 MOST_LOOKUPS = 65_536
 #: Of one job, as indexes of rows may be.
 MOST_GROUPS = 32_768
@@ -25,6 +26,9 @@ MOST_GROUPS = 32_768
 #: of the first node of 16,384 ranks), and beyond that so many for each rank that was heard.
 ALWAYS_IN_ONE, ALWAYS_MEMBERS, MEMBERS_FOR_EACH_HEARD = 16_384, 65_536, 64
 _NEVER_NS = np.iinfo(np.int64).max
+#: What maps groups of a list that is not known.
+_NO_LIST = np.array([NO_GROUP], np.uint16)
+_List = TypeVar("_List")
 
 
 class JobGroups:
@@ -45,6 +49,8 @@ class JobGroups:
         self.first: list[int] = []
         self._index: dict[str, int] = {}
         self._lookups: dict[int, tuple[tuple[Group, ...], np.ndarray]] = {}
+        self._lists: dict[str, np.ndarray] = {}
+        self._open_lists: dict[str, tuple[str, ...]] = {}  # with groups that are not known yet
         self._first_of_group = np.zeros(0, np.int64)
         self._of_members = (Growing(GROUP_PROGRESS), Growing(np.int64), Growing(np.int64))
         self.rows, self.stamps, self.open_ages_ns = (each.filled for each in self._of_members)
@@ -103,13 +109,52 @@ class JobGroups:
         found = self._lookups.get(id(groups))
         if found is not None and found[0] is groups:
             return found[1]
-        indices = [self.add(group) for group in groups]
-        lookup = np.array([*indices, NO_GROUP], np.uint16)
+        uid = list_referred(groups)
+        if uid:
+            lookup = self._lists.get(uid, _NO_LIST)
+            if uid in self._open_lists:
+                lookup = self._take_list(uid, self._open_lists[uid])
+        elif len(groups) > 1:
+            for group in groups:
+                self.add(group)
+            uids = tuple([group.uid for group in groups])
+            lookup = self._take_list(uid_of_list(groups), uids)
+        else:
+            lookup = np.array([*[self.add(group) for group in groups], NO_GROUP], np.uint16)
         if len(self._lookups) >= MOST_LOOKUPS:
             self._lookups.clear()
-        if NO_GROUP not in indices:  # else it is asked again: more ranks may have been heard by then
+        if lookup is not _NO_LIST and NO_GROUP not in lookup[:-1]:  # else it is asked again: more may be known by then
             self._lookups[id(groups)] = (groups, lookup)
         return lookup
+
+    # --- lists that messages refer to ---------------------------------------------------------------------------------
+    def _take_list(self, uid: str, uids: tuple[str, ...]) -> np.ndarray:
+        """As ``lookup``, of the groups with ``uids``; remembers them by the list's uid (``uid_of_list``)."""
+        lookup = np.array([*[self._index.get(group, NO_GROUP) for group in uids], NO_GROUP], np.uint16)
+        self._open_lists.pop(uid, None)
+        if NO_GROUP in lookup[:-1]:
+            _put_bounded(self._open_lists, uid, uids)
+        elif uid not in self._lists:
+            _put_bounded(self._lists, uid, lookup)
+            self._unsaved.lists = True
+        return lookup
+
+    def lists(self) -> dict[str, np.ndarray]:
+        """All lists of known groups as arrays, for ``put_back_lists``."""
+        sizes = [lookup.size for lookup in self._lists.values()]
+        uids = np.array([int(uid, 16) for uid in self._lists], np.uint64)
+        return {"uids": uids, "sizes": np.array(sizes, np.uint32), "groups": _joined(list(self._lists.values()))}
+
+    def put_back_lists(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Remembers what ``lists`` gave: of each list (n,) its uid and size, and the indices of groups of all of them.
+
+        Raises KeyError or ValueError for what it did not give.
+        """
+        ends = np.cumsum(arrays["sizes"], dtype=np.int64).tolist()
+        begin = 0
+        for uid, end in zip(arrays["uids"].tolist(), ends, strict=True):
+            self._lists[f"{uid:016x}"] = arrays["groups"][begin:end]
+            begin = end
 
     # --- members' rows ------------------------------------------------------------------------------------------------
     def places_of(self, groups: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -239,6 +284,17 @@ class JobGroups:
         first = np.cumsum(sizes[filled]) - sizes[filled]
         same[filled] = np.minimum.reduceat(of_members, first) == np.maximum.reduceat(of_members, first)
         return same
+
+
+def _put_bounded(lists: dict[str, _List], uid: str, told: _List) -> None:
+    """Of too many the oldest is forgotten."""
+    if len(lists) >= MOST_LOOKUPS:
+        del lists[next(iter(lists))]
+    lists[uid] = told
+
+
+def _joined(lookups: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(lookups) if lookups else np.zeros(0, np.uint16)
 
 
 def _count_ranks(text: str) -> int:

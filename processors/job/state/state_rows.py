@@ -3,9 +3,9 @@
 ``revision`` number of the last change, ``facts`` slow-changing JSON, ``clock`` what changes with every batch (flush
 times in the order of ``offsets`` in ``facts``, when nodes were heard in that of ``heard``), ``progress`` newest
 progress rows, ``steps`` the window of closed steps (of a large job ``step/N`` each of them, see ``step_rows``),
-``open/N`` rows of open steps as they came, one per batch, ``gathered`` blocks that are not taken yet, ``ledger`` what
-the seconds were spent on. A change of what these rows hold raises ``state_versions.SCHEMA_VERSION``: a state of another
-version is set aside and made anew from the bus.
+``open/N`` rows of open steps as they came, one per batch, ``gathered`` blocks that are not taken yet, ``lists`` of
+groups that messages refer to, ``ledger`` what the seconds were spent on. A change of what these rows hold raises
+``state_versions.SCHEMA_VERSION``: a state of another version is set aside and made anew from the bus.
 """
 
 from __future__ import annotations
@@ -108,6 +108,9 @@ def save_job(job: JobState, table: Table) -> None:
         table.put_later("steps", lambda: pack(_steps_values(job), _steps_arrays(job)))
         if job.kept_steps or job.steps.times.ranks.size >= step_rows.FEWEST_RANKS:
             step_rows.save_steps(job, table)
+    if job.unsaved.lists:
+        table.put_later("lists", lambda: pack({}, job.groups.lists()))
+        job.unsaved.lists = False
     if job.ledger.changed:
         table.put_later("ledger", job.ledger.pack)
         job.ledger.changed = False
@@ -268,6 +271,8 @@ def load_job(table: Table) -> JobState | None:
     if (gathered := table.get("gathered")) is not None:
         job.gathering.read(gathered)
         job.unsaved.gathering = True
+    if (lists := table.get("lists")) is not None:
+        job.groups.put_back_lists(unpack(lists)[1])
     if (ledger := table.get("ledger")) is not None:  # not there before 0.8
         job.ledger = Ledger.unpack(ledger, run=job.run, job=job.job)
     job.open_steps.rewrite = job.open_steps.changed = False

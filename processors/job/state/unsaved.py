@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Unsaved:
     """facts, progress, steps: whether that row has to be written. revision: number of the last change that was.
 
-    gathering: whether the row of gathered blocks holds something.
+    gathering: whether the row of gathered blocks holds something. lists: whether that of lists of groups has to be
+    written.
     """
 
     facts: bool = True
@@ -17,6 +18,7 @@ class Unsaved:
     steps: bool = True
     revision: int = 0
     gathering: bool = False
+    lists: bool = False
 
     def change_all(self) -> None:
         """Marks facts, progress and steps as to be written."""

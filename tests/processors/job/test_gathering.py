@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.processors.job.synthetic_job import FOREVER, SECOND, MemoryContext, SyntheticJob, drive
+from whichrank.agents.reduction.group_identity import group_uid
 from whichrank.processors.job import operator
 from whichrank.processors.job.operator import JobOperator
 from whichrank.processors.job.state.job_state import JobState
@@ -17,8 +18,8 @@ from whichrank.processors.job.state.state_rows import load_job
 from whichrank.processors.operator import Timer
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
-from whichrank.telemetry.packed_flush import Packing
-from whichrank.telemetry.records import Block, Finding, Flush, Record
+from whichrank.telemetry.packed_flush import Packing, TaughtList, groups_of, list_referred, taught_list
+from whichrank.telemetry.records import Block, Finding, Flush, Group, Record
 from whichrank.telemetry.tables import COLLECTIVES, PROGRESS
 from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.telemetry.vocabulary import EventName, Phase
@@ -102,16 +103,28 @@ def test_they_tell_the_same_hardly_later(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 0 <= first_told_ns(together) - first_told_ns(one_by_one) <= HOLD_NS
 
 
+def with_list(record: Record) -> Record:
+    """With uids as agents make them, and a group more, which nobody is in: what is alone is no list."""
+    if not isinstance(record.payload, Block) or not record.payload.groups:
+        return record
+    groups = [replace(group, uid=group_uid(group.uid, group.ranks, 0)) for group in record.payload.groups]
+    return replace(record, payload=replace(record.payload, groups=(*groups, Group(uid=16 * "f", name="unused"))))
+
+
 def packed(records: list[Record]) -> list[Record]:
-    """With one flush in place of the blocks that came from a node at one stamp."""
+    """With one flush in place of the blocks that came from a node at one stamp; what its groups are is told once."""
     together: list[Record] = []
+    lists: dict[str, set[TaughtList]] = {}
     for (stamp_ns, node), group in groupby(records, lambda each: (each.stamp_ns, each.payload.identity.node)):  # type: ignore[union-attr]
         those = list(group)
         blocks = [each.payload for each in those if isinstance(each.payload, Block)]
         if len(blocks) == len(those) and len({block.groups for block in blocks if block.groups}) <= 1:
-            value = encode_payloads(blocks, packing=Packing.WHOLE)
+            told = lists.setdefault(node, set())
+            is_told = taught_list(blocks[0].identity.attempt, groups_of(blocks)) in told
+            value = encode_payloads(blocks, packing=Packing.UIDS if is_told else Packing.WHOLE, lists=told)
             (flush,) = decode_logs(TOPIC_BLOCKS, value, with_flushes=True)
             assert isinstance(flush, Flush)
+            assert bool(list_referred(flush.groups)) == is_told
             assert (flush.identity.node, len(flush.tables)) == (node, len(blocks))
             together.append(replace(those[0], stamp_ns=stamp_ns, payload=flush))
         else:
@@ -126,9 +139,12 @@ def test_packed_flushes_tell_what_their_blocks_do(ranks: int, stuck: int) -> Non
     def hangs(rank: int, step: int, phase: Phase) -> float:
         return FOREVER if (rank, step, phase) == (stuck, 20, Phase.FORWARD) else 0
 
-    plain = SyntheticJob(ranks=ranks, node_of=lambda rank: f"node-{rank // 2}", steps=30, delays=[hangs]).records()
+    job = SyntheticJob(ranks=ranks, node_of=lambda rank: f"node-{rank // 2}", steps=30, delays=[hangs])
+    plain = [with_list(record) for record in job.records()]
     flushes = packed(plain)
-    assert sum(isinstance(each.payload, Flush) for each in flushes) > 20
+    told_as_flushes = [each.payload for each in flushes if isinstance(each.payload, Flush)]
+    assert len(told_as_flushes) > 20
+    assert any(list_referred(flush.groups) for flush in told_as_flushes)
     of_blocks, of_flushes = drive(plain), drive(flushes)
     assert [ranks for _, _, ranks, _ in told(of_flushes)] == [[stuck]]
     assert told(of_flushes) == told(of_blocks) == told(drive(flushes, fresh_each_time=True))

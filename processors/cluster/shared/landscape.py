@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...operator import Table
@@ -90,6 +90,15 @@ class NodeLoad:
     usual: float | None = None
     spells: tuple[Spell, ...] = ()
 
+    def row(self) -> bytes:
+        """The row of state that stands for it, as JSON."""
+        return json.dumps({"usual": self.usual, "spells": self.spells}).encode()
+
+    @classmethod
+    def of_row(cls, usual: float | None, spells: Sequence[Spell]) -> NodeLoad:
+        """What such a row holds by these names. Raises TypeError or ValueError for something else."""
+        return cls(usual=usual, spells=tuple((since, until, rate) for since, until, rate in spells))
+
 
 class Landscape:
     def __init__(self, labels: Table, versions: Table, loads: Table) -> None:
@@ -104,15 +113,17 @@ class Landscape:
             for node, row in versions.rows()
         }
         #: By service and operation: by node.
-        self.loads: dict[str, dict[str, NodeLoad]] = {
-            key: {
-                node: NodeLoad(
-                    usual=known["usual"], spells=tuple((since, until, rate) for since, until, rate in known["spells"])
-                )
-                for node, known in json.loads(row).items()
-            }
-            for key, row in loads.rows()
-        }
+        self.loads: dict[str, dict[str, NodeLoad]] = {}
+        for name, row in list(loads.rows()):
+            key, node, told = *_key_and_node(name), json.loads(row)
+            nodes = self.loads.setdefault(key, {})
+            if node:
+                nodes[node] = NodeLoad.of_row(**told)
+                continue
+            loads.delete(name)  # all in one row, as an earlier release has it
+            for each, known in told.items():
+                nodes[each] = NodeLoad.of_row(**known)
+                loads.put(f"{key}\t{each}", nodes[each].row())
         self.values: dict[str, Counter[str]] = {}
         for found in self.labels.values():
             self._count(found, 1)
@@ -171,8 +182,7 @@ class Landscape:
             others = (spell for spell in spells if spell[0] != load.since_s)
             spells = (*others, (load.since_s, load.until_s, load.rate))[-MAX_SPELLS:]
         nodes[node] = NodeLoad(usual=known.usual if load.usual is None else load.usual, spells=spells)
-        rows = {name: {"usual": each.usual, "spells": each.spells} for name, each in nodes.items()}
-        self.tables["loads"].put(key, json.dumps(rows).encode())
+        self.tables["loads"].put(f"{key}\t{node}", nodes[node].row())
 
     def values_of(self, node: str) -> Iterator[Value]:
         """Every (attribute, value) that the node has: itself, its places, and what all nodes have in common."""
@@ -230,3 +240,9 @@ class Landscape:
                 del counter[value]
             if not counter:
                 del self.values[attribute]
+
+
+def _key_and_node(name: str) -> tuple[str, str]:
+    """Service and operation, and the node, of a row of loads; no node: it holds all of them."""
+    service, operation, *node = name.split("\t", 2)
+    return f"{service}\t{operation}", "".join(node)

@@ -99,7 +99,7 @@ def _by_job(
     jobs: dict[str, list[tuple[float, float]]] = {}
     rates: dict[str, float] = {}
     loaded: set[str] = set()
-    for node, known in nodes.items():
+    for node, known in sorted(nodes.items()):  # after a restart in the same order
         for since, until, rate in known.spells:
             end = scene.now if until is None else until
             if end < first - 600.0:

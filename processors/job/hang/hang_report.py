@@ -88,7 +88,8 @@ def _waits_for(
     where = _place(job, wait)
     members = set(job.groups.members[wait.group].tolist())
     in_it = [rank for rank in waiting if rank in members] or waiting
-    behind = [rank for rank in waiting if rank not in in_it]
+    are_in = frozenset(in_it)
+    behind = [rank for rank in waiting if rank not in are_in]
     proof: list[EvidenceRow] = []
     for rank in suspects[:3]:
         if rank in wait.launched:

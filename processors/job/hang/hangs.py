@@ -26,7 +26,7 @@ from ..intake.device_groups import (
     patience_ns,
 )
 from ..intake.progress import last_moves_ns, oldest_open_ns
-from ..intake.wait_thresholds import FLOOR_NS, as_lived, longest_here_ns, waited_ns, waiting_threshold_ns
+from ..intake.wait_thresholds import FLOOR_NS, LivedTimes, longest_here_ns, waited_ns, waiting_threshold_ns
 from ..state.finding_memory import AskedCall, FindingDetail
 from ..state.job_state import JobState
 from ..state.rank_state import OpenFinding
@@ -101,7 +101,7 @@ def judge_waits(job: JobState, now: int, ctx: Context) -> None:
 
 
 def _find_hang(job: JobState, now: int) -> _Hang | None:
-    waits = [as_lived(job, wait) for wait in find_waits(job)]
+    waits = find_waits(job, lived=LivedTimes(job))
     blockage = find_blockage(waits, FLOOR_NS)
     if (blockage is None or blockage.sort == "missing") and (stalled := find_stalled_exchanges(job, waits)) is not None:
         return _stalled_exchanges(job, stalled, now)
@@ -151,7 +151,8 @@ def _judge_blockage(job: JobState, blockage: Blockage, waits: Sequence[Wait], no
     limit_ns = max(each.limit_ns for each in late if each.severity is severity)
     motions = {each.rank: each.motion for each in late}
     body = hang_report.blockage_body(job, kind, blockage, ranks, limit_ns, severity, motions, now)
-    waiting = [each for each in waits if each.rank in blockage.waiting and each.group == blockage.wait.group]
+    waiting_ranks = frozenset(blockage.waiting)
+    waiting = [each for each in waits if each.rank in waiting_ranks and each.group == blockage.wait.group]
     calls = [AskedCall(each.rank, each.group, each.p2p, each.seq) for each in waiting[:MOST_WAITING]]
     return _Hang(kind=kind, wait=blockage.wait, body=body, calls=calls)
 

@@ -5,8 +5,8 @@ Only ages that the agent measured are used, never the arrival of records: a slow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,45 +15,40 @@ from ..columns.rows import pick
 from ..detectors.hang.wait_graph import Wait
 from ..intake.device_groups import KnownStarts, has_device_groups, may_not_have_begun, not_begun
 from ..intake.progress import read_ns
-from ..intake.wait_thresholds import FLOOR_NS
+from ..intake.wait_thresholds import FLOOR_NS, LivedTimes
 from ..state.job_state import FRESH_NS, JobState
 from ..state.open_findings import silent_node
 
 
-def find_waits(job: JobState, *, before_ends: bool = False) -> list[Wait]:
+def find_waits(job: JobState, *, before_ends: bool = False, lived: LivedTimes | None = None) -> list[Wait]:
     """A wait for each rank's oldest open operation in each group: who has not entered it, and who cannot be seen.
 
-    before_ends: as things stood before ranks ended, by the last rows of each.
+    before_ends: as things stood before ranks ended, by the last rows of each. lived: makes the ages those for which the
+    ranks were alive.
     """
     newest = int(job.groups.stamps.max()) if job.groups.stamps.size else 0
     fresh_since = newest - FRESH_NS
-    blind, lost = job.groups.blind(job.blind_ranks), job.hidden_ranks()
-    starts = KnownStarts.of(job) if has_device_groups(job) else None
     waits: list[Wait] = []
-    has_left = _by_rank(job, () if before_ends else (rank for rank in job.ranks if job.has_left(rank)))
-    is_lost, groups_of_blind = _by_rank(job, lost), {group for group, _ in blind}
-    for index, members in enumerate(job.groups.members):
-        rows, stamps = job.groups.rows_of(index)
-        if not (rows["open"] != 0).any():
-            continue
-        known = np.minimum(members, has_left.size - 1)
-        gone, hidden = has_left[known], is_lost[known]
-        if index in groups_of_blind:
-            hidden = hidden | np.array([(index, int(rank)) in blind for rank in members], bool)
-        seen = stamps > 0
-        fresh = seen & (stamps >= fresh_since)
-        # A rank that left stays where its last row saw it; one that is merely unseen may have moved on.
-        visible = fresh | gone
-        if not seen.all():
-            visible |= ~seen & _has_fresh_progress(job, members)
-        group = _Standing(job, index, seen, visible & ~hidden, starts if job.groups.on_device[index] else None)
-        for place in np.flatnonzero(fresh & ~gone & ~hidden & group.may_wait()):
-            wait = group.read_wait(int(place))
-            if wait is not None:
-                waits.append(wait)
-    waits.extend(_p2p_waits(job, fresh_since))
-    waits.extend(_device_p2p_waits(job, waits))
-    return waits
+    held: set[int] = set()  # for long enough, whatever was lived, by what moves the data
+    if (job.groups.rows["open"] != 0).any():
+        for wait, age_ns in _Members(job, fresh_since, before_ends=before_ends).waits(lived):
+            waits.append(wait)
+            if wait.within and age_ns >= FLOOR_NS:
+                held.add(wait.rank)
+    p2p = _p2p_waits(job, fresh_since)
+    on_devices = _device_p2p_waits(job, [*waits, *p2p], held)
+    return waits + _as_lived([*p2p, *on_devices], lived)
+
+
+def _as_lived(waits: list[Wait], lived: LivedTimes | None) -> list[Wait]:
+    if lived is None or not waits:
+        return waits
+    ages_ns = np.array([wait.age_ns for wait in waits], np.int64)
+    lived_ns = lived.ages_ns(np.array([wait.rank for wait in waits], np.intp), ages_ns).tolist()
+    return [
+        wait if wait.age_ns == age_ns else replace(wait, age_ns=age_ns)
+        for wait, age_ns in zip(waits, lived_ns, strict=True)
+    ]
 
 
 def _by_rank(job: JobState, ranks: Iterable[int]) -> np.ndarray:
@@ -65,102 +60,142 @@ def _by_rank(job: JobState, ranks: Iterable[int]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lacking:
-    """Who has not entered an operation. idle: by place, whose host has called it and whose device has not yet come.
+    """Who has not entered an operation.
 
-    elsewhere: by place, whose host has called it, of whose device nobody tells whether it has come to it, and which
-    is held up by something else. left: a member has got out of it, so that it ends for all.
+    is_elsewhere: by place, whose host has called it, and whose device has not come to it, or is held up by something
+    else and nobody tells whether it has come. left: a member has got out of it, so that it ends for all.
     """
 
     missing: tuple[int, ...]
     unknown: tuple[int, ...]
     launched: tuple[int, ...]
-    idle: np.ndarray
-    elsewhere: np.ndarray
+    is_elsewhere: Sequence[bool]
     left: bool
 
 
-class _Standing:
-    """Where the members of a group stand. Thousands wait in the same operation for the same few: found once."""
+class _Members:
+    """Where the members of all groups stand, one behind the other as their rows are: who waits is found at once.
 
-    def __init__(
-        self, job: JobState, index: int, seen: np.ndarray, visible: np.ndarray, starts: KnownStarts | None
-    ) -> None:
-        """starts: None where hosts do the operations."""
-        self._starts = starts
-        self._job, self._index, self._seen, self._visible = job, index, seen, visible
-        self._members = job.groups.members[index]
-        self._rows, _ = job.groups.rows_of(index)
-        self._lacking: dict[tuple[int, bool], _Lacking] = {}
+    Thousands wait in the same operation for the same few: these are found once.
+    """
+
+    def __init__(self, job: JobState, fresh_since_ns: int, *, before_ends: bool) -> None:
+        """fresh_since_ns, before_ends: as in ``find_waits``."""
+        groups, self._job = job.groups, job
+        self._rows, self._members, self._group_of = groups.rows, groups.all_members(), groups.group_of_members()
+        left = () if before_ends else [rank for rank, facts in job.ranks.items() if facts.exited_ns]
+        gone = _by_rank(job, left)
+        lost, known = _by_rank(job, job.hidden_ranks()), np.minimum(self._members, gone.size - 1)
+        is_gone, hidden = gone[known], lost[known] | (self._rows["blind"] != 0)
+        if job.blind_ranks:
+            hidden |= np.isin(self._members, list(job.blind_ranks))
+        self._seen = groups.stamps > 0
+        fresh = self._seen & (groups.stamps >= fresh_since_ns)
+        # A rank that left stays where its last row saw it; one that is merely unseen may have moved on.
+        visible = fresh | is_gone
+        if not self._seen.all():
+            visible |= ~self._seen & _has_fresh_progress(job, self._members)
+        self._visible, self._may = visible & ~hidden, fresh & ~is_gone & ~hidden
+        self._starts = KnownStarts.of(job) if has_device_groups(job) else None
+        self._tells_starts = np.zeros(len(groups.members), bool)  # by group
+        self._tells_starts[self._group_of[self._rows["started"] >= 0]] = True
+        self._lacking: dict[tuple[int, int, bool], _Lacking] = {}
+
+    def waits(self, lived: LivedTimes | None) -> Iterator[tuple[Wait, int]]:
+        """The waits, and their ages in ns as the rows have them."""
+        places = self.may_wait()
+        rows, ranks, groups = pick(self._rows, places), self._members[places], self._group_of[places]
+        blurred, seqs = _oldest_open(rows)
+        ages_ns = np.where(blurred, rows["moved_age_ns"], rows["open_age_ns"])
+        since_ns = _read_times_ns(self._job, ranks) - ages_ns
+        of_waits = ages_ns if lived is None else lived.ages_ns(ranks, ages_ns)
+        inside = places - np.array(self._job.groups.first, np.intp)[groups]
+        columns = (ranks, groups, inside, seqs, blurred, rows["op"], ages_ns, of_waits, since_ns)
+        for rank, group, place, seq, blur, op, age_ns, lived_ns, since in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            lacking = self._lacking.get((group, seq, blur))
+            if lacking is None:
+                lacking = self._lacking[group, seq, blur] = self._find_lacking(group, seq, blur)
+            if lacking.is_elsewhere[place] or (blur and not lacking.missing):
+                continue  # only its host has called; its device is busy with something else
+            is_in = not (blur or lacking.missing or lacking.unknown)
+            wait = Wait(
+                rank=rank,
+                group=group,
+                seq=seq,
+                op=op,
+                p2p=False,
+                age_ns=lived_ns,
+                since_ns=since,
+                missing=lacking.missing,
+                unknown=lacking.unknown,
+                launched=lacking.launched,
+                within=is_in and not lacking.left,
+                behind=is_in and lacking.left,
+            )
+            yield wait, age_ns
 
     def may_wait(self) -> np.ndarray:
-        """By place: a collective is open, and not only called by a host whose device is busy with something else, as
-        nearly all are that hosts have called ahead."""
-        rows = self._rows
-        blurred = (rows["completed"] < 0) | (rows["open"] < 0)
-        seq = np.where(blurred, rows["enqueued"], rows["completed"] + 1)
-        open_ = (rows["open"] != 0) & (seq >= 1) & (seq <= rows["enqueued"])
-        if self._starts is None or not open_.any():
-            return np.asarray(open_)
-        idle, elsewhere = self._not_in(seq)
-        return np.asarray(open_ & (blurred | ~(idle | elsewhere)))
+        """Places of who can be seen in a collective that is open, and not only called by a host whose device is busy
+        with something else, as nearly all are that hosts have called ahead."""
+        blurred, seqs = _oldest_open(self._rows)
+        # What is open where there is no such number is P2P.
+        open_ = self._may & (self._rows["open"] != 0) & (seqs >= 1) & (seqs <= self._rows["enqueued"])
+        if self._starts is not None:
+            idle, elsewhere = self._not_in(slice(None), seqs)
+            on_device = self._job.groups.are_on_device()[self._group_of]
+            open_ &= blurred | ~(on_device & (idle | elsewhere))
+        return np.flatnonzero(open_)
 
-    def _not_in(self, seq: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """By place: whose device has not come to it, and who is held up by something else (``_Lacking``)."""
+    def _places_of(self, group: int) -> slice:
+        first = self._job.groups.first[group]
+        return slice(first, first + self._job.groups.members[group].size)
+
+    def _not_in(self, mine: slice, seq: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By member at these places: whose device has not come to it; and of whose nobody tells, and which something
+        else holds up.
+        """
         assert self._starts is not None
-        known = np.minimum(self._members, self._starts.timed.size - 1)
+        rows, seen, some_told = self._rows[mine], self._seen[mine], self._tells_starts[self._group_of[mine]]
+        known = np.minimum(self._members[mine], self._starts.timed.size - 1)
         timed, occupied = self._starts.timed[known], self._starts.occupied[known]
-        idle = not_begun(self._rows, seq, timed) & self._seen
-        return idle, may_not_have_begun(self._rows, seq, timed) & occupied & self._seen
+        idle = not_begun(rows, seq, timed, some_told) & seen
+        return idle, may_not_have_begun(rows, seq, timed, some_told) & occupied & seen
 
-    def read_wait(self, place: int) -> Wait | None:
-        row = self._rows[place]
-        enqueued, completed = int(row["enqueued"]), int(row["completed"])
-        # Where no completion is seen, the newest call may be open: it is if somebody has not come and nothing moves.
-        blurred = completed < 0 or int(row["open"]) < 0
-        seq = enqueued if blurred else completed + 1
-        if seq > enqueued or seq < 1:
-            return None  # what is open is P2P
-        lacking = self._lacking.get((seq, blurred))
-        if lacking is None:
-            lacking = self._lacking[seq, blurred] = self._find_lacking(seq, blurred)
-        if lacking.idle[place] or lacking.elsewhere[place]:
-            return None  # only its host has called; its device is busy with something else
-        if blurred and not lacking.missing:
-            return None
-        age_ns = int(row["moved_age_ns"] if blurred else row["open_age_ns"])
-        rank = int(self._members[place])
-        is_in = not (blurred or lacking.missing or lacking.unknown)
-        return Wait(
-            rank=rank,
-            group=self._index,
-            seq=seq,
-            op=int(row["op"]),
-            p2p=False,
-            age_ns=age_ns,
-            since_ns=read_ns(self._job, rank) - age_ns,
-            missing=lacking.missing,
-            unknown=lacking.unknown,
-            launched=lacking.launched,
-            within=is_in and not lacking.left,
-            behind=is_in and lacking.left,
-        )
-
-    def _find_lacking(self, seq: int, blurred: bool) -> _Lacking:
+    def _find_lacking(self, group: int, seq: int, blurred: bool) -> _Lacking:
         """Who waits in it is none of them: it has called, and its device, where it has one, has come to it."""
-        rows, members = self._rows, self._members
-        lacks = np.where(self._seen, rows["enqueued"] < seq, True)
+        mine = self._places_of(group)
+        rows, members, seen, visible = self._rows[mine], self._members[mine], self._seen[mine], self._visible[mine]
+        lacks = ~seen | (rows["enqueued"] < seq)
         idle = elsewhere = np.zeros(rows.size, bool)
-        if self._starts is not None and not blurred:
-            idle, elsewhere = self._not_in(seq)
+        if self._starts is not None and self._job.groups.on_device[group] and not blurred:
+            idle, elsewhere = self._not_in(mine, seq)
         lacks |= idle
         return _Lacking(
-            missing=tuple(members[lacks & self._visible].tolist()),
-            unknown=tuple(members[lacks & ~self._visible].tolist()),
-            launched=tuple(members[lacks & self._visible & idle].tolist()),
-            idle=idle,
-            elsewhere=elsewhere,
-            left=bool((self._seen & (rows["completed"] >= seq)).any()),
+            missing=tuple(members[lacks & visible].tolist()),
+            unknown=tuple(members[lacks & ~visible].tolist()),
+            launched=tuple(members[lacks & visible & idle].tolist()),
+            is_elsewhere=(idle | elsewhere).tolist(),
+            left=bool((seen & (rows["completed"] >= seq)).any()),
         )
+
+
+def _oldest_open(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """By row: whether no completion is seen, and the number of the oldest collective that may be open.
+
+    Where none is seen the newest call may be: it is if somebody has not come and nothing moves.
+    """
+    blurred = (rows["completed"] < 0) | (rows["open"] < 0)
+    return blurred, np.where(blurred, rows["enqueued"], rows["completed"] + 1)
+
+
+def _read_times_ns(job: JobState, ranks: np.ndarray) -> np.ndarray:
+    """When agents looked at these ranks, as ``read_ns`` says of one."""
+    read, known = np.zeros(ranks.size, np.int64), ranks < job.progress.rows.size
+    told = ranks[known]
+    read[known] = np.where(job.progress.stamps[told] > 0, job.progress.rows["read_ns"][told], 0)
+    return read
 
 
 def _has_fresh_progress(job: JobState, members: np.ndarray) -> np.ndarray:
@@ -220,18 +255,17 @@ def _p2p_waits(job: JobState, fresh_since: int) -> list[Wait]:
     return waits
 
 
-def _device_p2p_waits(job: JobState, waits: Sequence[Wait]) -> list[Wait]:
+def _device_p2p_waits(job: JobState, waits: Sequence[Wait], held: set[int]) -> list[Wait]:
     """Of devices that have not come to what others wait in: the sends and receives in which they may stand, as nobody
     tells their ends, where the other end is seen to be held up by what moves the data, or went silent with its node, or
     in its turn may stand in one with such a device. A kernel that does not end looks the same; but two things at once
-    are less likely than one.
+    are less likely than one. held: ranks that are held up so, for long enough; others are added.
     """
     unseen = _silent_ranks(job)
     # Whose device stands in an exchange with a rank that is gone may have a host that waits for its device.
     lacking = (wait.missing if unseen else wait.launched for wait in waits)
     # Thousands wait for the same thousands, told by one tuple (``find_waits``): gone through once.
     late = set[int]().union(*{id(ranks): ranks for ranks in lacking}.values())
-    held = {wait.rank for wait in waits if wait.within and wait.age_ns >= FLOOR_NS}
     if not late or not (held or unseen):
         return []
     rows = job.groups.rows

@@ -66,27 +66,27 @@ class KnownStarts:
         return cls(timed, occupied)
 
 
-def not_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.ndarray:
-    """By row of a group's GROUP_PROGRESS: launched by the host, and the device is known not to have come to ``seq``.
+def not_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray, some_told: bool | np.ndarray) -> np.ndarray:
+    """By GROUP_PROGRESS row: launched by the host, and the device is known not to have come to ``seq``.
 
-    seq: of all, or by row. timed: by row, whether starts of this rank are told. Looks that miss all short calls have
-    told none of a group yet; but nobody stands in one, while its peers are seen to, without being seen.
+    rows, timed: (n,), whether starts of this rank are told. seq, some_told: of all, or by row; whether any start in the
+    row's group is told. Looks that miss all short calls have told none of a group yet; but nobody stands in one, while
+    its peers are seen to, without being seen.
     """
-    told = rows["started"] >= 0
-    known = told | timed if told.any() else told
+    known = (rows["started"] >= 0) | (timed & some_told)
     begun = np.maximum(rows["started"], rows["completed"])
     return np.asarray(known & (rows["enqueued"] >= seq) & (begun < seq))
 
 
-def may_not_have_begun(rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray) -> np.ndarray:
-    """By row of a group's GROUP_PROGRESS: launched, and nobody knows whether the device has come to ``seq``.
+def may_not_have_begun(
+    rows: np.ndarray, seq: int | np.ndarray, timed: np.ndarray, some_told: bool | np.ndarray
+) -> np.ndarray:
+    """By GROUP_PROGRESS row: launched, and nobody knows whether the device has come to ``seq``.
 
-    Only where no start of this group is told, though starts of the rank's other groups are (timed, by row); else False.
-    rows, timed: (n,); seq: by row, or one for all.
+    Only where no start of this group is told, though starts of the rank's other groups are; else False. rows, timed:
+    (n,); seq, some_told: as of ``not_begun``.
     """
-    if (rows["started"] >= 0).any():
-        return np.zeros(rows.size, bool)
-    return np.asarray(timed & (rows["enqueued"] >= seq) & (rows["completed"] < seq))
+    return np.asarray(timed & ~np.asarray(some_told) & (rows["enqueued"] >= seq) & (rows["completed"] < seq))
 
 
 def all_begun(job: JobState, group: int, seq: int) -> bool:

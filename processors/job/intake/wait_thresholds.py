@@ -6,8 +6,6 @@ group's own time-out is a measure. People mute a tool that pages on a start-up.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from ....telemetry.vocabulary import Phase, ProcessState
@@ -83,22 +81,37 @@ def waiting_threshold_ns(job: JobState, rank: int, group: int) -> int:
     return int(max(FLOOR_NS, STEPS_OF_PATIENCE * job.steps.median_length_ns(), TIMES_LONGEST * longest))
 
 
-def as_lived(job: JobState, wait: Wait) -> Wait:
-    """The wait without the time for which its rank was suspended: a process that is stopped does not wait.
+class LivedTimes:
+    """How much of their waits ranks have lived through: a process that is suspended does not wait.
 
-    Until its state is known, its last heartbeat tells how long it lived.
+    Until its state is known, its last heartbeat tells how long it lived. Made for one look at all ranks.
     """
-    facts, row = job.ranks.get(wait.rank), job.progress.row_of(wait.rank)
-    if facts is None or row is None or facts.exited_ns:
-        return wait
-    stopped = int(row["process_state"]) == ProcessState.STOPPED
-    if facts.stopped_ns:
-        return replace(wait, age_ns=0)
-    silent_ns = int(row["heartbeat_age_ns"])
-    age_ns = wait.age_ns - (silent_ns if stopped or silent_ns < STATE_KNOWN_NS else 0)
-    if facts.continued_ns:
-        age_ns = min(age_ns, int(row["read_ns"]) - facts.continued_ns)
-    return wait if age_ns == wait.age_ns else replace(wait, age_ns=max(0, age_ns))
+
+    def __init__(self, job: JobState) -> None:
+        rows, silent_ns = job.progress.rows, job.progress.rows["heartbeat_age_ns"]
+        stopped = rows["process_state"] == int(ProcessState.STOPPED)
+        self._silent_ns = np.where(stopped | (silent_ns < STATE_KNOWN_NS), silent_ns, 0)
+        self._most_ns = np.full(rows.size, np.iinfo(np.int64).max)
+        self._tells = np.zeros(rows.size + 1, bool)  # the last one: of ranks of which nothing is told
+        known = np.fromiter(job.ranks, np.intp, len(job.ranks))
+        self._tells[known[known < rows.size]] = True
+        self._tells[:-1] &= job.progress.stamps > 0
+        for rank, facts in job.ranks.items():
+            if facts.exited_ns and rank < rows.size:
+                self._tells[rank] = False
+            elif facts.stopped_ns and rank < rows.size:
+                self._most_ns[rank] = 0
+            elif facts.continued_ns and rank < rows.size:
+                self._most_ns[rank] = max(0, int(rows["read_ns"][rank]) - facts.continued_ns)
+
+    def ages_ns(self, ranks: np.ndarray, ages_ns: np.ndarray) -> np.ndarray:
+        """(n,) of waits of these ages: how long each of the ranks (n,) was alive in its wait."""
+        tells = self._tells[np.minimum(ranks, self._tells.size - 1)]
+        told = ranks[tells]
+        lived_ns: np.ndarray = ages_ns.copy()
+        less_ns = np.minimum(ages_ns[tells] - self._silent_ns[told], self._most_ns[told])
+        lived_ns[tells] = np.where(less_ns == ages_ns[tells], less_ns, np.maximum(less_ns, 0))
+        return lived_ns
 
 
 def waited_ns(job: JobState, age_ns: int, rank: int, *, before_ends: bool = False) -> int:

@@ -62,6 +62,7 @@ class JobGroups:
         self._shape: GroupShape | None = None
         self._inner: tuple[tuple[int, int, int], np.ndarray] | None = None
         self._places = Places.of(())
+        self._of_rows: tuple[np.ndarray, np.ndarray, int] | None = None
 
     def add(self, group: Group, *, was_kept: bool = False) -> int:
         """The job's index of the group; one whose uid is not known is added first, without members if its ranks are
@@ -184,6 +185,21 @@ class JobGroups:
         first = self.first[index]
         last = first + self.members[index].size
         return self.rows[first:last], self.stamps[first:last]
+
+    def all_members(self) -> np.ndarray:
+        """Ranks of all members of all groups, in the order of ``rows``."""
+        return self._flat()[0]
+
+    def group_of_members(self) -> np.ndarray:
+        """By member, in the order of ``rows``, its group as an index."""
+        return self._flat()[1]
+
+    def _flat(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._of_rows is None or self._of_rows[2] != len(self.members):
+            sizes = [members.size for members in self.members]
+            ranks = np.concatenate(self.members) if sizes else np.zeros(0, np.int64)
+            self._of_rows = ranks, np.arange(len(sizes)).repeat(sizes), len(sizes)
+        return self._of_rows[0], self._of_rows[1]
 
     def note_ages(self, place: np.ndarray | slice, rows: np.ndarray) -> None:
         """Keeps for how long each of these members has had an operation open. place: of the rows; rows:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from whichrank.processors.job.detectors.hang.wait_graph import find_blockage
 from whichrank.processors.job.findings.node_report import agent_silent_body
-from whichrank.processors.job.hang.pending_collectives import _Standing, find_waits
+from whichrank.processors.job.hang.pending_collectives import _Members, _oldest_open, find_waits
 from whichrank.processors.job.state.finding_memory import FindingDetail, SilentNodeMemory
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.rank_state import OpenFinding
@@ -151,6 +151,12 @@ def test_stages_that_are_held_up_one_behind_the_other_are_no_roots(first_receive
         assert (blockage.sort, blockage.suspects) == ("missing", (0,))
 
 
+def all_open(members: _Members) -> np.ndarray:
+    rows = members._rows  # noqa: SLF001
+    _, seqs = _oldest_open(rows)
+    return np.flatnonzero((rows["open"] != 0) & (seqs >= 1) & (seqs <= rows["enqueued"]))
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.integers(-1, 6), st.integers(-1, 6)), min_size=4, max_size=4),
     st.booleans(),
@@ -163,5 +169,5 @@ def test_who_only_called_ahead_is_left_out_before_anybody_asks_whom_he_waits_for
     job = job_at({FIRST: {0: first, 1: second}, LAST: {2: third, 3: fourth}}, pipeline=pipeline)
     found = find_waits(job)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Standing, "may_wait", lambda group: group._rows["open"] != 0)  # noqa: SLF001
+        patch.setattr(_Members, "may_wait", all_open)
         assert find_waits(job) == found

@@ -195,9 +195,9 @@ def test_ranks_without_an_agent_are_looked_for_four_times_a_second_and_not_at_ea
     """It may be for days: each look goes through all that is open, in a large job for a tenth of a second."""
     looked_s: list[float] = []
 
-    def counted(job: JobState, **more: bool) -> list[Wait]:
+    def counted(job: JobState) -> list[Wait]:
         looked_s.append((job.progress.newest_stamp_ns - WALL_NS) / SECOND - 100.0)
-        return find_waits(job, **more)
+        return find_waits(job)
 
     monkeypatch.setattr(lost_nodes, "find_waits", counted)
     finding = one(_without_the_second_node_after(4.0, two_nodes(lost(6.6, "silent", 2.6), steps=140)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.processors.cluster.shared.fleet import DAY_S, Fleet, joint_of
 from tests.processors.cluster.shared.test_stories import ERRORS, busy_fleet, history
 from whichrank.processors.cluster.shared import memory as memory_module
 from whichrank.processors.cluster.shared import placements as placements_module
-from whichrank.processors.cluster.shared.landscape import Landscape
+from whichrank.processors.cluster.shared.landscape import Landscape, NodeLoad, ToldLoad
 from whichrank.processors.cluster.shared.memory import Memory
 from whichrank.processors.cluster.shared.placements import Placements
 from whichrank.processors.cluster.shared.rules import load_shared_rules
@@ -149,6 +150,22 @@ def test_labels_of_nodes_are_bounded_by_the_nodes() -> None:
     for i in range(30):
         landscape.take_places(read_places({"entity": "n1", "labels": {"leaf": f"l{i}"}}))
     assert landscape.values["leaf"] == {"l29": 1}
+
+
+def test_what_nodes_ask_of_a_service_is_a_row_each_also_where_an_earlier_release_had_one_of_all() -> None:
+    loads = MemoryTable()
+    loads.put("storage\topen", json.dumps({"n2": {"usual": 3.0, "spells": [[5.0, None, 7.0]]}}).encode())
+    landscape = Landscape(MemoryTable(), MemoryTable(), loads)
+    landscape.take_load(
+        ToldLoad(node="n1", service="storage", operation="open", usual=None, since_s=1.0, until_s=2.0, rate=9.0)
+    )
+    known = {
+        "n1": NodeLoad(spells=((1.0, 2.0, 9.0),)),
+        "n2": NodeLoad(usual=3.0, spells=((5.0, None, 7.0),)),
+    }
+    assert landscape.loads == {"storage\topen": known}
+    assert [name for name, _ in loads.rows()] == ["storage\topen\tn1", "storage\topen\tn2"]
+    assert Landscape(MemoryTable(), MemoryTable(), loads).loads == landscape.loads
 
 
 # --- arithmetic -----------------------------------------------------------------------------------------------------

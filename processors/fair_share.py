@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 class FairShare:
     """Names with their owners, "" where nobody knows whose it is. Follows from the order of the calls alone."""
 
-    __slots__ = ("_by_count", "_most", "_names", "_owners")
+    __slots__ = ("_by_count", "_most", "_names", "_newest", "_owners")
 
     def __init__(self, names: Iterable[tuple[str, str]] = ()) -> None:
         """names: (name, owner), the idlest first."""
@@ -20,6 +20,7 @@ class FairShare:
         self._names: dict[str, dict[str, None]] = {}  # by owner, the idlest first
         self._by_count: dict[int, dict[str, None]] = {}  # owners who have so many, the quietest first
         self._most = 0
+        self._newest: tuple[str, str] | None = None
         for name, owner in names:
             self.touch(name, owner)
 
@@ -60,9 +61,15 @@ class FairShare:
         names[name] = None
         self._owners[name] = owner
         self._move(owner, count, len(names))
+        self._newest = name, owner
+
+    def is_newest(self, name: str, owner: str) -> bool:
+        """Whether nothing was touched or removed since this was, so that to touch it again changes nothing."""
+        return self._newest == (name, owner)
 
     def remove(self, name: str) -> None:
         """Does nothing where it is not known."""
+        self._newest = None
         owner = self._owners.pop(name, None)
         if owner is None:
             return

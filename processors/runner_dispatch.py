@@ -74,6 +74,8 @@ class Dispatcher:
 
     def dispatch(self, first: int, records: Sequence[Emitted]) -> None:
         """Gives records to the operators from index ``first`` on, and what they emit to those after them."""
+        if len(records) == 1 and self._dispatch_to_one(first, *records[0]):
+            return
         pending: list[dict[str, list[Record]]] = [{} for _ in self._operators]
         known: Identity | None = None
         batches: list[list[Record]] = []
@@ -91,6 +93,20 @@ class Dispatcher:
                     self._place(index, record, index + 1, pending)
         if self._notices.is_any:
             self._report_contained()
+
+    def _dispatch_to_one(self, first: int, emitter: int, record: Record) -> bool:
+        """The same where one operator wants the record, as that of most messages; False, and nothing done, else."""
+        if emitter >= 0 and not isinstance(record.payload, Finding):
+            return False
+        keys = [(index, self._key_of[index](record)) for index in range(first, len(self._key_of))]
+        wanted = [(index, key) for index, key in keys if key is not None]
+        if len(wanted) != 1:
+            return False
+        ((index, key),) = wanted
+        emitted = self._process(index, key, [record])
+        if emitted or self._notices.is_any:
+            self.dispatch(index + 1, [(index, each) for each in emitted])
+        return True
 
     def fire(self, operator: str, key: str, timer: Timer) -> None:
         """Calls the operator of a timer that is due; nothing for one of another release."""
@@ -170,7 +186,10 @@ class Dispatcher:
             if spared is None:
                 return False
             self._delete(index, spared)
-        keys.touch(key, self._owner(operator, key))
+        owner = self._owner(operator, key)
+        if keys.is_newest(key, owner):
+            return True
+        keys.touch(key, owner)
         if len(keys) > self._most_keys(operator):  # it counts, too: who has most may be who brings it
             self._forget(index, keys.first_to_go())
         return True

@@ -36,3 +36,24 @@ def test_of_owners_with_one_each_who_was_quiet_longest_goes() -> None:
     share = FairShare((f"n{number}", f"o{number}") for number in range(5))
     share.touch("n0", "o0")
     assert share.first_to_go() == "n1"
+
+
+@given(steps=_STEPS)
+def test_the_newest_need_not_be_touched_again(steps: list[tuple[int, int, bool]]) -> None:
+    always, seldom, spared = FairShare(), FairShare(), 0
+    for name_number, owner_number, is_touched in steps:
+        for _ in range(2):
+            name, owner = f"n{name_number}", f"o{owner_number}"
+            if not is_touched:
+                always.remove(name)
+                seldom.remove(name)
+                continue
+            always.touch(name, owner)
+            if seldom.is_newest(name, owner):
+                spared += 1
+            else:
+                seldom.touch(name, owner)
+        assert list(always) == list(seldom)
+        assert [list(always.names_of(f"o{n}")) for n in range(4)] == [list(seldom.names_of(f"o{n}")) for n in range(4)]
+        assert not len(always) or always.first_to_go() == seldom.first_to_go()
+    assert spared >= sum(is_touched for _, _, is_touched in steps)

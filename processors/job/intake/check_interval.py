@@ -6,9 +6,10 @@ from ..state.job_state import JobState
 
 #: A job of so many ranks is looked at whenever anything comes.
 FEW_RANKS = 256
-#: Between two looks pass so many ns a rank. In a hang a look takes up to a fifth of it, and agents send twice a
-#: second: without this the work for one message would grow with the number of messages.
+#: Between two looks pass so many ns a rank: without this the work for one message would grow with the number of
+#: messages. Of so many ranks agents tell once a second, and within this a quarter of them.
 NS_PER_RANK = 60_000
+MANY_RANKS, LEAST_OF_MANY_NS = 1024, 250_000_000
 
 
 def is_look_due(job: JobState, before_ns: int, stamp_ns: int) -> bool:
@@ -21,4 +22,6 @@ def is_look_due(job: JobState, before_ns: int, stamp_ns: int) -> bool:
     if ranks <= FEW_RANKS:
         return True
     period_ns = ranks * NS_PER_RANK
+    if MANY_RANKS <= ranks < LEAST_OF_MANY_NS // NS_PER_RANK:
+        period_ns = LEAST_OF_MANY_NS
     return stamp_ns // period_ns != before_ns // period_ns

@@ -110,8 +110,7 @@ class JobGroups:
         found = self._lookups.get(id(groups))
         if found is not None and found[0] is groups:
             return found[1]
-        uid = list_referred(groups)
-        if uid:
+        if groups and not groups[0].name and (uid := list_referred(groups)):
             lookup = self._lists.get(uid, _NO_LIST)
             if uid in self._open_lists:
                 lookup = self._take_list(uid, self._open_lists[uid])

@@ -18,6 +18,7 @@ from ..telemetry.metric_layouts import Layouts
 from ..telemetry.otlp import decode_logs
 from ..telemetry.otlp_metrics import decode_metrics
 from ..telemetry.records import Block, Broken, Event, Flush, Identity, Payload, Point, Samples
+from ..telemetry.speaker_series import SeriesShape, SpeakerSeries
 from ..telemetry.topics import TOPIC_METRICS
 
 MAX_NODES = 65_536
@@ -40,8 +41,8 @@ class MessageDecoder:
         #: Host names and GPU UUIDs in lower case -> the node.
         self._aliases: dict[str, str] = {}
         self._clusters: set[str] = set()
-        #: Orders of series that are all told in our words.
-        self._ours: WeakSet[object] = WeakSet()
+        #: Of series that are all told in our words.
+        self._ours: WeakSet[SeriesShape] = WeakSet()
 
     def decode(self, topic: str, value: bytes) -> Sequence[Payload]:
         """The payloads of a message: what its topic carries (``telemetry.carried``), of metrics those that are wanted,
@@ -107,12 +108,12 @@ class MessageDecoder:
 
     def _in_our_words(self, samples: Samples) -> list[Samples]:
         """What agents of ours sent goes through as it is."""
-        if samples.order is not None and samples.order in self._ours:
+        shape = samples.order.shape if isinstance(samples.order, SpeakerSeries) else None
+        if shape is not None and (shape in self._ours or all(name in self._metrics for name in shape.names)):
+            self._ours.add(shape)
             return [samples]
         own = tuple(point for point in samples.points if point.name in self._metrics)
         if len(own) == len(samples.points):
-            if samples.order is not None:
-                self._ours.add(samples.order)
             return [samples]
         by_entity: dict[tuple[str, str], list[Point]] = {}
         resource = with_scraped_host(samples.resource, samples.points)

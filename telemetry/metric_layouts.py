@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from sys import intern
-from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from .metric_walk import FoundPart, FoundPoint, Strange, find_parts
+from .metric_walk import FoundPart, Strange, find_parts
 from .otlp import read_identity, value_of
 from .point_columns import PointColumns
 from .records import Samples
+from .speaker_series import SeriesShape, SpeakerSeries
 
 #: Speakers of layouts that are kept; who was not heard for longest goes first. A node has three or four.
 MOST_SPEAKERS = 16_384
@@ -31,18 +32,32 @@ MOST_LAYOUTS, MOST_ALIKE = 512, 8
 MOST_BYTES = 1 << 18
 
 
-class SeriesOrder:
-    """Stands for certain series in a certain order: what was worked out for them once can be found by it."""
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """What is the same in all messages of a speaker under one resource. of: whose points these are, without them."""
 
-    __slots__ = ("__weakref__",)
+    of: Samples
+    points: SpeakerSeries
 
 
 @dataclass(frozen=True, slots=True)
-class _Series:
-    """What is the same in all messages of a speaker: whose points these are, and name and attributes of each."""
+class _Shape:
+    """A shape of series, and where its words stand in a message: each place with the word's number, of so many."""
 
-    of: Samples
-    points: tuple[tuple[str, Mapping[str, Any]], ...]
+    series: SeriesShape
+    places: tuple[tuple[int, int, int], ...]
+    count: int
+
+    def words_in(self, value: bytes) -> tuple[str, ...] | None:
+        """By number; None where places of one word hold different ones. Raises UnicodeDecodeError."""
+        found: list[bytes | None] = [None] * self.count
+        for begin, end, number in self.places:
+            raw, known = value[begin:end], found[number]
+            if known is None:
+                found[number] = raw
+            elif known != raw:
+                return None
+        return tuple([intern(raw.decode()) for raw in found if raw is not None])
 
 
 class Layout:
@@ -55,7 +70,7 @@ class Layout:
         if len(self._parts) != len(samples):
             raise Strange
         numbers = [number for part in self._parts for number in part.points]
-        self._places = np.array([(n.time, n.value, max(0, n.start)) for n in numbers], np.int32).reshape(-1, 3)
+        self._places = np.array([(n.time, n.value, max(0, n.start)) for n in numbers], np.intp).reshape(-1, 3)
         self._is_double = np.array([n.is_double for n in numbers], bool)
         self._has_start = np.array([n.start >= 0 for n in numbers], bool)
         for places in (self._places[:, 0], self._places[:, 1], self._places[self._has_start, 2]):
@@ -66,9 +81,11 @@ class Layout:
             for begin, end in (*part.words, *(span for point in part.points for _, span in point.words)):
                 self._built[begin:end] = 0
         self._base: bytes = (np.frombuffer(value, np.uint8) & self._built).tobytes()
-        self._known = [[(intern(point.name), point.attributes) for point in each.points] for each in samples]
-        if [len(each) for each in self._known] != [len(part.points) for part in self._parts]:
+        known = [SeriesShape.of(each.points) for each in samples]
+        if [len(each.names) for each in known] != [len(part.points) for part in self._parts]:
             raise Strange  # points without a number, a field that comes twice
+        #: By part, shapes of the speakers so far: which of their words are the same.
+        self._shapes = [[_shape_of(value, part, each)] for part, each in zip(self._parts, known, strict=True)]
 
     def is_of(self, value: bytes) -> bool:
         """Whether a message of this length has the same bytes everywhere but in numbers and words."""
@@ -83,19 +100,20 @@ class Layout:
         """The series of a message of this layout. Raises ``Strange`` where its words are none."""
         found = []
         try:
-            for part, known in zip(self._parts, self._known, strict=True):
+            for part, shapes in zip(self._parts, self._shapes, strict=True):
                 pairs = Resource.FromString(value[slice(*part.resource)]).attributes
                 told = {pair.key: read for pair in pairs if (read := value_of(pair.value)) is not None}
-                of = Samples(identity=read_identity(pairs), points=(), resource=told, order=SeriesOrder())
-                found.append(_Series(of, _points_of(value, part.points, known)))
+                series = _series_in(value, part, shapes)
+                of = Samples(identity=read_identity(pairs), points=(), resource=told, order=series)
+                found.append(_Series(of, series))
         except (UnicodeDecodeError, DecodeError) as error:
             raise Strange from error
         return found
 
     def read(self, value: bytes, series: Sequence[_Series]) -> list[Samples] | None:
         """The samples in a message of this layout by this speaker; None where a number is not finite."""
-        content = np.frombuffer(value, np.uint8)
-        told = content.take(self._places[:, :, None] + np.arange(8)).view("<i8").reshape(-1, 3)
+        at_each_byte: NDArray[np.int64] = np.ndarray(max(0, len(value) - 7), "<i8", value, strides=(1,))
+        told = at_each_byte[self._places]
         values = np.where(self._is_double, told[:, 1].copy().view("<f8"), told[:, 1])
         if not np.isfinite(values).all():
             return None
@@ -109,24 +127,32 @@ class Layout:
         return found
 
 
-def _points_of(
-    value: bytes, points: Sequence[FoundPoint], known: Sequence[tuple[str, Mapping[str, Any]]]
-) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """With one object for equal attributes, of which a device has the same in each of its metrics."""
-    shared: dict[tuple[tuple[str, Any], ...], Mapping[str, Any]] = {}
-    texts: dict[bytes, str] = {}
-    found = []
-    for point, (name, before) in zip(points, known, strict=True):
-        attributes = dict(before)
-        for key, (begin, end) in point.words:
-            raw = value[begin:end]
-            text = texts.get(raw)
-            if text is None:
-                text = texts[raw] = raw.decode()
-            attributes[intern(key)] = text
-        told = tuple(attributes.items())
-        found.append((name, shared.setdefault(told, attributes)))
-    return tuple(found)
+def _series_in(value: bytes, part: FoundPart, shapes: list[_Shape]) -> SpeakerSeries:
+    """The part's series with the words of this message's speaker. Raises UnicodeDecodeError."""
+    for shape in shapes:
+        words = shape.words_in(value)
+        if words is not None:
+            return SpeakerSeries(shape.series, words)
+    own = _shape_of(value, part, shapes[0].series)
+    if len(shapes) < MOST_ALIKE:
+        shapes.append(own)
+    return SpeakerSeries(own.series, own.words_in(value) or ())
+
+
+def _shape_of(value: bytes, part: FoundPart, series: SeriesShape) -> _Shape:
+    """With one word for texts that are equal in this message: of a device they stand in each of its metrics."""
+    numbers: dict[bytes, int] = {}
+    places: list[tuple[int, int, int]] = []
+    words = []
+    for point in part.points:
+        own = []
+        for name, (begin, end) in point.words:
+            number = numbers.setdefault(value[begin:end], len(numbers))
+            places.append((begin, end, number))
+            own.append((intern(name), number))
+        words.append(tuple(own))
+    shape = SeriesShape(series.names, series.attributes, tuple(words))
+    return _Shape(shape, tuple(places), len(numbers))
 
 
 class Layouts:

@@ -59,3 +59,8 @@ class PointColumns(Sequence[Point]):
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def value_at(points: Sequence[Point], place: int) -> float:
+    """The value of one point, which is not made for it."""
+    return float(points.values[place]) if isinstance(points, PointColumns) else points[place].value

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .condition_rules import MetricRule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(NamedTuple):
     """A point (its place in the samples) as one rule sees it. key: in the entity's series; condition, whole: the keys
     of the condition that it opens, and of what the rule takes a share of, if it does."""
 

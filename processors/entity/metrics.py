@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ...telemetry.point_columns import PointColumns
+from ...telemetry.point_columns import PointColumns, value_at
 from ...telemetry.records import Point, Samples
 from ...telemetry.trust import Trust
 from .asked_series import Series
@@ -38,10 +38,10 @@ def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Con
     """
     points = samples.points
     for whole, place in asked.wholes:
-        state.limits[whole] = points[place].value
+        state.limits[whole] = value_at(points, place)
     if isinstance(points, PointColumns) and asked.plans.is_plain:
         plan = asked.plans.plan(state.watching)
-        if len(plan.place) > _FEW and (rows := _rows_of(state, plan)) is not None:
+        if len(plan.series) > _FEW and (rows := _rows_of(state, plan)) is not None:
             return _take_columns(state, plan, rows, points)
     changed: list[Condition] = []
     for rule, all_series in asked.rules:
@@ -64,8 +64,8 @@ def _rows_of(state: EntityState, plan: ColumnPlan) -> NDArray[np.intp] | None:
     known = state.rows_of_plans.get(id(plan))
     if known is not None and known[0] is plan:
         return known[1]
-    rows = [row for _, series in plan.asked if (row := state.series.add(series.key)) is not None]
-    if len(rows) < len(plan.asked):
+    rows = [row for series in plan.series if (row := state.series.add(series.key)) is not None]
+    if len(rows) < len(plan.series):
         return None
     if len(state.rows_of_plans) >= _MOST_PLANS:
         state.rows_of_plans.clear()
@@ -81,11 +81,11 @@ def _take_columns(
     table = state.series.numbers
     new = table.take(rows, axis=0)
     was = new[:, :HOLDS_SINCE].copy()
-    new[:, :HOLDS_SINCE] = points.in_seconds().take(plan.place, axis=0)
+    new[:, :HOLDS_SINCE] = points.in_seconds().take(plan.columns.place, axis=0)
     tells, held = _ask_columns(state, plan, was, new)
     one_by_one = tells & held
     if state.conditions:
-        for place, (_, series) in enumerate(plan.asked):
+        for place, series in enumerate(plan.series):
             condition = state.conditions.get(series.condition)
             one_by_one[place] |= bool(tells[place]) and condition is not None and condition.until is None
     well = tells > one_by_one
@@ -94,7 +94,7 @@ def _take_columns(
     table[rows] = new
     changed: list[Condition] = []
     for place in one_by_one.nonzero()[0].tolist():
-        rule, series = plan.asked[place]
+        rule, series = plan.columns.rules[place], plan.series[place]
         changed += _follow(state, rule, series, points[series.place], held=bool(held[place]))
     return changed
 
@@ -106,28 +106,29 @@ def _ask_columns(
 
     was, now: (n, 3 or more), value, time and start (s) of the point before and of this one.
     """
-    asked = now[:, VALUE].copy()
+    columns, asked = plan.columns, now[:, VALUE].copy()
     tells = np.ones(len(asked), bool)
-    if plan.grows.size:
-        before, after = was[plan.grows], now[plan.grows]
+    if columns.grows.size:
+        before, after = was[columns.grows], now[columns.grows]
         grown, passed_s = after[:, VALUE] - before[:, VALUE], after[:, TIME] - before[:, TIME]
         starts, were = after[:, START], before[:, START]
         same = (were == 0) | (starts == 0) | (starts == were)  # else the counter began anew
-        tells[plan.grows] = tell = (passed_s > 0) & (grown >= 0) & same
-        asked[plan.grows] = np.divide(grown, passed_s, out=grown, where=tell & plan.per_second)
-    for peers, direction in plan.peers:
+        tells[columns.grows] = tell = (passed_s > 0) & (grown >= 0) & same
+        asked[columns.grows] = np.divide(grown, passed_s, out=grown, where=tell & columns.per_second)
+    for peers, direction in columns.peers:
         values = asked[peers]
         others = medians_of_the_others(values)
         tells[peers] = tell = others > 0
         asked[peers] = np.divide((values - others) * direction, others, out=values, where=tell)
-    for place, whole in plan.shares:
-        whole_value = state.limits.get(whole, 0.0)
+    for place in columns.shares:
+        whole_value = state.limits.get(plan.series[place].whole, 0.0)
         tells[place] &= whole_value > 0
         asked[place] = asked[place] / whole_value if whole_value > 0 else 0.0
-    held: NDArray[np.bool_] = asked * plan.sign > plan.limit
-    for place, key in plan.remembered:
+    held: NDArray[np.bool_] = asked * columns.sign > columns.limit
+    for place in columns.remembered:
         if not tells[place]:
             continue
+        key = plan.series[place].key
         if held[place]:
             held[place] = key in state.limits
         elif key not in state.limits:

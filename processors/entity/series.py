@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from ...telemetry.records import Point, Samples
-from .asked_series import AskedRules, Series
+from ...telemetry.speaker_series import SeriesShape, SpeakerSeries
+from .asked_series import AskedRules
+from .asked_template import AskedTemplate, Found, filled
 from .column_plan import Plans
-from .condition_rules import COLLECTOR, WATCHING, MetricRule, Rules
-from .loads import load_load_rules
+from .condition_rules import Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,52 +33,49 @@ class Asked:
 
 
 class AskedOf:
-    """Called with samples: ``find_asked`` of their points, remembered as long as samples with the same series come."""
+    """Called with samples: ``find_asked`` of their points, remembered as long as samples with the same series come.
+
+    Of speakers whose series have one shape most of it is worked out once.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._known: WeakKeyDictionary[object, Asked] = WeakKeyDictionary()
+        self._templates: WeakKeyDictionary[SeriesShape, AskedTemplate] = WeakKeyDictionary()
 
     def __call__(self, samples: Samples) -> Asked:
-        if samples.order is None:
+        order = samples.order
+        if order is None:
             return find_asked(samples.points, self._rules)
-        asked = self._known.get(samples.order)
+        asked = self._known.get(order)
         if asked is None:
-            asked = self._known[samples.order] = find_asked(samples.points, self._rules)
+            if isinstance(order, SpeakerSeries):
+                asked = self._of_speaker(order)
+            else:
+                asked = find_asked(samples.points, self._rules)
+            self._known[order] = asked
         return asked
+
+    def _of_speaker(self, series: SpeakerSeries) -> Asked:
+        template = self._templates.get(series.shape)
+        if template is None:
+            template = self._templates[series.shape] = AskedTemplate(series.shape, self._rules)
+        return _asked(template.found(series.words), series.words)
 
 
 def find_asked(points: Sequence[Point], rules: Rules) -> Asked:
     """Which rules ask which of the points, by their places; the same for all samples with these series
     in this order.
     """
-    wholes: list[tuple[str, int]] = []
-    watching: list[tuple[str, int]] = []
-    loads, load_rules = [], load_load_rules()
-    by_rule: dict[int, tuple[MetricRule, list[Series]]] = {}
-    for place, point in enumerate(points):
-        if point.name == WATCHING and (collector := str(point.attributes.get(COLLECTOR) or "")):
-            watching.append((collector, place))
-        if point.name in load_rules:
-            loads.append(place)
-        wholes += [(f"{rule.of}/{_device_of(point, rule)}", place) for rule in rules.limits.get(point.name, ())]
-        for rule in rules.metrics.get(point.name, ()):
-            if all(str(point.attributes.get(name)) == value for name, value in rule.where.items()):
-                by_rule.setdefault(id(rule), (rule, []))[1].append(_series(rule, _device_of(point, rule), place))
-    found = tuple((rule, tuple(series)) for rule, series in by_rule.values())
-    return Asked(wholes=tuple(wholes), rules=found, plans=Plans(found), watching=tuple(watching), loads=tuple(loads))
+    return _asked(AskedTemplate(SeriesShape.of(points), rules).found(()), ())
 
 
-def _series(rule: MetricRule, device: str, place: int) -> Series:
-    where = ",".join(rule.where.values())
-    return Series(
-        place=place,
-        device=device,
-        key=f"{rule.condition}/{rule.metric}/{where}/{device}",
-        condition=f"{rule.condition}/{device}",
-        whole=f"{rule.of}/{device}" if rule.of else "",
+def _asked(found: Found, words: Sequence[str]) -> Asked:
+    rules = tuple([(rule, tuple([slot.filled(words) for slot in slots])) for rule, slots in found.rules])
+    return Asked(
+        wholes=tuple([(f"{whole}/{filled(device, words)}", place) for whole, device, place in found.wholes]),
+        rules=rules,
+        plans=Plans(rules, found.columns),
+        watching=tuple([(name, place) for parts, place in found.watching if (name := filled(parts, words))]),
+        loads=found.loads,
     )
-
-
-def _device_of(point: Point, rule: MetricRule) -> str:
-    return "/".join(str(point.attributes.get(name, "")) for name in rule.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...telemetry.point_columns import value_at
 from ...telemetry.records import Samples
 from .conditions import EntityState
 from .series import Asked
@@ -19,7 +20,7 @@ def take_watching(state: EntityState, samples: Samples, asked: Asked, now_s: flo
     """
     for collector, place in asked.watching:
         if collector in state.watching or len(state.watching) < MAX_COLLECTORS:
-            state.watching[collector] = samples.points[place].value > 0
+            state.watching[collector] = value_at(samples.points, place) > 0
         state.watched_at = now_s
 
 

@@ -103,6 +103,25 @@ def test_words_of_any_node_are_read_as_in_full(values: list[float], words: list[
         assert _names(found) == _names(full)
 
 
+def test_texts_that_are_equal_of_one_node_may_differ_of_another() -> None:
+    """And all the same no layout is learned anew."""
+    layouts = Layouts(is_wanted)
+    value = message([1.0, 2.0])
+    assert b"ok 1" in value
+    for number in range(3 * MOST_ALIKE):
+        told = value.replace(b"ok 0", b"%4d" % (number // 2)).replace(b"ok 1", b"%4d" % ((number + 1) // 2))
+        assert decode_metrics("t", told, is_wanted, layouts) == decode_metrics("t", told, is_wanted)
+        both = value.replace(b"n1", b"%02d" % number).replace(b"ok 0", b"%4d" % number, number % 2 + 1)
+        assert decode_metrics("t", both, is_wanted, layouts) == decode_metrics("t", both, is_wanted)
+    assert layouts.learned == 1
+
+
+def test_a_message_of_nothing_that_is_wanted_says_nothing() -> None:
+    layouts = Layouts(lambda _: False)
+    for value in (b"", message([1.0]), message([2.0])):
+        assert decode_metrics("t", value, lambda _: False, layouts) == []
+
+
 def _names(found: Sequence[Samples | Broken]) -> list[list[str]]:
     """Of attributes, in the order in which points have them."""
     return [list(p.attributes) for each in found if isinstance(each, Samples) for p in each.points]

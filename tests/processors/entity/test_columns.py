@@ -17,9 +17,9 @@ from whichrank.processors.entity.metrics import take_samples
 from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.entity.series import AskedOf
 from whichrank.processors.entity.series_table import MAX_SERIES
-from whichrank.telemetry.metric_layouts import SeriesOrder
 from whichrank.telemetry.point_columns import PointColumns
 from whichrank.telemetry.records import Identity, Samples
+from whichrank.telemetry.speaker_series import SeriesShape, SpeakerSeries
 
 RULES = load_rules()
 GPUS = 8
@@ -36,6 +36,7 @@ def _series() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 SERIES = list(_series())
+SHAPE = SeriesShape(tuple(name for name, _ in SERIES), tuple(each for _, each in SERIES), ((),) * len(SERIES))
 #: Near each threshold, on it, and far away.
 looks = st.lists(
     st.tuples(st.integers(1, 120), st.lists(st.sampled_from([0.0, 0.4, 0.99, 1.0, 1.01, 3.0, 1e4]), min_size=6)),
@@ -55,7 +56,7 @@ def told(order: object | None, time_s: int, factors: list[float]) -> Samples:
 @settings(max_examples=60, deadline=None)
 @given(looks=looks, watched=st.booleans())
 def test_at_once_and_one_by_one_say_the_same(looks: list[tuple[int, list[float]]], watched: bool) -> None:
-    asked_of, order = AskedOf(RULES), SeriesOrder()
+    asked_of, order = AskedOf(RULES), SpeakerSeries(SHAPE)
     assert asked_of(told(order, 1, [1.0])).plans.is_plain
     guards = {rule.unless_watched for rules in RULES.metrics.values() for rule in rules} - {""}
     at_once, one_by_one = EntityState(), EntityState()
@@ -84,7 +85,7 @@ def test_every_question_is_among_those_that_are_compared() -> None:
 
 
 def test_where_there_is_no_room_for_all_series_each_is_taken_as_far_as_there_is() -> None:
-    state, order = EntityState(), SeriesOrder()
+    state, order = EntityState(), SpeakerSeries(SHAPE)
     for number in range(MAX_SERIES - 3):
         state.series.add(f"another {number}")
     samples = told(order, 1, [1.0])

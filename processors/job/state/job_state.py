@@ -29,8 +29,8 @@ FRESH_NS = 3_000_000_000
 class JobState:
     """One job's working copy. Mutable; owned by the operator's thread.
 
-    ranks: what single events said of each. blind_ranks: of whom nothing is recorded now. may_be_stopped,
-    may_have_bad_loss: False: no rank has ``stopped_ns``, ``bad_loss`` (not saved). inferred: no optimizer makes the
+    ranks: what single events said of each. blind_ranks: of whom nothing is recorded now. may_be_stopped: False: no rank
+    has ``stopped_ns`` (not saved). inferred: no optimizer makes the
     steps, they are turns of calls that repeat. judged_by: the node whose whichrank judges this job, "": this one does;
     judge_left: that has ended in order, and has said what there was to say of this attempt. due_ns: when something has
     to be looked at, 0 never.
@@ -72,7 +72,7 @@ class JobState:
         self.world_size = 0
         self.ranks: dict[int, RankFacts] = {}
         self.blind_ranks: set[int] = set()
-        self.may_be_stopped = self.may_have_bad_loss = True
+        self.may_be_stopped = True
         self.inferred = False
         self._homes: dict[str, bytes] = {}  # by node, the ranks that were last found to be on it, all at once
         self.checkpoints.restored_steps = -1

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any
 
 from .rank_state import RankFacts, RankStack
 
@@ -26,7 +25,7 @@ class RankTexts:
 
     def __init__(self) -> None:
         #: By rank: what its text was made of, and the text.
-        self._kept: dict[int, tuple[tuple[Any, ...], str]] = {}
+        self._kept: dict[int, tuple[tuple[object, ...], str]] = {}
 
     def text(self, ranks: Mapping[int, RankFacts]) -> str:
         """The JSON object of all ranks' facts; what is as in ``RankFacts()`` is left out."""
@@ -45,7 +44,7 @@ class RankTexts:
         return f"{{{','.join(texts)}}}"
 
 
-def _told(values: tuple[Any, ...]) -> dict[str, Any]:
+def _told(values: tuple[object, ...]) -> dict[str, object]:
     told = {name: value for name, value, usual in zip(_NAMES, values, _USUAL, strict=True) if value != usual}
     stack = told.get("stack")
     if isinstance(stack, RankStack):

@@ -347,6 +347,20 @@ def short_name(wire: str) -> str:
     return wire
 
 
+def usable_name(wire: str, value: object) -> str | None:
+    """The short name of an event's attribute on the wire; None where ``is_usable`` refuses the value, which is as
+    ``otlp.value_of`` gives it.
+    """
+    known = _CHECKED.get(wire)
+    if known is None:
+        short = short_name(wire)
+        return short if is_usable(short, value) else None
+    short, types, least, most = known
+    if type(value) not in types or (type(value) is int and not least <= value <= most):
+        return None
+    return short
+
+
 def is_usable(short: str, value: object) -> bool:
     """Whether ``value`` is of the type, and within the bounds, that operators rely on for this event attribute."""
     expected = EVENT_ATTRIBUTE_TYPES.get(short)
@@ -358,3 +372,14 @@ def is_usable(short: str, value: object) -> bool:
         return False
     bounds = EVENT_ATTRIBUTE_BOUNDS.get(short, _ANY_NUMBER)
     return not isinstance(value, int) or bounds[0] <= value <= bounds[1]
+
+
+#: By name on the wire, attributes that operators rely on: short name, types, and bounds of whole numbers.
+_CHECKED = {
+    wire_name(short): (
+        short,
+        frozenset(types if isinstance(types, tuple) else (types,)),
+        *EVENT_ATTRIBUTE_BOUNDS.get(short, _ANY_NUMBER),
+    )
+    for short, types in EVENT_ATTRIBUTE_TYPES.items()
+}

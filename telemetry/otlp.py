@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -223,13 +223,13 @@ def _decode_event(record: LogRecord, name: EventName, identity: Identity) -> Eve
     _check_times(record.time_unix_nano)
     found: dict[str, Any] = {}
     for pair in record.attributes:
-        if pair.key == names.MONOTONIC_NS:
+        key = pair.key
+        if key == names.MONOTONIC_NS:
             mono_ns = pair.value.int_value
             _check_times(mono_ns)
             continue
         value = value_of(pair.value)
-        short = names.short_name(pair.key)
-        if value is not None and names.is_usable(short, value):
+        if value is not None and (short := names.usable_name(key, value)) is not None:
             found[short] = value
     ranks = found.get("ranks")
     if isinstance(ranks, str):
@@ -280,20 +280,15 @@ def _json_object(text: str) -> dict[str, Any]:
     return content
 
 
-_VALUE_READERS: dict[str, Callable[[AnyValue], Any]] = {
-    "string_value": lambda value: value.string_value,
-    "int_value": lambda value: value.int_value,
-    "double_value": lambda value: value.double_value,
-    "bool_value": lambda value: value.bool_value,
-    "array_value": lambda value: tuple(value_of(item) for item in value.array_value.values),
-}
+_PLAIN_VALUES = frozenset({"string_value", "int_value", "double_value", "bool_value"})
 
 
 def value_of(value: AnyValue) -> Any:
     """An OTLP value as plain Python; None for sorts that records do not hold (maps, bytes)."""
     kind = value.WhichOneof("value")
-    reader = _VALUE_READERS.get(kind) if kind is not None else None
-    return reader(value) if reader is not None else None
+    if kind in _PLAIN_VALUES:
+        return getattr(value, kind)
+    return tuple(value_of(item) for item in value.array_value.values) if kind == "array_value" else None
 
 
 _identity_by_resource: dict[bytes, Identity] = {}

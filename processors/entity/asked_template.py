@@ -84,11 +84,12 @@ class AskedTemplate:
                 if all(key in words or str(attributes.get(key)) == value for key, value in rule.where.items()):
                     asked = [(words[key], value) for key, value in rule.where.items() if key in words]
                     self._slots.append((rule, Slot(rule, place, _device_of(rule, attributes, words)), asked))
-        self._depends = [asked for _, _, asked in self._slots if asked]
+        #: Words on which anything depends, and what they must be.
+        self._depends = list(dict.fromkeys(each for _, _, asked in self._slots for each in asked))
 
     def found(self, words: Sequence[str]) -> Found:
         """words: the speaker's, by number."""
-        holds = tuple([all(words[number] == value for number, value in asked) for asked in self._depends])
+        holds = tuple([words[number] == value for number, value in self._depends])
         found = self._found.get(holds)
         if found is None:
             if len(self._found) >= _MOST_FOUND:

@@ -203,7 +203,7 @@ def _take_bad_loss(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> 
         facts.bad_loss = str(event.attributes.get("value", "NaN"))
         facts.bad_loss_ns = _time_of(job, event)
         facts.bad_loss_calls = int(event.attributes.get("calls", 0))
-        job.unsaved.facts = True
+        job.unsaved.facts = job.progress.may_have_bad_loss = True
         job.schedule(stamp_ns + BAD_LOSS_HOLD_NS)
 
 

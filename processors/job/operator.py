@@ -25,6 +25,7 @@ from .intake.bounds import is_within_bounds, most_ranks, tell_dropped
 from .intake.check_interval import is_look_due
 from .intake.device_groups import has_device_groups
 from .intake.ingest import take_in
+from .intake.starting import is_of_a_start
 from .nodes.lost_nodes import judge_nodes
 from .nodes.silent_nodes import hear, judge_silence, listen_on, note_progress, note_silence
 from .numeric.bad_losses import judge_bad_losses
@@ -353,14 +354,16 @@ class JobOperator:
     # --- events -----------------------------------------------------------------------------------------------------
     def _take_event(self, job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
         if event.name is EventName.LAUNCH_MET:
-            self._take_gathered(job, stamp_ns, ctx)
+            if not is_of_a_start(job, event):
+                self._take_gathered(job, stamp_ns, ctx)
             place = job.attempts.tell_token(event.identity.attempt, str(event.attributes.get("token", "")))
             self._settle(job, place, stamp_ns, ctx)
             return
         take = TAKE.get(event.name)
         if take is None or not is_within_bounds(job, event):
             return
-        self._take_gathered(job, stamp_ns, ctx)
+        if not is_of_a_start(job, event):
+            self._take_gathered(job, stamp_ns, ctx)
         if not self._enter(job, event, stamp_ns, ctx):
             return
         if self._listens and event.identity.rank >= 0:

@@ -87,3 +87,12 @@ def test_published_names_do_not_change() -> None:
         "whichrank.step.duration": "s",
         "whichrank.step.phase.duration": "s",
     }
+
+
+@given(
+    st.one_of(st.sampled_from(sorted(names.EVENT_ATTRIBUTE_TYPES)).map(names.wire_name), st.text(max_size=12)),
+    st.one_of(st.integers(), st.booleans(), st.floats(), st.text(max_size=3), st.tuples(st.text(max_size=2))),
+)
+def test_what_is_usable_is_told_by_the_name_on_the_wire_at_once(wire: str, value: object) -> None:
+    short = names.short_name(wire)
+    assert names.usable_name(wire, value) == (short if names.is_usable(short, value) else None)

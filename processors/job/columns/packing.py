@@ -15,11 +15,22 @@ _descriptions: dict[np.dtype, str] = {}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def pack(values: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
-    """Bytes that ``unpack`` reads. values: must survive JSON. arrays: of any shape; dtype (structured too) is kept."""
+def pack(
+    values: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray] | None = None,
+    *,
+    texts: Mapping[str, str] | None = None,
+) -> bytes:
+    """Bytes that ``unpack`` reads. values: must survive JSON. arrays: of any shape; dtype (structured too) is kept.
+
+    texts: more values, as JSON that is made already.
+    """
     arrays = arrays or {}
+    made = _encode(values) if values else "{}"
+    for name, text in texts.items() if texts else ():
+        made = f'{made[:-1]}{"," if len(made) > 2 else ""}"{name}":{text}}}'
     listed = ",".join([f'["{name}",{_description(array.dtype)},{_shape(array)}]' for name, array in arrays.items()])
-    head = f'{{"values":{_encode(values) if values else "{}"},"arrays":[{listed}]}}\n'
+    head = f'{{"values":{made},"arrays":[{listed}]}}\n'
     # Arrays whose bytes lie in order are joined as they are: one copy of them instead of two.
     bodies: list[Any] = [array if array.flags.c_contiguous else array.tobytes() for array in arrays.values()]
     return b"".join([head.encode(), *bodies])

@@ -100,9 +100,10 @@ def find_joining(job: JobState) -> Joining | None:
     if not missing or len(absent) == job.world_size:
         return None
     waits: list[tuple[int, int, int]] = []  # rank, since, read
+    is_missing = frozenset(missing)
     for rank in job.alive():
         row, facts = job.progress.row_of(rank), job.ranks[rank]
-        if row is None or rank in missing or facts.joined:
+        if row is None or rank in is_missing or facts.joined:
             continue
         if facts.joining_ns:
             waits.append((rank, facts.joining_ns, int(row["read_ns"])))

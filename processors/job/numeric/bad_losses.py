@@ -21,7 +21,10 @@ def judge_bad_losses(job: JobState, now: int, ctx: Context) -> None:
 
     For loops without steps: nothing where a numeric finding is open.
     """
+    if not job.progress.may_have_bad_loss:
+        return  # nearly always, and this is asked at every look
     bad = [rank for rank, facts in job.ranks.items() if facts.bad_loss]
+    job.progress.may_have_bad_loss = bool(bad)
     if not bad or job.findings.has_kind(Kind.NUMERIC_ALL) or job.findings.has_kind(Kind.NUMERIC_FIRST_RANK):
         return
     due_ns = min(job.ranks[rank].bad_loss_ns for rank in bad) + BAD_LOSS_HOLD_NS

@@ -40,7 +40,10 @@ class Place(Enum):
 class Attempts:
     """The job's attempts so far. Mutable; saved as JSON."""
 
-    __slots__ = ("again", "count", "ended_ns", "founder", "members", "name", "over", "past", "started_ns", "tokens")
+    __slots__ = (
+        "_met", "_seen", "again", "count", "ended_ns", "founder", "members", "name", "over", "past", "started_ns",
+        "tokens",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.count = 0
@@ -54,6 +57,9 @@ class Attempts:
         self.over: set[str] = set()  # those of the current attempt whose launcher has ended, too
         # Launches of attempts that are over, the oldest first: when the first of their ranks ended, 0 unknown.
         self.past: dict[str, int] = {}
+        #: Not saved: ranks of members, and of some that were; and where so many have met, with no stranger among them.
+        self._seen: set[int] | None = None
+        self._met: tuple[str, int] = ("", 0)
 
     def place(
         self, launch: str, ranks: Collection[int] = (), *, started_ns: int = 0, started_local_ns: int = 0
@@ -70,8 +76,19 @@ class Attempts:
         seen = self.members.get(launch)
         if seen is not None:
             seen.update(ranks)
+            self._note_seen(ranks)
             return Place.CURRENT
         return self._come(launch, ranks, started_ns)
+
+    def is_sure(self, launch: str, rank: int, token: str = "") -> bool:
+        """Whether what this launch tells, of this rank (-1: of none), surely belongs to the current attempt and ends no
+        other launch. token: where its ranks have met, if it tells that.
+        """
+        if self._ended_ns(launch) or launch in self.past or self._seen is None or not self.founder:
+            return False
+        if token:
+            return launch in self.members and self._met == (token, len(self.tokens))
+        return launch in self.members or (rank >= 0 and rank not in self._seen)
 
     def note_end(self, launch: str, ended_ns: int) -> None:
         """Notes when a rank of this launch ended; only the first counts. ended_ns: by any clock of its node, best one
@@ -96,10 +113,12 @@ class Attempts:
         place = self.place(launch)
         if place is Place.PAST:
             return place
+        met_alike = self._met == (token, len(self.tokens))  # a large job has thousands
         self.tokens[launch] = token
         self.again.discard(launch)
-        strangers = [member for member, other in self.tokens.items() if other != token]
+        strangers = [] if met_alike else [member for member, other in self.tokens.items() if other != token]
         if not strangers:
+            self._met = token, len(self.tokens)
             return place
         if launch != self.founder and self._is_older(launch, self.founder):
             self._end(launch)
@@ -122,7 +141,7 @@ class Attempts:
 
     def _come(self, launch: str, ranks: Collection[int], started_ns: int, *, again: bool = False) -> Place:
         """A launch that is new to the current attempt: it joins it, or begins the next one."""
-        holders = [member for member, held in self.members.items() if not held.isdisjoint(ranks)]
+        holders = self._holders(ranks)
         self.members[launch], self.started_ns[launch] = set(ranks), started_ns
         if self.founder in holders and self._is_older(launch, self.founder):
             self._end(launch)  # it ran before the current attempt, and is only told late
@@ -134,6 +153,18 @@ class Attempts:
             self._end(holder)
         return Place.CURRENT
 
+    def _holders(self, ranks: Collection[int]) -> list[str]:
+        """Members that hold any of the ranks, which from now on are seen."""
+        if self._seen is None:
+            self._seen = set().union(*self.members.values())
+        is_new = self._seen.isdisjoint(ranks)  # nearly always, while thousands of launches begin
+        self._seen.update(ranks)
+        return [] if is_new else [member for member, held in self.members.items() if not held.isdisjoint(ranks)]
+
+    def _note_seen(self, ranks: Collection[int]) -> None:
+        if self._seen is not None:
+            self._seen.update(ranks)
+
     def _live_again(self, launch: str, ranks: Collection[int], started_ns: int) -> Place:
         """A rank has started after one of its launch had ended."""
         if launch in self.past:
@@ -142,11 +173,13 @@ class Attempts:
         del self.ended_ns[launch]
         if launch not in self.tokens:
             self.members[launch].update(ranks)
+            self._note_seen(ranks)
             self.started_ns[launch] = started_ns
             self.again.add(launch)
             return Place.CURRENT
         del self.tokens[launch]
         self.members[launch], self.started_ns[launch] = set(ranks), started_ns
+        self._note_seen(ranks)
         self._begin(launch, again=True)
         return Place.BEGINS
 

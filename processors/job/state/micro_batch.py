@@ -2,7 +2,8 @@
 
 Most of what a message costs does not depend on its rows, and a node's has those of eight ranks. When the flushes are
 taken follows from the records and their stamps alone, never from where a reader's batches end: that moment after the
-first one came, before each look, before an event, and before a node tells again of the same.
+first one came, before each look, before an event (but for those of a start, ``intake.starting``), and before a node
+tells again of the same.
 """
 
 from __future__ import annotations
@@ -157,6 +158,10 @@ class Gathering:
         """Whether rows of any of these tables of this node are held already."""
         told = self._told.get(node)
         return told is not None and any(name in told for name, _ in tables)
+
+    def holds_any(self, node: str) -> bool:
+        """Whether a flush of this node is held."""
+        return node in self._told
 
     def add(self, flush: Gathered) -> None:
         """Holds a flush; the first one sets ``due_ns``, when all are to be taken."""

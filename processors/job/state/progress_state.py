@@ -24,6 +24,8 @@ class ProgressState:
         self.rare_until_ns = np.zeros(0, np.int64)
         self.flushed_ns: dict[str, int] = {}
         self.call_gaps = CallGaps()
+        #: False: no rank has ``bad_loss``. Not saved.
+        self.may_have_bad_loss = True
         self.joining_looked_ns = 0
 
     def row_of(self, rank: int) -> np.void | None:

@@ -80,7 +80,6 @@ _CLOCK_NUMBERS = (
 _LISTENING_NUMBERS = ("nodes.heard_ns", "nodes.listen_due_ns", "nodes.listened_ns", "nodes.looked_ns")
 #: All of them by one call: they are written with every change.
 _clock_numbers, _listening_numbers = attrgetter(*_CLOCK_NUMBERS), attrgetter(*_LISTENING_NUMBERS)
-_RANK_FACTS = tuple(RankFacts.__slots__)
 
 
 def _get(job: JobState, path: str) -> Any:
@@ -100,7 +99,7 @@ def save_job(job: JobState, table: Table) -> None:
     2,000 messages a second change it.
     """
     if job.unsaved.facts:
-        table.put_later("facts", lambda: pack(_facts_values(job)))
+        table.put_later("facts", lambda: _pack_facts(job))
         job.settle_facts()
     if job.unsaved.progress:
         table.put_later("progress", lambda: pack({}, _progress_arrays(job)))
@@ -150,13 +149,16 @@ def is_current(job: JobState, table: Table) -> bool:
     return table.get("revision") == b"%d" % job.unsaved.revision
 
 
+def _pack_facts(job: JobState) -> bytes:
+    return pack(_facts_values(job), texts={"ranks": job.unsaved.rank_texts.text(job.ranks)})
+
+
 def _facts_values(job: JobState) -> dict[str, Any]:
     return {
         **{name: _get(job, path) for name, path in (_PLAIN_FACTS | _LATER_FACTS).items()},
         "placement": _told_placement(job.placement),
         "attempts": write_attempts(job.attempts),
-        "groups": [asdict(group) for group in job.groups.known],
-        "ranks": {str(rank): _written_rank(facts) for rank, facts in job.ranks.items()},
+        "groups": [{name: getattr(group, name) for name in Group.__slots__} for group in job.groups.known],
         "endings": [asdict(ending) for ending in job.ends.endings],
         "blind_ranks": sorted(job.blind_ranks),
         "nodes": {name: asdict(node) for name, node in job.nodes.known.items()},
@@ -171,13 +173,6 @@ def _told_placement(placement: PlacementState) -> dict[str, Any]:
     written = {**write_placement(replace(placement.told, moved=None)), "told": placement.times_told}
     moved = placement.told.moved
     return written if moved is None else {**written, "moved": write_move(moved)}
-
-
-def _written_rank(facts: RankFacts) -> dict[str, Any]:
-    written = {name: getattr(facts, name) for name in _RANK_FACTS}
-    stack = facts.stack
-    written["stack"] = {} if stack is None else {name: getattr(stack, name) for name in RankStack.__slots__}
-    return written
 
 
 def write_attempts(attempts: Attempts) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from .rank_texts import RankTexts
 
 
 @dataclass(slots=True)
@@ -10,7 +12,7 @@ class Unsaved:
     """facts, progress, steps: whether that row has to be written. revision: number of the last change that was.
 
     gathering: whether the row of gathered blocks holds something. lists: whether that of lists of groups has to be
-    written.
+    written. rank_texts: those of the ranks in the row of facts.
     """
 
     facts: bool = True
@@ -19,6 +21,7 @@ class Unsaved:
     revision: int = 0
     gathering: bool = False
     lists: bool = False
+    rank_texts: RankTexts = field(default_factory=RankTexts)
 
     def change_all(self) -> None:
         """Marks facts, progress and steps as to be written."""

@@ -19,7 +19,7 @@ from whichrank.processors.operator import Timer
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.packed_flush import Packing, TaughtList, groups_of, list_referred, taught_list
-from whichrank.telemetry.records import Block, Finding, Flush, Group, Record
+from whichrank.telemetry.records import Block, Event, Finding, Flush, Group, Record
 from whichrank.telemetry.tables import COLLECTIVES, PROGRESS
 from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.telemetry.vocabulary import EventName, Phase
@@ -181,8 +181,50 @@ def test_a_record_after_that_moment_finds_them_taken(sound: list[Record], steere
 def test_an_event_comes_after_what_was_there_before_it(sound: list[Record], steered: Steered) -> None:
     now_ns = steered.context.now
     steered.give(block_of(sound, EventName.BLOCK_PROGRESS, "node-1", now_ns + 1))
-    steered.give(replace(sound[0], stamp_ns=now_ns + 2))
+    steered.give(event_like(sound, now_ns + 2, name=EventName.RANK_LEVEL, attributes={"level": 1, "hook_state": 0}))
     assert steered.state.progress.newest_stamp_ns == now_ns + 1
+
+
+def event_like(sound: list[Record], stamp_ns: int, **changes: object) -> Record:
+    """An event as the first one, of a rank on node-0 that starts."""
+    started = sound[0].payload
+    assert isinstance(started, Event)
+    assert (started.name, started.identity.node) == (EventName.RANK_STARTED, "node-0")
+    return replace(sound[0], stamp_ns=stamp_ns, payload=replace(started, **changes))  # type: ignore[arg-type]
+
+
+JOINED = {"name": EventName.RANK_JOINING, "attributes": {"joined": True}}
+
+
+@pytest.mark.parametrize(
+    ("node", "changes", "is_held"),
+    [
+        ("node-1", {}, True),
+        ("node-0", {}, False),
+        ("node-1", {"attributes": {"pid": 1, "world_size": 2 * RANKS}}, False),
+        ("node-0", JOINED, True),
+        ("node-1", {"name": EventName.LAUNCH_MET, "attributes": {"token": "t"}}, False),
+        ("node-1", {"name": EventName.LAUNCH_MET, "attributes": {}}, False),
+    ],
+)
+def test_what_ranks_tell_while_they_start_leaves_flushes_held(
+    sound: list[Record], steered: Steered, node: str, changes: dict[str, object], is_held: bool
+) -> None:
+    """node: of the flush. Not where the event may change what it means."""
+    now_ns = steered.context.now
+    steered.give(block_of(sound, EventName.BLOCK_PROGRESS, node, now_ns + 1))
+    steered.give(event_like(sound, now_ns + 2, **changes))
+    assert (steered.state.gathering.due_ns > 0) == is_held
+    assert (steered.state.progress.newest_stamp_ns == now_ns + 1) != is_held
+
+
+def test_a_start_in_which_something_is_found_is_taken_one_by_one(sound: list[Record], steered: Steered) -> None:
+    now_ns = steered.context.now
+    left = {"name": EventName.RANK_EXIT, "attributes": {"exit_code": 1}}
+    steered.give(event_like(sound, now_ns + 1, **left))
+    steered.give(block_of(sound, EventName.BLOCK_PROGRESS, "node-1", now_ns + 2))
+    steered.give(event_like(sound, now_ns + 3, **JOINED))
+    assert steered.state.progress.newest_stamp_ns == now_ns + 2
 
 
 def test_a_node_that_tells_again_is_not_merged_with_itself(sound: list[Record], steered: Steered) -> None:

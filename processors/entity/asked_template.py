@@ -5,7 +5,7 @@ Worked out once per shape; ``series`` fills in the words of each speaker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...telemetry.speaker_series import SeriesShape
@@ -79,11 +79,11 @@ class AskedTemplate:
             if name == WATCHING:
                 self._watching.append(((words.get(COLLECTOR, str(attributes.get(COLLECTOR) or "")),), place))
             for rule in rules.limits.get(name, ()):
-                self._wholes.append((rule.of, _device_of(rule, attributes, words), place))
+                self._wholes.append((rule.of, _device_of(rule, shape, place), place))
             for rule in rules.metrics.get(name, ()):
                 if all(key in words or str(attributes.get(key)) == value for key, value in rule.where.items()):
                     asked = [(words[key], value) for key, value in rule.where.items() if key in words]
-                    self._slots.append((rule, Slot(rule, place, _device_of(rule, attributes, words)), asked))
+                    self._slots.append((rule, Slot(rule, place, _device_of(rule, shape, place)), asked))
         #: Words on which anything depends, and what they must be.
         self._depends = list(dict.fromkeys(each for _, _, asked in self._slots for each in asked))
 
@@ -117,5 +117,6 @@ def filled(parts: Parts, words: Sequence[str]) -> str:
     return "/".join([part if isinstance(part, str) else words[part] for part in parts])
 
 
-def _device_of(rule: MetricRule, attributes: Mapping[str, object], words: Mapping[str, int]) -> Parts:
+def _device_of(rule: MetricRule, shape: SeriesShape, place: int) -> Parts:
+    attributes, words = shape.attributes[place], dict(shape.words[place])
     return tuple([words.get(name, str(attributes.get(name, ""))) for name in rule.device])

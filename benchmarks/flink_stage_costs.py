@@ -15,12 +15,12 @@ from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.flink.idleness import IdlenessDetector
 from whichrank.processors.flink.intake import Intake
 from whichrank.processors.flink.shard import Shard
-from whichrank.processors.flink.stage_elements import Element, Stage, StageOutput, unpacked
+from whichrank.processors.flink.stage_elements import Element, Stage, StageOutput, unpacked, wake_of, whole_until
 from whichrank.processors.flink.stage_operators import stage_operators
 from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.transport.bus import Message
 
-#: A beat so often (``job_graph.BEATS_PER_S``); a shard works at most each ``keyed_functions.GRAIN_MS``.
+#: A beat so often (``job_graph.BEATS_PER_S``); a shard works at most each ``stage_elements.GRAIN_MS``.
 BEAT_MS = 250
 _IN_ORDER = (Stage.IDLENESS, Stage.JOBS, Stage.ENTITIES, Stage.CLUSTERS)
 INTAKE = "intake"
@@ -102,8 +102,8 @@ class CostedStages:
             for key in [key for key in self.states if key[0] is stage]:
                 keyed, shard_began_s = self._of(key), time.process_time()
                 wake_ms = keyed.wake_ms()
-                if wake_ms is not None and wake_ms <= until_ms:
-                    self._hold(keyed.advance(until_ms))
+                if wake_ms is not None and wake_of(wake_ms) <= until_ms:
+                    self._hold(keyed.advance(whole_until(until_ms)))
                 cost.shard_cpu_s[key[1]] += time.process_time() - shard_began_s
             cost.cpu_s += time.process_time() - began_s
 

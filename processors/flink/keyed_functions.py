@@ -24,7 +24,7 @@ from .beats import BeatWriter
 from .idleness import IdlenessDetector
 from .intake import Intake
 from .shard import Shard, shard_for
-from .stage_elements import Element, KafkaOutput, Stage, StageOutput, unpacked
+from .stage_elements import Element, KafkaOutput, Stage, StageOutput, unpacked, wake_of, whole_until
 from .stage_operators import stage_operators
 
 _log = logging.getLogger("whichrank.flink")
@@ -38,8 +38,6 @@ OUTPUT_TYPE = Types.ROW_NAMED(
     ["topic", "headers", "k", "v"], [Types.STRING(), Types.MAP(Types.STRING(), _BYTES), _BYTES, _BYTES]
 )
 TAGS = {stage: OutputTag(f"to-{stage.value}", ELEMENT_TYPE) for stage in Stage}
-#: Shards work at most this often: what a state's writing costs, against what a conclusion waits for.
-GRAIN_MS = 200
 #: A watermark beyond this is Flink's word for "nothing more will ever come".
 _FOREVER_MS = 1 << 61
 
@@ -118,8 +116,9 @@ class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
         service = ctx.timer_service()
         watermark_ms = service.current_watermark()
         wake_ms = shard.wake_ms()
-        if wake_ms is not None and wake_ms <= watermark_ms < _FOREVER_MS:
-            yield from _emitted(shard.advance(watermark_ms), self._settings.topic_prefix)
+        until_ms = whole_until(watermark_ms)
+        if wake_ms is not None and wake_ms <= until_ms < _FOREVER_MS:
+            yield from _emitted(shard.advance(until_ms), self._settings.topic_prefix)
         self._wake(name, shard, service)
 
     def _shard(self, name: str) -> Keyed:
@@ -150,7 +149,7 @@ class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
         wake_ms = shard.wake_ms()
         if wake_ms is None or wake_ms >= _FOREVER_MS:
             return
-        wake_ms = -(-wake_ms // GRAIN_MS) * GRAIN_MS
+        wake_ms = wake_of(wake_ms)
         known_ms = self._wakes_ms.get(name)
         if known_ms is None or wake_ms < known_ms:
             self._wakes_ms[name] = wake_ms

@@ -16,6 +16,8 @@ from enum import Enum
 JOB_SHARDS = 128
 ENTITY_SHARDS = 128
 CLUSTER_SHARDS = 16
+#: Shards work at most this often: what a state's writing costs, against what a conclusion waits for.
+GRAIN_MS = 200
 
 
 class Stage(Enum):
@@ -125,3 +127,13 @@ def all_shards() -> list[tuple[Stage, str]]:
     """Every shard that keeps time."""
     sizes = {Stage.JOBS: JOB_SHARDS, Stage.ENTITIES: ENTITY_SHARDS, Stage.CLUSTERS: CLUSTER_SHARDS}
     return [(stage, str(number)) for stage, size in sizes.items() for number in range(size)]
+
+
+def wake_of(wake_ms: int) -> int:
+    """The grain at whose end a shard works that has something to do then."""
+    return -(-wake_ms // GRAIN_MS) * GRAIN_MS
+
+
+def whole_until(watermark_ms: int) -> int:
+    """Up to which time a shard may go at a watermark: what earlier stages have to say of a grain comes at its end."""
+    return watermark_ms // GRAIN_MS * GRAIN_MS

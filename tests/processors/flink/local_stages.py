@@ -14,7 +14,15 @@ from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.flink.idleness import IdlenessDetector
 from whichrank.processors.flink.intake import Intake
 from whichrank.processors.flink.shard import Shard
-from whichrank.processors.flink.stage_elements import Element, KafkaOutput, Stage, StageOutput, unpacked
+from whichrank.processors.flink.stage_elements import (
+    Element,
+    KafkaOutput,
+    Stage,
+    StageOutput,
+    unpacked,
+    wake_of,
+    whole_until,
+)
 from whichrank.processors.flink.stage_operators import stage_operators
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Incident
@@ -64,8 +72,8 @@ class LocalStages:
             for key in awake:
                 keyed = self._of(key)
                 wake_ms = keyed.wake_ms()
-                if wake_ms is not None and wake_ms <= until_ms:
-                    self._take_out(keyed.advance(until_ms))
+                if wake_ms is not None and wake_of(wake_ms) <= until_ms:
+                    self._take_out(keyed.advance(whole_until(until_ms)))
             self._deliver()
 
     def restart(self) -> None:

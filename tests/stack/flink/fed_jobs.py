@@ -23,7 +23,7 @@ from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Incident
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_WORDS
 from whichrank.transport.kafka import make_client
-from whichrank.transport.kafka_client import Client
+from whichrank.transport.kafka_client import Client, Fetched, KafkaTrouble
 from whichrank.transport.kafka_read import read_whole
 from whichrank.transport.kafka_settings import KafkaSettings
 from whichrank.transport.kafka_topics import TOPICS
@@ -35,6 +35,8 @@ BEAT_MS = 250
 #: After the last message beats go on for so long: what is held back by timers is told, then time stands still.
 AFTER_MS = 12_000
 PARTITIONS = 4
+#: A broker answers within so long, on a machine with others at work.
+PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ class Feed:
             linger_ms=20,
             delivery_timeout_ms=300_000,
             max_block_ms=300_000,
+            bootstrap_timeout_ms=300_000,
         )
         self.began_s = time.monotonic()
         first_ms = beat_ms = messages[0].at_ms
@@ -166,13 +169,24 @@ class Feed:
         return list(self._documents())
 
     def _documents(self) -> Iterator[dict[str, Any]]:
-        for message in read_whole(self.client, TOPIC_INCIDENTS):
+        for message in self._whole(TOPIC_INCIDENTS):
             for payload in decode_logs(TOPIC_INCIDENTS, message.value):
                 if isinstance(payload, Incident):
                     yield dict(payload.document)
 
     def count(self, topic: str) -> int:
-        return len(list(read_whole(self.client, topic)))
+        return len(self._whole(topic))
+
+    def _whole(self, topic: str) -> list[Fetched]:
+        """A broker that is away, or slow to answer, is asked again: what is measured is the job."""
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return list(read_whole(self.client, topic))
+            except KafkaTrouble:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(2.0)
 
 
 def twin_of(messages: Sequence[Sent]) -> list[dict[str, Any]]:

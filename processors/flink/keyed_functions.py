@@ -23,6 +23,7 @@ from ..runner_seeds import published_incidents
 from .beats import BeatWriter
 from .idleness import IdlenessDetector
 from .intake import Intake
+from .node_range import NodeRange
 from .shard import Shard, shard_for
 from .stage_elements import Element, KafkaOutput, Stage, StageOutput, unpacked, wake_of, whole_until
 from .stage_operators import stage_operators
@@ -41,7 +42,7 @@ TAGS = {stage: OutputTag(f"to-{stage.value}", ELEMENT_TYPE) for stage in Stage}
 #: A watermark beyond this is Flink's word for "nothing more will ever come".
 _FOREVER_MS = 1 << 61
 
-Keyed = Shard | IdlenessDetector
+Keyed = Shard | NodeRange | IdlenessDetector
 
 
 class MapRows:
@@ -88,7 +89,7 @@ class IntakeFunction(ProcessFunction):  # type: ignore[misc]
 
 
 class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
-    """A stage of shards, or the detector that keeps time. disabled: kinds of incidents that are not opened."""
+    """A stage of shards or ranges, or the detector that keeps time. disabled: kinds of incidents not to be opened."""
 
     def __init__(self, stage: Stage, settings: KafkaSettings, disabled: Collection[Kind] = ()) -> None:
         self._stage, self._settings, self._disabled = stage, settings, frozenset(disabled)
@@ -130,6 +131,8 @@ class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
     def _made(self, name: str) -> Keyed:
         if self._stage is Stage.IDLENESS:
             return IdlenessDetector(self._rows)
+        if self._stage is Stage.RANGES:
+            return NodeRange(name, self._rows, _log.warning)
         operators = stage_operators(self._stage, self._disabled)
         seed = (lambda: self._seeds(name)) if self._stage is Stage.CLUSTERS else None
         return Shard(self._stage, name, self._rows, operators, _log.warning, seed)

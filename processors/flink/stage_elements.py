@@ -16,6 +16,9 @@ from enum import Enum
 JOB_SHARDS = 128
 ENTITY_SHARDS = 128
 CLUSTER_SHARDS = 16
+RANGE_SHARDS = 128
+#: A job's nodes are in so many ranges at most: each of them is decoded and joined by itself.
+RANGES_OF_A_JOB = 16
 #: Shards work at most this often: what a state's writing costs, against what a conclusion waits for.
 GRAIN_MS = 200
 
@@ -24,6 +27,7 @@ class Stage(Enum):
     """Where an element goes."""
 
     IDLENESS = "idleness"  # keeps time for all
+    RANGES = "ranges"  # joins what nodes of a large job tell
     JOBS = "jobs"
     ENTITIES = "entities"
     CLUSTERS = "clusters"
@@ -33,6 +37,7 @@ class ElementSort(Enum):
     """What an element is."""
 
     MESSAGE = "message"  # payloads of one message of the bus, as encoded there
+    JOINED = "joined"  # flushes of many nodes of one shard's jobs (``joined_flushes``)
     SAMPLES = "samples"  # metrics of one entity (``samples_codec``)
     CARRIED = "carried"  # what an earlier stage hands on: under its job's key already
     CLAIM = "claim"  # a message that is read for whose a job is, and for nothing else
@@ -121,6 +126,11 @@ def unpacked(stage: Stage, shard: str, packed: bytes) -> Element:
 def shard_of(name: str, shards: int) -> str:
     """The shard that a name belongs to, the same in every process and release."""
     return str(zlib.crc32(name.encode("utf-8", "replace")) % shards)
+
+
+def range_of(job: str, node: str) -> str:
+    """The shard of the range of the job's nodes that a node is in."""
+    return shard_of(f"{job}\x1f{zlib.crc32(node.encode('utf-8', 'replace')) % RANGES_OF_A_JOB}", RANGE_SHARDS)
 
 
 def all_shards() -> list[tuple[Stage, str]]:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 
+from .group_lists import KnownLists
 from .joined_flushes import CameFlush, read_joined
 from .stage_elements import PHASE_MESSAGE, Element, ElementSort
 
 
-def in_order(elements: Sequence[Element], set_aside: Callable[[Element, str], None]) -> Iterator[Element | CameFlush]:
-    """What the elements hold. set_aside: takes an element that cannot be read, and why."""
+def in_order(
+    elements: Sequence[Element], known: KnownLists, set_aside: Callable[[Element, str], None]
+) -> Iterator[Element | CameFlush]:
+    """What the elements hold, which are in order. set_aside: takes an element that cannot be read, and why."""
     found: list[tuple[tuple[object, ...], Element | CameFlush]] = []
     for element in elements:
         if element.sort is not ElementSort.JOINED:
             found.append((astuple(element.place), element))
             continue
         try:
-            came = read_joined(element.value)
+            came = read_joined(element.value, known)
         except Exception as error:  # what an earlier release has written, or memory: it ends one record
             set_aside(element, f"decoding failed: {type(error).__name__}: {error}"[:300])
             continue

@@ -19,7 +19,6 @@ from ..runner_decode import MessageDecoder
 from ..runner_letters import dead_letter
 from .flushes_alone import flushes_alone
 from .idleness import HEARD, ONE_SHARD
-from .joined_flushes import can_be_joined
 from .samples_codec import write_samples
 from .stage_elements import (
     CLUSTER_SHARDS,
@@ -68,7 +67,7 @@ class Intake:
             len(payloads) == 1
             and isinstance(flush := payloads[0], Flush)
             and flush.identity.job
-            and can_be_joined(flush)
+            and flush.identity.rank < 0
         ):
             where = (Stage.RANGES, range_of(flush.identity.job, flush.identity.node))
             alone = self._element(where, ElementSort.MESSAGE, message, message.value, 1)

@@ -4,28 +4,29 @@ A column is told as its least number and what each row has more, in as few whole
 reads it for thousands of rows at once, where packed rows of one node are read one node at a time.
 
 A record is a line of JSON (names and counts), the numbers of the flushes (int64, by column), and the tables' columns.
+Lists of groups are told once in a while (``group_lists``), and else by their digests.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ...telemetry.block import unknown_rows
-from ...telemetry.packed_flush import list_referred, referred_list
-from ...telemetry.records import Flush, Group, Identity
-from ...telemetry.tables import GROUPED_TABLES, TABLES
+from ...telemetry.records import Flush, Identity
+from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName
+from .group_lists import Groups, KnownLists, digest_of, read_group, written_group
 
 #: Of an identity, what its nodes have alike.
 _WHO = ("cluster", "run", "job", "attempt", "world", "owner")
 #: Numbers of a flush: where and when it came, its times, and the places of its names in the head.
 _STAMP, _PARTITION, _OFFSET, _TIME, _CLOCK, _WHO_AT, _NODE, _LIST, _TOPIC, _SHAPE = range(10)
 _NUMBERS = 10
-_NO_GROUPS: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,23 +40,20 @@ class CameFlush:
     flush: Flush
 
 
-def can_be_joined(flush: Flush) -> bool:
-    """Whether nothing is told with it but rows, and of groups at most which known list they are of."""
-    if flush.identity.rank >= 0:
-        return False
-    return not any(name in GROUPED_TABLES for name, _ in flush.tables) or bool(list_referred(flush.groups))
-
-
-class _Names(dict[object, int]):
+class _Names(dict[Any, int]):
     """What is told once, by its place."""
 
-    def place_of(self, name: object) -> int:
+    def place_of(self, name: Any) -> int:
         return self.setdefault(name, len(self))
 
 
-def write_joined(came: Sequence[CameFlush]) -> bytes:
-    """The record of these flushes, at least one, all of which ``can_be_joined``."""
+def write_joined(came: Sequence[CameFlush], is_known: Callable[[str, int], bool]) -> bytes:
+    """The record of these flushes, at least one, each of a node and no rank.
+
+    is_known: whether its reader knows the list of groups with this digest at a stamp; it is told once else.
+    """
     who, nodes, lists, topics, shapes = _Names(), _Names(), _Names(), _Names(), _Names()
+    groups = _Names()
     numbers = np.empty((_NUMBERS, len(came)), np.int64)
     parts: dict[EventName, list[bytes]] = {}
     for at, each in enumerate(came):
@@ -68,7 +66,7 @@ def write_joined(came: Sequence[CameFlush]) -> bytes:
             flush.clock_offset_ns,
             who.place_of(tuple(getattr(identity, name) for name in _WHO)),
             nodes.place_of(identity.node),
-            lists.place_of(list_referred(flush.groups)),
+            lists.place_of(flush.groups),
             topics.place_of(each.topic),
             shapes.place_of(tuple(name.value for name, _ in flush.tables)),
         )
@@ -82,16 +80,27 @@ def write_joined(came: Sequence[CameFlush]) -> bytes:
         columns, body = _narrowed(np.frombuffer(b"".join(those), TABLES[name]))
         tables.append([name.value, len(those), columns])
         bodies += [counts.tobytes(), *body]
-    head = [len(came), *(list(names) for names in (who, nodes, lists, topics, shapes)), tables]
+    told_lists = [_told_list(of, groups, is_known, came[0].stamp_ns) for of in lists]
+    told_groups = [written_group(group) for group in groups]
+    head = [len(came), told_groups, told_lists, *(list(names) for names in (who, nodes, topics, shapes)), tables]
     return b"\n".join((json.dumps(head, separators=(",", ":")).encode(), b"".join(bodies)))
 
 
-def read_joined(value: bytes) -> list[CameFlush]:
-    """What ``write_joined`` wrote. Raises ValueError, TypeError, KeyError or IndexError for anything else."""
+def _told_list(of: Groups, groups: _Names, is_known: Callable[[str, int], bool], stamp_ns: int) -> list[object]:
+    """Its digest, and where it is not known the places of its groups."""
+    digest = digest_of(of)
+    return [digest] if is_known(digest, stamp_ns) else [digest, [groups.place_of(group) for group in of]]
+
+
+def read_joined(value: bytes, known: KnownLists) -> list[CameFlush]:
+    """What ``write_joined`` wrote. Raises ValueError, TypeError, KeyError or IndexError for anything else.
+
+    known: what was told before, to which is added what is told here.
+    """
     line, newline, body = value.partition(b"\n")
     if not newline:
         raise ValueError("joined flushes without a head")
-    count, who, nodes, lists, topics, shapes, tables = json.loads(line)
+    count, told_groups, lists, who, nodes, topics, shapes, tables = json.loads(line)
     numbers = np.frombuffer(body, np.int64, _NUMBERS * count).reshape(_NUMBERS, count)
     rows_of, begin = {}, numbers.nbytes
     for name, told, columns in tables:
@@ -99,7 +108,11 @@ def read_joined(value: bytes) -> list[CameFlush]:
         rows, begin = _widened(TABLES[EventName(name)], int(counts.sum()), columns, body, begin + counts.nbytes)
         rows_of[name] = _Parts(EventName(name), rows, counts)
     identities = [Identity(**dict(zip(_WHO, each, strict=True))) for each in who]
-    groups = [referred_list(uid) if uid else _NO_GROUPS for uid in lists]
+    of_record = [read_group(each) for each in told_groups]
+    for digest, *told in lists:
+        if told:
+            known.put(digest, tuple([of_record[at] for at in told[0]]))
+    groups = [known.get(digest) for digest, *_ in lists]
     parts_of = [[rows_of[name] for name in shape] for shape in shapes]
     of_node: dict[tuple[int, int], Identity] = {}
     found = []
@@ -144,7 +157,8 @@ def _single_columns(dtype: np.dtype) -> list[tuple[int, int, str]]:
 
 def _in_rows(rows: np.ndarray, place: int, kind: str) -> np.ndarray:
     """One column of rows of bytes (n, bytes of a row), as a view."""
-    return np.ndarray(len(rows), kind, rows, place, (rows.shape[1],))
+    column: np.ndarray = np.ndarray(len(rows), kind, rows, place, (rows.shape[1],))
+    return column
 
 
 _SINGLE = {dtype: _single_columns(dtype) for dtype in TABLES.values()}

@@ -10,10 +10,12 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
+from functools import partial
 
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Broken, Flush
 from ...transport.bus import Message
+from .group_lists import ToldLists
 from .intake import letter, where_of
 from .joined_flushes import CameFlush, write_joined
 from .keyed_rows import KeyedState, named
@@ -44,6 +46,7 @@ class NodeRange:
         self._name, self._state, self._report = name, state, report
         self._held = {row: unpacked(Stage.RANGES, name, bytes(packed)) for row, packed in state.items()}
         self._waiting = sorted((element.place, row) for row, element in self._held.items())
+        self._told = ToldLists()
         #: Messages that could not be read, in this process.
         self.broken = 0
 
@@ -122,5 +125,5 @@ class NodeRange:
             place=place,
             topic=first.topic,
             key=key,
-            value=write_joined(came),
+            value=write_joined(came, partial(self._told.is_known, shard)),
         )

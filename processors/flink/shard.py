@@ -22,6 +22,7 @@ from ..operator import Operator, Timer
 from ..runner_dispatch import Dispatcher
 from ..runner_letters import dead_letter
 from .flush_order import in_order
+from .group_lists import KnownLists
 from .handing_on import HandingOn
 from .joined_flushes import CameFlush
 from .keyed_rows import KeyedState, ShardRows, named
@@ -69,6 +70,7 @@ class Shard:
         self._stage, self._name, self._report = stage, name, report
         self._rows = ShardRows(state)
         self._owners = JobOwners(self._rows.open_table(("runner", "", "owners")), report)
+        self._lists = KnownLists(self._rows.open_table(("runner", "", "lists")))
         own, *later = operators
         self._dispatcher = Dispatcher(
             self._rows,
@@ -161,7 +163,7 @@ class Shard:
         """As ``_process``, where some hold flushes of many nodes: those between others, and timers, in one call."""
         run: list[CameFlush] = []
         ends_ns = 0
-        for came in in_order(elements, self._set_aside_element):
+        for came in in_order(elements, self._lists, self._set_aside_element):
             if run and (isinstance(came, Element) or came.stamp_ns >= ends_ns):
                 self._process_run(run)
                 run = []

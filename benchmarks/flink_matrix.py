@@ -34,8 +34,8 @@ from whichrank.transport.kafka_client import KafkaTrouble
 
 #: Kinds that say that nothing was heard: more of them than the twin has are false.
 ABSENCES = frozenset({"agent_silent", "node_lost", "input_silent"})
-#: After the last message everything is told within so long, JVMs that start anew included.
-PATIENCE_S = 240.0
+#: After the last message everything is told within so long, JVMs that start anew on a busy machine included.
+PATIENCE_S = 600.0
 SETTLED_S = 4.0
 STOP_TRIES = 6
 #: The row that runs at the pace of life.
@@ -307,7 +307,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print_run(name: str, run: MatrixRun) -> MatrixRun:
     state = "ok" if run.is_ok else f"SHORT: {run.difference[:1500]}"
-    print(f"{name}: {run.seconds:.0f} s, {run.done or 'undisturbed'}: {state}", flush=True)
+    counts = f"{run.missing} missing, {run.twice} twice, {run.absences} false absences"
+    print(f"{name}: {run.seconds:.0f} s, {run.done or 'undisturbed'}, {counts}: {state}", flush=True)
     return run
 
 

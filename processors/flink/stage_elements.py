@@ -17,8 +17,8 @@ JOB_SHARDS = 128
 ENTITY_SHARDS = 128
 CLUSTER_SHARDS = 16
 RANGE_SHARDS = 128
-#: A job's nodes are in so many ranges at most: each of them is decoded and joined by itself.
-RANGES_OF_A_JOB = 16
+#: A job's nodes are in so many ranges: of fewer each has more to do, of more the job's shard gets smaller records.
+RANGES_OF_A_JOB = 4
 #: Shards work at most this often: what a state's writing costs, against what a conclusion waits for.
 GRAIN_MS = 200
 

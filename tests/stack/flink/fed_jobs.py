@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kafka import KafkaProducer  # our own producer leaves stamps to the broker
@@ -41,13 +41,19 @@ PATIENCE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One message as the broker has it; at_ms: Unix."""
+    """One message as the broker has it; at_ms: Unix. names: put into ``told`` when it is read: many jobs of one
+    recorded world are kept once."""
 
     at_ms: int
     topic: str
     partition: int
     key: bytes
-    value: bytes
+    told: bytes
+    names: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def value(self) -> bytes:
+        return _renamed(self.told, self.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +87,16 @@ def recorded(job: FedJob) -> list[tuple[float, str, str, bytes]]:
 
 def messages_of(jobs: Sequence[FedJob], prefix_partitions: Mapping[str, int]) -> list[Sent]:
     """All messages in the order of the bus."""
-    found: list[tuple[int, str, int, int, bytes, bytes]] = []
+    found: list[tuple[int, str, int, int, bytes, bytes, Mapping[bytes, bytes]]] = []
     for job in jobs:
         names = _names(job.number)
         for order, (at_s, topic, key, value) in enumerate(recorded(job)):
-            new_key, new_value = _renamed(key.encode(), names), _renamed(value, names)
+            new_key = _renamed(key.encode(), names)
             partition = (murmur2(new_key) & 0x7FFFFFFF) % prefix_partitions[topic]
             at_ms = (START_UNIX_NS + ns(at_s + job.after_s)) // 1_000_000
-            found.append((at_ms, topic, partition, job.number << 32 | order, new_key, new_value))
-    return [Sent(at, topic, partition, key, value) for at, topic, partition, _, key, value in sorted(found)]
+            found.append((at_ms, topic, partition, job.number << 32 | order, new_key, value, names))
+    found.sort(key=lambda each: each[:4])
+    return [Sent(at, topic, partition, key, value, names) for at, topic, partition, _, key, value, names in found]
 
 
 def _names(number: int) -> Mapping[bytes, bytes]:

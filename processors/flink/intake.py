@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 
+from ...telemetry.flushes_alone import flushes_alone
 from ...telemetry.otlp_encode import Encodable, encode_payloads
 from ...telemetry.records import Block, Broken, Event, Finding, Flush, Identity, Payload, Samples
 from ...telemetry.vocabulary import EventName
@@ -17,7 +18,6 @@ from ...transport.bus import TOPIC_DLQ, Message
 from ..cluster.operator import UNKNOWN_CLUSTER
 from ..runner_decode import MessageDecoder
 from ..runner_letters import dead_letter
-from .flushes_alone import flushes_alone
 from .idleness import HEARD, ONE_SHARD
 from .samples_codec import write_samples
 from .stage_elements import (

@@ -134,13 +134,13 @@ def read_joined(value: bytes, known: KnownLists) -> list[CameFlush]:
 class _Parts:
     """Rows of a table, given out flush by flush."""
 
-    def __init__(self, name: EventName, rows: bytes, counts: np.ndarray) -> None:
-        self._name, self._rows, self._at = name, rows, 0
+    def __init__(self, name: EventName, rows: np.ndarray, counts: np.ndarray) -> None:
+        self._name, self._rows, self._at = name, memoryview(rows), 0
         self._ends = iter((counts.astype(np.int64).cumsum() * TABLES[name].itemsize).tolist())
 
     def take(self) -> tuple[EventName, bytes]:
         begin, self._at = self._at, next(self._ends)
-        return self._name, self._rows[begin : self._at]
+        return self._name, bytes(self._rows[begin : self._at])
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -185,12 +185,14 @@ def _narrowed(rows: np.ndarray) -> tuple[list[list[int]], list[bytes]]:
 
 def _widened(
     dtype: np.dtype, count: int, columns: Sequence[tuple[int, int]], body: bytes, begin: int
-) -> tuple[bytes, int]:
-    """So many rows of what ``_narrowed`` told, and where the body goes on behind them. Raises ValueError.
+) -> tuple[np.ndarray, int]:
+    """The bytes of so many rows of what ``_narrowed`` told, and where the body goes on behind them. Raises ValueError.
 
     Another release may have told of fewer columns, which are unknown then, or of more, which are passed over.
     """
-    raw = unknown_rows(dtype, count).view(np.uint8).reshape(count, dtype.itemsize)
+    raw = np.empty((count, dtype.itemsize), np.uint8)
+    if len(columns) < len(_SINGLE[dtype]):
+        raw = unknown_rows(dtype, count).view(np.uint8).reshape(raw.shape)
     for (place, size, kind), (least, bytes_each) in zip(_SINGLE[dtype], columns, strict=False):
         column = _in_rows(raw, place, kind)
         if not bytes_each:
@@ -200,4 +202,4 @@ def _widened(
         begin += more.nbytes
         np.add(more.astype(f"<u{size}").view(kind), np.array(least, kind), out=column)
     begin += sum(count * bytes_each for _, bytes_each in columns[len(_SINGLE[dtype]) :])
-    return raw.tobytes(), begin
+    return raw.reshape(-1), begin

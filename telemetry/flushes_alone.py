@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from ...telemetry.otlp import read_identity
-from ...telemetry.packed_flush import PACKED
-from ...telemetry.records import Identity
+from .otlp import read_identity
+from .packed_flush import PACKED
+from .records import Identity
 
 
 def flushes_alone(value: bytes, is_wanted: Callable[[Identity], bool]) -> bytes:

@@ -171,9 +171,9 @@ def print_sheet(report: Report, largest: StagesRun, others: StagesRun, factor: f
     report.shown("state in keyed state; written", f"{state / 2**30:,.1f} GiB; {written / 1e6:,.0f} MB/s")
     # A working copy of arrays beside the rows, and the elements that wait for their time.
     report.shown("memory: rows, working copies, JVM at 0.6 GiB a slot", _memory(state, parts, factor))
-    for stage in (Stage.RANGES, Stage.JOBS):
-        busiest = factor * largest.busiest_cores(stage)
-        report.at_most(f"cores of the busiest shard of {stage.value} (one thread)", 1.0, busiest)
+    for of in (Stage.RANGES, Stage.JOBS):
+        busiest = factor * largest.busiest_cores(of)
+        report.at_most(f"cores of the busiest shard of {of.value} (one thread)", 1.0, busiest)
 
 
 def _metrics_cores(others: StagesRun) -> float:

@@ -135,7 +135,7 @@ class _Parts:
     """Rows of a table, given out flush by flush."""
 
     def __init__(self, name: EventName, rows: np.ndarray, counts: np.ndarray) -> None:
-        self._name, self._rows, self._at = name, memoryview(rows), 0
+        self._name, self._rows, self._at = name, rows.data, 0
         self._ends = iter((counts.astype(np.int64).cumsum() * TABLES[name].itemsize).tolist())
 
     def take(self) -> tuple[EventName, bytes]:
@@ -190,9 +190,8 @@ def _widened(
 
     Another release may have told of fewer columns, which are unknown then, or of more, which are passed over.
     """
-    raw = np.empty((count, dtype.itemsize), np.uint8)
-    if len(columns) < len(_SINGLE[dtype]):
-        raw = unknown_rows(dtype, count).view(np.uint8).reshape(raw.shape)
+    rows = np.empty(count, dtype) if len(columns) >= len(_SINGLE[dtype]) else unknown_rows(dtype, count)
+    raw: np.ndarray = rows.view(np.uint8).reshape(count, dtype.itemsize)
     for (place, size, kind), (least, bytes_each) in zip(_SINGLE[dtype], columns, strict=False):
         column = _in_rows(raw, place, kind)
         if not bytes_each:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 
-from .group_lists import KnownLists
 from .joined_flushes import CameFlush, read_joined
+from .known_groups import KnownGroups
 from .stage_elements import PHASE_MESSAGE, Element, ElementSort
 
 
 def in_order(
-    elements: Sequence[Element], known: KnownLists, set_aside: Callable[[Element, str], None]
+    elements: Sequence[Element], known: KnownGroups, set_aside: Callable[[Element, str], None]
 ) -> Iterator[Element | CameFlush]:
     """What the elements hold, which are in order. set_aside: takes an element that cannot be read, and why."""
     found: list[tuple[tuple[object, ...], Element | CameFlush]] = []

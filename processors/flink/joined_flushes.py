@@ -4,7 +4,7 @@ A column is told as its least number and what each row has more, in as few whole
 reads it for thousands of rows at once, where packed rows of one node are read one node at a time.
 
 A record is a line of JSON (names and counts), the numbers of the flushes (int64, by column), and the tables' columns.
-Lists of groups are told once in a while (``group_lists``), and else by their digests.
+Groups are told once in a while (``known_groups``), and else by their digests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...telemetry.block import unknown_rows
 from ...telemetry.records import Flush, Identity
 from ...telemetry.tables import TABLES
 from ...telemetry.vocabulary import EventName
-from .group_lists import Groups, KnownLists, digest_of, read_group, written_group
+from .known_groups import KnownGroups, digest_of, read_group, written_group
 
 #: Of an identity, what its nodes have alike.
 _WHO = ("cluster", "run", "job", "attempt", "world", "owner")
@@ -50,7 +50,7 @@ class _Names(dict[Any, int]):
 def write_joined(came: Sequence[CameFlush], is_known: Callable[[str, int], bool]) -> bytes:
     """The record of these flushes, at least one, each of a node and no rank.
 
-    is_known: whether its reader knows the list of groups with this digest at a stamp; it is told once else.
+    is_known: whether its reader knows the group with this digest at a stamp; else it is told.
     """
     who, nodes, lists, topics, shapes = _Names(), _Names(), _Names(), _Names(), _Names()
     groups = _Names()
@@ -66,7 +66,7 @@ def write_joined(came: Sequence[CameFlush], is_known: Callable[[str, int], bool]
             flush.clock_offset_ns,
             who.place_of(tuple(getattr(identity, name) for name in _WHO)),
             nodes.place_of(identity.node),
-            lists.place_of(flush.groups),
+            lists.place_of(tuple([groups.place_of(group) for group in flush.groups])),
             topics.place_of(each.topic),
             shapes.place_of(tuple(name.value for name, _ in flush.tables)),
         )
@@ -80,19 +80,15 @@ def write_joined(came: Sequence[CameFlush], is_known: Callable[[str, int], bool]
         columns, body = _narrowed(np.frombuffer(b"".join(those), TABLES[name]))
         tables.append([name.value, len(those), columns])
         bodies += [counts.tobytes(), *body]
-    told_lists = [_told_list(of, groups, is_known, came[0].stamp_ns) for of in lists]
-    told_groups = [written_group(group) for group in groups]
-    head = [len(came), told_groups, told_lists, *(list(names) for names in (who, nodes, topics, shapes)), tables]
+    told_groups = [
+        [digest] if is_known(digest := digest_of(group), came[0].stamp_ns) else [digest, written_group(group)]
+        for group in groups
+    ]
+    head = [len(came), told_groups, *(list(names) for names in (lists, who, nodes, topics, shapes)), tables]
     return b"\n".join((json.dumps(head, separators=(",", ":")).encode(), b"".join(bodies)))
 
 
-def _told_list(of: Groups, groups: _Names, is_known: Callable[[str, int], bool], stamp_ns: int) -> list[object]:
-    """Its digest, and where it is not known the places of its groups."""
-    digest = digest_of(of)
-    return [digest] if is_known(digest, stamp_ns) else [digest, [groups.place_of(group) for group in of]]
-
-
-def read_joined(value: bytes, known: KnownLists) -> list[CameFlush]:
+def read_joined(value: bytes, known: KnownGroups) -> list[CameFlush]:
     """What ``write_joined`` wrote. Raises ValueError, TypeError, KeyError or IndexError for anything else.
 
     known: what was told before, to which is added what is told here.
@@ -108,11 +104,10 @@ def read_joined(value: bytes, known: KnownLists) -> list[CameFlush]:
         rows, begin = _widened(TABLES[EventName(name)], int(counts.sum()), columns, body, begin + counts.nbytes)
         rows_of[name] = _Parts(EventName(name), rows, counts)
     identities = [Identity(**dict(zip(_WHO, each, strict=True))) for each in who]
-    of_record = [read_group(each) for each in told_groups]
-    for digest, *told in lists:
+    for digest, *told in told_groups:
         if told:
-            known.put(digest, tuple([of_record[at] for at in told[0]]))
-    groups = [known.get(digest) for digest, *_ in lists]
+            known.put(digest, read_group(told[0]))
+    groups = [known.list_of(tuple([told_groups[at][0] for at in of])) for of in lists]
     parts_of = [[rows_of[name] for name in shape] for shape in shapes]
     of_node: dict[tuple[int, int], Identity] = {}
     found = []

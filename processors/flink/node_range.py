@@ -15,10 +15,10 @@ from functools import partial
 from ...telemetry.otlp import decode_logs
 from ...telemetry.records import Broken, Flush
 from ...transport.bus import Message
-from .group_lists import ToldLists
 from .intake import letter, where_of
 from .joined_flushes import CameFlush, write_joined
 from .keyed_rows import KeyedState, named
+from .known_groups import ToldGroups
 from .stage_elements import (
     PHASE_MESSAGE,
     Element,
@@ -46,7 +46,7 @@ class NodeRange:
         self._name, self._state, self._report = name, state, report
         self._held = {row: unpacked(Stage.RANGES, name, bytes(packed)) for row, packed in state.items()}
         self._waiting = sorted((element.place, row) for row, element in self._held.items())
-        self._told = ToldLists()
+        self._told = ToldGroups()
         #: Messages that could not be read, in this process.
         self.broken = 0
 

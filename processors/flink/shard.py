@@ -22,10 +22,10 @@ from ..operator import Operator, Timer
 from ..runner_dispatch import Dispatcher
 from ..runner_letters import dead_letter
 from .flush_order import in_order
-from .group_lists import KnownLists
 from .handing_on import HandingOn
 from .joined_flushes import CameFlush
 from .keyed_rows import KeyedState, ShardRows, named
+from .known_groups import KnownGroups
 from .samples_codec import read_samples, write_samples
 from .stage_elements import (
     CLUSTER_SHARDS,
@@ -70,7 +70,7 @@ class Shard:
         self._stage, self._name, self._report = stage, name, report
         self._rows = ShardRows(state)
         self._owners = JobOwners(self._rows.open_table(("runner", "", "owners")), report)
-        self._lists = KnownLists(self._rows.open_table(("runner", "", "lists")))
+        self._groups = KnownGroups(self._rows.open_table(("runner", "", "groups")))
         own, *later = operators
         self._dispatcher = Dispatcher(
             self._rows,
@@ -163,7 +163,7 @@ class Shard:
         """As ``_process``, where some hold flushes of many nodes: those between others, and timers, in one call."""
         run: list[CameFlush] = []
         ends_ns = 0
-        for came in in_order(elements, self._lists, self._set_aside_element):
+        for came in in_order(elements, self._groups, self._set_aside_element):
             if run and (isinstance(came, Element) or came.stamp_ns >= ends_ns):
                 self._process_run(run)
                 run = []

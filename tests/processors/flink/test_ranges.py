@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.processors.flink.local_stages import DictState
-from whichrank.processors.flink.group_lists import AGAIN_NS, KnownLists
 from whichrank.processors.flink.intake import Intake
 from whichrank.processors.flink.joined_flushes import CameFlush, read_joined, write_joined
 from whichrank.processors.flink.keyed_rows import ShardRows
+from whichrank.processors.flink.known_groups import AGAIN_NS, KnownGroups
 from whichrank.processors.flink.node_range import NodeRange
 from whichrank.processors.flink.stage_elements import (
     GRAIN_MS,
@@ -41,9 +41,9 @@ WORLD = Group(uid="00000000000000a1", name="world", ranks="0-15", size=16, is_de
 PAIR = Group(uid="00000000000000a2", name="pair", desc="mesh_tp", ranks="0-1", size=2, timeout_s=30.0)
 
 
-def known_lists(state: DictState) -> tuple[ShardRows, KnownLists]:
+def known_lists(state: DictState) -> tuple[ShardRows, KnownGroups]:
     rows = ShardRows(state)
-    return rows, KnownLists(rows.open_table(("runner", "", "lists")))
+    return rows, KnownGroups(rows.open_table(("runner", "", "groups")))
 
 
 def flush_of(node: int, tables: Sequence[tuple[EventName, bytes]], groups: tuple[Group, ...] = ()) -> CameFlush:

@@ -216,6 +216,10 @@ class Matrix:
         if row.with_poison or row.name not in self._twins:
             self._twins[row.name] = twin_of(messages)
         twin = self._twins[row.name]
+        if (
+            not self._flink.jobmanager.running
+        ):  # it ends itself where ZooKeeper is starved; whoever runs it starts it anew
+            self._flink.jobmanager.start()
         arena = Arena(kafka=self._kafka, flink=self._flink, chance=self._chance, feed=feed)
         submit(self._flink, feed, parallelism=row.parallelism)
         feeding = threading.Thread(target=feed.run, args=(messages, row.speed), daemon=True)
@@ -235,7 +239,8 @@ class Matrix:
         self._number += 1
         run = measure_latency(self._kafka, self._flink, few_jobs(), f"matrix{self._number}.", folder)
         asked = f"first told <= {CHECKPOINT_S + 1:g} s after embedded, p95"
-        measured = f"{len(run.later_s)} incidents; p95 {run.p95_s:.2f} s, {run.only_one} of one engine alone"
+        measured = f"{len(run.later_s)} incidents; p95 {run.p95_s:.2f} s, {len(run.only_one)} of one engine alone"
+        print(f"{LATENCY}: {', '.join(run.only_one) or 'nothing of one engine alone'}", flush=True)
         return _row_of(asked, measured, int(run.is_ok), 1), run.is_ok
 
     def _disturb(self, row: MatrixRow, arena: Arena, messages: Sequence[Sent]) -> None:

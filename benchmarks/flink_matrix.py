@@ -216,9 +216,7 @@ class Matrix:
         if row.with_poison or row.name not in self._twins:
             self._twins[row.name] = twin_of(messages)
         twin = self._twins[row.name]
-        if (
-            not self._flink.jobmanager.running
-        ):  # it ends itself where ZooKeeper is starved; whoever runs it starts it anew
+        if not self._flink.jobmanager.running:  # it ends itself where ZooKeeper starves
             self._flink.jobmanager.start()
         arena = Arena(kafka=self._kafka, flink=self._flink, chance=self._chance, feed=feed)
         submit(self._flink, feed, parallelism=row.parallelism)

@@ -34,8 +34,8 @@ from whichrank.transport.kafka_client import KafkaTrouble
 
 #: Kinds that say that nothing was heard: more of them than the twin has are false.
 ABSENCES = frozenset({"agent_silent", "node_lost", "input_silent"})
-#: After the last message everything is told within so long, JVMs that start anew included.
-PATIENCE_S = 240.0
+#: After the last message everything is told within so long, JVMs that start anew on a busy machine included.
+PATIENCE_S = 600.0
 SETTLED_S = 4.0
 STOP_TRIES = 6
 #: The row that runs at the pace of life.
@@ -216,6 +216,8 @@ class Matrix:
         if row.with_poison or row.name not in self._twins:
             self._twins[row.name] = twin_of(messages)
         twin = self._twins[row.name]
+        if not self._flink.jobmanager.running:  # it ends itself where ZooKeeper starves
+            self._flink.jobmanager.start()
         arena = Arena(kafka=self._kafka, flink=self._flink, chance=self._chance, feed=feed)
         submit(self._flink, feed, parallelism=row.parallelism)
         feeding = threading.Thread(target=feed.run, args=(messages, row.speed), daemon=True)
@@ -235,7 +237,8 @@ class Matrix:
         self._number += 1
         run = measure_latency(self._kafka, self._flink, few_jobs(), f"matrix{self._number}.", folder)
         asked = f"first told <= {CHECKPOINT_S + 1:g} s after embedded, p95"
-        measured = f"{len(run.later_s)} incidents; p95 {run.p95_s:.2f} s, {run.only_one} of one engine alone"
+        measured = f"{len(run.later_s)} incidents; p95 {run.p95_s:.2f} s, {len(run.only_one)} of one engine alone"
+        print(f"{LATENCY}: {', '.join(run.only_one) or 'nothing of one engine alone'}", flush=True)
         return _row_of(asked, measured, int(run.is_ok), 1), run.is_ok
 
     def _disturb(self, row: MatrixRow, arena: Arena, messages: Sequence[Sent]) -> None:
@@ -307,7 +310,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print_run(name: str, run: MatrixRun) -> MatrixRun:
     state = "ok" if run.is_ok else f"SHORT: {run.difference[:1500]}"
-    print(f"{name}: {run.seconds:.0f} s, {run.done or 'undisturbed'}: {state}", flush=True)
+    counts = f"{run.missing} missing, {run.twice} twice, {run.absences} false absences"
+    print(f"{name}: {run.seconds:.0f} s, {run.done or 'undisturbed'}, {counts}: {state}", flush=True)
     return run
 
 

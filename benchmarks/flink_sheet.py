@@ -67,10 +67,9 @@ class StagesRun:
         """CPU us per rank and second."""
         return 1e6 * self.cores(stage) / self.ranks
 
-    @property
-    def busiest_key_cores(self) -> float:
-        """Of the shard of jobs that costs most."""
-        return max(self.costs[Stage.JOBS.value].shard_cpu_s.values(), default=0.0) / self.seconds
+    def busiest_cores(self, stage: Stage) -> float:
+        """Of the stage's shard that costs most."""
+        return max(self.costs[stage.value].shard_cpu_s.values(), default=0.0) / self.seconds
 
 
 def run_stages(world: World, seconds: float, warm_s: float = WARM_S) -> StagesRun:
@@ -148,6 +147,7 @@ def print_sheet(report: Report, largest: StagesRun, others: StagesRun, factor: f
     intake = largest.cores(INTAKE) + times * others.cores(INTAKE)
     parts = {
         INTAKE: intake + largest.nodes / others.nodes * _metrics_cores(others),
+        Stage.RANGES.value: largest.cores(Stage.RANGES.value) + times * others.cores(Stage.RANGES.value),
         Stage.JOBS.value: largest.cores(Stage.JOBS.value) + times * others.cores(Stage.JOBS.value),
         Stage.ENTITIES.value: entity_times * others.cores(Stage.ENTITIES.value),
         Stage.CLUSTERS.value: largest.cores(Stage.CLUSTERS.value) + times * others.cores(Stage.CLUSTERS.value),
@@ -171,7 +171,9 @@ def print_sheet(report: Report, largest: StagesRun, others: StagesRun, factor: f
     report.shown("state in keyed state; written", f"{state / 2**30:,.1f} GiB; {written / 1e6:,.0f} MB/s")
     # A working copy of arrays beside the rows, and the elements that wait for their time.
     report.shown("memory: rows, working copies, JVM at 0.6 GiB a slot", _memory(state, parts, factor))
-    report.at_most("cores of the busiest shard of jobs (one thread)", 1.0, factor * largest.busiest_key_cores)
+    for of in (Stage.RANGES, Stage.JOBS):
+        busiest = factor * largest.busiest_cores(of)
+        report.at_most(f"cores of the busiest shard of {of.value} (one thread)", 1.0, busiest)
 
 
 def _metrics_cores(others: StagesRun) -> float:

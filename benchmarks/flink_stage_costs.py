@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.flink.idleness import IdlenessDetector
 from whichrank.processors.flink.intake import Intake
+from whichrank.processors.flink.node_range import NodeRange
 from whichrank.processors.flink.shard import Shard
-from whichrank.processors.flink.stage_elements import Element, Stage, StageOutput, unpacked
+from whichrank.processors.flink.stage_elements import Element, Stage, StageOutput, unpacked, wake_of, whole_until
 from whichrank.processors.flink.stage_operators import stage_operators
 from whichrank.telemetry.topics import TOPIC_BLOCKS
 from whichrank.transport.bus import Message
 
-#: A beat so often (``job_graph.BEATS_PER_S``); a shard works at most each ``keyed_functions.GRAIN_MS``.
+#: A beat so often (``job_graph.BEATS_PER_S``); a shard works at most each ``stage_elements.GRAIN_MS``.
 BEAT_MS = 250
-_IN_ORDER = (Stage.IDLENESS, Stage.JOBS, Stage.ENTITIES, Stage.CLUSTERS)
+_IN_ORDER = (Stage.IDLENESS, Stage.RANGES, Stage.JOBS, Stage.ENTITIES, Stage.CLUSTERS)
 INTAKE = "intake"
 
 
@@ -63,7 +64,7 @@ class CostedStages:
     def __init__(self) -> None:
         self._intake = Intake(load_rules().wanted, print)
         self.states: dict[tuple[Stage, str], CountingState] = defaultdict(CountingState)
-        self._keyed: dict[tuple[Stage, str], Shard | IdlenessDetector] = {}
+        self._keyed: dict[tuple[Stage, str], Shard | NodeRange | IdlenessDetector] = {}
         self._sent: list[Element] = []
         self._offset = 0
         self.costs: dict[str, StageCost] = {}
@@ -102,8 +103,8 @@ class CostedStages:
             for key in [key for key in self.states if key[0] is stage]:
                 keyed, shard_began_s = self._of(key), time.process_time()
                 wake_ms = keyed.wake_ms()
-                if wake_ms is not None and wake_ms <= until_ms:
-                    self._hold(keyed.advance(until_ms))
+                if wake_ms is not None and wake_of(wake_ms) <= until_ms:
+                    self._hold(keyed.advance(whole_until(until_ms)))
                 cost.shard_cpu_s[key[1]] += time.process_time() - shard_began_s
             cost.cpu_s += time.process_time() - began_s
 
@@ -131,12 +132,14 @@ class CostedStages:
             cost.taken += 1
             cost.taken_bytes += len(packed)
 
-    def _of(self, key: tuple[Stage, str]) -> Shard | IdlenessDetector:
+    def _of(self, key: tuple[Stage, str]) -> Shard | NodeRange | IdlenessDetector:
         keyed = self._keyed.get(key)
         if keyed is None:
             state, (stage, shard) = self.states[key], key
             if stage is Stage.IDLENESS:
                 keyed = IdlenessDetector(state)
+            elif stage is Stage.RANGES:
+                keyed = NodeRange(shard, state, print)
             else:
                 keyed = Shard(stage, shard, state, stage_operators(stage), print, lambda: [])
             self._keyed[key] = keyed

@@ -1,7 +1,8 @@
 """Stage one: a message of the bus is decoded, bounded and divided by shard. Any of several may do it. Pure; no Flink.
 
-What agents say of one job goes on as it came; of metrics only what a rule asks for goes on, in our words. An empty
-message is a beat (``beats``): it says that the partition was read up to its stamp, and nothing else.
+What agents say of one job goes on as it came: where it is a flush of a large job's node to the node's range, where it
+is joined with others (``node_range``). Of metrics only what a rule asks for goes on, in our words. An empty message is
+a beat (``beats``): it says that the partition was read up to its stamp, and nothing else.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 
+from ...telemetry.flushes_alone import flushes_alone
 from ...telemetry.otlp_encode import Encodable, encode_payloads
-from ...telemetry.records import Block, Broken, Event, Finding, Flush, Payload, Samples
+from ...telemetry.records import Block, Broken, Event, Finding, Flush, Identity, Payload, Samples
 from ...telemetry.vocabulary import EventName
 from ...transport.bus import TOPIC_DLQ, Message
 from ..cluster.operator import UNKNOWN_CLUSTER
@@ -29,6 +31,7 @@ from .stage_elements import (
     Stage,
     StageOutput,
     StreamPlace,
+    range_of,
     shard_of,
 )
 
@@ -45,7 +48,7 @@ class Intake:
     """Takes messages one by one. metrics: names of ours that are wanted. report: takes one line for people."""
 
     def __init__(self, metrics: Collection[str], report: Callable[[str], None]) -> None:
-        self._decoder = MessageDecoder(metrics, report)
+        self._decoder = MessageDecoder(metrics, report, with_flushes=True)
         self._report = report
         self._marked: dict[tuple[int, bool], None] = {}
         #: Messages taken, and records that could not be read, in this process.
@@ -60,8 +63,18 @@ class Intake:
         """What the message is for later stages. message.place: its partition and offset."""
         self.messages += 1
         payloads = self._decode(message) if message.value else []
+        if (
+            len(payloads) == 1
+            and isinstance(flush := payloads[0], Flush)
+            and flush.identity.job
+            and flush.identity.rank < 0
+        ):
+            where = (Stage.RANGES, range_of(flush.identity.job, flush.identity.node))
+            alone = self._element(where, ElementSort.MESSAGE, message, message.value, 1)
+            return [*self._marks(message, is_heard=True), alone]
         out: list[StageOutput] = []
         parts: dict[Where, list[Encodable]] = {}
+        flushes: dict[Where, int] = {}
         index = 0
         for payload in payloads:
             if isinstance(payload, Broken):
@@ -70,19 +83,18 @@ class Intake:
                 index += 1
                 where = (Stage.ENTITIES, shard_of(payload.identity.node, ENTITY_SHARDS))
                 out.append(self._element(where, ElementSort.SAMPLES, message, write_samples(payload), index))
+            elif isinstance(payload, Flush):
+                flushes[where_of(payload)] = flushes.get(where_of(payload), 0) + 1
             else:
-                assert not isinstance(payload, Flush), "the decoder gives blocks here"
                 parts.setdefault(where_of(payload), []).append(payload)
                 if (about := _job_of_scheduler_event(payload)) and isinstance(payload, Event):
                     index += 1
                     claim = encode_payloads([payload])
                     out.append(self._element((Stage.JOBS, about), ElementSort.CLAIM, message, claim, index))
-        count = len(payloads)
-        for where, those in parts.items():
-            index += 1
-            # What goes on whole goes on as it came.
-            value = message.value if len(those) == count else encode_payloads(those)
-            out.append(self._element(where, ElementSort.MESSAGE, message, value, index))
+        for where in {**flushes, **parts}:
+            for value in _values(message.value, where, parts.get(where, []), flushes.get(where, 0), len(payloads)):
+                index += 1
+                out.append(self._element(where, ElementSort.MESSAGE, message, value, index))
         return self._marks(message, bool(payloads)) + out
 
     def _decode(self, message: Message) -> Sequence[Payload]:
@@ -122,19 +134,32 @@ class Intake:
         return [Element(stage=Stage.IDLENESS, shard=ONE_SHARD, sort=ElementSort.MARK, place=place, key=key)]
 
 
+def _values(value: bytes, where: Where, those: Sequence[Encodable], flushes: int, payloads: int) -> list[bytes]:
+    """What of a message of so many payloads goes to a shard: so many flushes, and ``those``."""
+    if len(those) + flushes == payloads:  # what goes on whole goes on as it came
+        return [value]
+    found = [flushes_alone(value, lambda identity: where_of_identity(identity) == where)] if flushes else []
+    return found + ([encode_payloads(those)] if those else [])
+
+
 def letter(message: Message, broken: Broken) -> KafkaOutput:
     """What is published of a record that cannot be read."""
     kept, headers = dead_letter(message, broken)
     return KafkaOutput(topic=TOPIC_DLQ, key=message.key, value=kept.value, headers=json.loads(headers))
 
 
-def where_of(payload: Block | Event | Finding | Encodable) -> Where:
+def where_of(payload: Block | Flush | Event | Finding | Encodable) -> Where:
     """Stage and shard that see a payload first: where it has a job the job's, which knows whose that is."""
     if isinstance(payload, Finding):
         return Stage.CLUSTERS, shard_of(payload.identity.cluster or UNKNOWN_CLUSTER, CLUSTER_SHARDS)
-    identity = payload.identity if isinstance(payload, Block | Event) else None
+    identity = payload.identity if isinstance(payload, Block | Flush | Event) else None
     if identity is None:
         return Stage.CLUSTERS, shard_of(UNKNOWN_CLUSTER, CLUSTER_SHARDS)
+    return where_of_identity(identity)
+
+
+def where_of_identity(identity: Identity) -> Where:
+    """As ``where_of``, of what the operators of jobs and entities take."""
     if identity.job:
         return Stage.JOBS, shard_of(identity.job.replace(_MARK, ""), JOB_SHARDS)
     return Stage.ENTITIES, shard_of(identity.node, ENTITY_SHARDS)

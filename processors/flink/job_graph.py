@@ -81,7 +81,7 @@ def _add_stages(tables: StreamTableEnvironment, settings: GraphSettings) -> Data
     # By turns: a large job lies in one partition, and any instance can decode any message.
     intake = rows.rebalance().process(IntakeFunction(kafka.topic_prefix, load_rules().wanted), output_type=OUTPUT_TYPE)
     made = [intake.name("intake").uid("intake")]
-    for stage in (Stage.IDLENESS, Stage.JOBS, Stage.ENTITIES, Stage.CLUSTERS):
+    for stage in (Stage.IDLENESS, Stage.RANGES, Stage.JOBS, Stage.ENTITIES, Stage.CLUSTERS):
         first, *others = [each.get_side_output(TAGS[stage]) for each in made]
         function = StageFunction(stage, kafka, settings.disabled)
         keyed = (first.union(*others) if others else first).key_by(_shard_of, key_type=Types.STRING())

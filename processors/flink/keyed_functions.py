@@ -23,8 +23,9 @@ from ..runner_seeds import published_incidents
 from .beats import BeatWriter
 from .idleness import IdlenessDetector
 from .intake import Intake
+from .node_range import NodeRange
 from .shard import Shard, shard_for
-from .stage_elements import Element, KafkaOutput, Stage, StageOutput, unpacked
+from .stage_elements import Element, KafkaOutput, Stage, StageOutput, unpacked, wake_of, whole_until
 from .stage_operators import stage_operators
 
 _log = logging.getLogger("whichrank.flink")
@@ -38,12 +39,10 @@ OUTPUT_TYPE = Types.ROW_NAMED(
     ["topic", "headers", "k", "v"], [Types.STRING(), Types.MAP(Types.STRING(), _BYTES), _BYTES, _BYTES]
 )
 TAGS = {stage: OutputTag(f"to-{stage.value}", ELEMENT_TYPE) for stage in Stage}
-#: Shards work at most this often: what a state's writing costs, against what a conclusion waits for.
-GRAIN_MS = 200
 #: A watermark beyond this is Flink's word for "nothing more will ever come".
 _FOREVER_MS = 1 << 61
 
-Keyed = Shard | IdlenessDetector
+Keyed = Shard | NodeRange | IdlenessDetector
 
 
 class MapRows:
@@ -90,7 +89,7 @@ class IntakeFunction(ProcessFunction):  # type: ignore[misc]
 
 
 class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
-    """A stage of shards, or the detector that keeps time. disabled: kinds of incidents that are not opened."""
+    """A stage of shards or ranges, or the detector that keeps time. disabled: kinds of incidents not to be opened."""
 
     def __init__(self, stage: Stage, settings: KafkaSettings, disabled: Collection[Kind] = ()) -> None:
         self._stage, self._settings, self._disabled = stage, settings, frozenset(disabled)
@@ -118,8 +117,9 @@ class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
         service = ctx.timer_service()
         watermark_ms = service.current_watermark()
         wake_ms = shard.wake_ms()
-        if wake_ms is not None and wake_ms <= watermark_ms < _FOREVER_MS:
-            yield from _emitted(shard.advance(watermark_ms), self._settings.topic_prefix)
+        until_ms = whole_until(watermark_ms)
+        if wake_ms is not None and wake_ms <= until_ms < _FOREVER_MS:
+            yield from _emitted(shard.advance(until_ms), self._settings.topic_prefix)
         self._wake(name, shard, service)
 
     def _shard(self, name: str) -> Keyed:
@@ -131,6 +131,8 @@ class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
     def _made(self, name: str) -> Keyed:
         if self._stage is Stage.IDLENESS:
             return IdlenessDetector(self._rows)
+        if self._stage is Stage.RANGES:
+            return NodeRange(name, self._rows, _log.warning)
         operators = stage_operators(self._stage, self._disabled)
         seed = (lambda: self._seeds(name)) if self._stage is Stage.CLUSTERS else None
         return Shard(self._stage, name, self._rows, operators, _log.warning, seed)
@@ -150,7 +152,7 @@ class StageFunction(KeyedProcessFunction):  # type: ignore[misc]
         wake_ms = shard.wake_ms()
         if wake_ms is None or wake_ms >= _FOREVER_MS:
             return
-        wake_ms = -(-wake_ms // GRAIN_MS) * GRAIN_MS
+        wake_ms = wake_of(wake_ms)
         known_ms = self._wakes_ms.get(name)
         if known_ms is None or wake_ms < known_ms:
             self._wakes_ms[name] = wake_ms

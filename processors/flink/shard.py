@@ -16,17 +16,22 @@ from ...telemetry.otlp import decode_logs
 from ...telemetry.otlp_encode import encode_payloads
 from ...telemetry.records import Broken, Event, Flush, Payload, Record, Samples
 from ...transport.bus import TOPIC_DLQ, Message
+from ..job.state.micro_batch import HOLD_NS
 from ..job_owners import JobOwners
 from ..operator import Operator, Timer
 from ..runner_dispatch import Dispatcher
 from ..runner_letters import dead_letter
+from .flush_order import in_order
 from .handing_on import HandingOn
+from .joined_flushes import CameFlush
 from .keyed_rows import KeyedState, ShardRows, named
+from .known_groups import KnownGroups
 from .samples_codec import read_samples, write_samples
 from .stage_elements import (
     CLUSTER_SHARDS,
     ENTITY_SHARDS,
     JOB_SHARDS,
+    PHASE_MESSAGE,
     PHASE_TIMER,
     Element,
     ElementSort,
@@ -65,6 +70,7 @@ class Shard:
         self._stage, self._name, self._report = stage, name, report
         self._rows = ShardRows(state)
         self._owners = JobOwners(self._rows.open_table(("runner", "", "owners")), report)
+        self._groups = KnownGroups(self._rows.open_table(("runner", "", "groups")))
         own, *later = operators
         self._dispatcher = Dispatcher(
             self._rows,
@@ -100,8 +106,13 @@ class Shard:
             self._seed = None
         count = bisect.bisect_left(self._waiting, until_ns + 1, key=lambda each: each[0].stamp_ns)
         ready, self._waiting = self._waiting[:count], self._waiting[count:]
+        elements = [unpacked(self._stage, self._name, self._rows.waiting[row]) for _, row in ready]
+        if any(element.sort is ElementSort.JOINED for element in elements):
+            self._process_joined(elements)
+        else:
+            for element in elements:
+                self._process(element)
         for _, row in ready:
-            self._process(unpacked(self._stage, self._name, self._rows.waiting[row]))
             self._rows.let_go(row)
         self._fire_until(until_ns)
         self._rows.flush()
@@ -141,17 +152,49 @@ class Shard:
         position.now_ns = max(position.now_ns, stamp_ns)
         position.after += 1
         self._at = element.place
-        message = Message(
-            topic=element.topic,
-            key=element.key,
-            value=element.value,
-            position=position.after,
-            stamp_ns=stamp_ns,
-            place=(element.place.partition, element.place.offset),
-        )
+        message = self._message_of(element)
         self._dispatcher.message = message
         self._owners.learn(element.claims)
         records = [(-1, record) for record in self._records_of(element, message)]
+        self.records += len(records)
+        self._dispatcher.dispatch(0, records)
+
+    def _process_joined(self, elements: Sequence[Element]) -> None:
+        """As ``_process``, where some hold flushes of many nodes: those between others, and timers, in one call."""
+        run: list[CameFlush] = []
+        ends_ns = 0
+        for came in in_order(elements, self._groups, self._set_aside_element):
+            if run and (isinstance(came, Element) or came.stamp_ns >= ends_ns):
+                self._process_run(run)
+                run = []
+            if isinstance(came, Element):
+                self._process(came)
+                continue
+            if not run:
+                self._fire_until(came.stamp_ns)
+                due_ns = self._rows.timers.next_due_ns()
+                ends_ns = came.stamp_ns + HOLD_NS  # for which the first one sets a timer
+                ends_ns = ends_ns if due_ns is None else min(ends_ns, due_ns)
+            run.append(came)
+        if run:
+            self._process_run(run)
+
+    def _process_run(self, run: Sequence[CameFlush]) -> None:
+        position, last = self._rows.position, run[-1]
+        position.now_ns = max(position.now_ns, last.stamp_ns)
+        position.after += len(run)
+        self._at = StreamPlace(last.stamp_ns, PHASE_MESSAGE, last.topic, last.partition, last.offset)
+        # On which of them an operator fails is not known: its letter says where the last one lies.
+        place = last.partition, last.offset
+        message = Message(
+            topic=last.topic, key="", value=b"", position=position.after, stamp_ns=last.stamp_ns, place=place
+        )
+        self._dispatcher.message = message
+        records = []
+        for came in run:
+            keyed = self._keyed(came.flush, message)
+            if keyed is not None:
+                records.append((-1, Record(topic=came.topic, key="", stamp_ns=came.stamp_ns, payload=keyed)))
         self.records += len(records)
         self._dispatcher.dispatch(0, records)
 
@@ -162,20 +205,24 @@ class Shard:
                 continue
             if isinstance(payload, Event) and payload.identity.cluster:
                 self._rows.position.cluster = payload.identity.cluster
-            try:
-                keyed = payload if element.sort is ElementSort.CARRIED else self._owners.keyed(payload)
-            except Exception as error:  # a record whose owner makes no sense is one dead letter
-                reason = f"its owner cannot be told: {type(error).__name__}: {error}"
-                self._set_aside(message, Broken(topic=message.topic, reason=reason, value=message.value))
-                continue
-            if element.sort is not ElementSort.CLAIM:
+            keyed = payload if element.sort is ElementSort.CARRIED else self._keyed(payload, message)
+            if keyed is not None and element.sort is not ElementSort.CLAIM:
                 yield Record(topic=element.topic, key=element.key, stamp_ns=self._rows.position.now_ns, payload=keyed)
+
+    def _keyed(self, payload: Payload, message: Message) -> Payload | None:
+        """Under its job's key; None where it is a dead letter."""
+        try:
+            return self._owners.keyed(payload)
+        except Exception as error:  # a record whose owner makes no sense is one dead letter
+            reason = f"its owner cannot be told: {type(error).__name__}: {error}"
+            self._set_aside(message, Broken(topic=message.topic, reason=reason, value=message.value))
+            return None
 
     def _payloads_of(self, element: Element) -> Sequence[Payload]:
         try:
             if element.sort is ElementSort.SAMPLES:
                 return [read_samples(element.value)]
-            return decode_logs(element.topic, element.value, with_copies=False)
+            return decode_logs(element.topic, element.value, with_copies=False, with_flushes=True)
         except Exception as error:  # what an earlier release has written, or memory: it ends one message
             reason = f"decoding failed: {type(error).__name__}: {error}"[:300]
             return [Broken(topic=element.topic, reason=reason, value=element.value)]
@@ -241,6 +288,19 @@ class Shard:
             self._told.clear()  # told twice is no harm
         self._told.update({(stage, shard, name): row for name, row in news.items()})
         return news
+
+    def _message_of(self, element: Element) -> Message:
+        return Message(
+            topic=element.topic,
+            key=element.key,
+            value=element.value,
+            position=self._rows.position.after,
+            stamp_ns=element.place.stamp_ns,
+            place=(element.place.partition, element.place.offset),
+        )
+
+    def _set_aside_element(self, element: Element, reason: str) -> None:
+        self._set_aside(self._message_of(element), Broken(topic=element.topic, reason=reason, value=element.value))
 
     def _set_aside(self, message: Message, broken: Broken) -> None:
         self.broken += 1

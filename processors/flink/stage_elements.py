@@ -16,12 +16,18 @@ from enum import Enum
 JOB_SHARDS = 128
 ENTITY_SHARDS = 128
 CLUSTER_SHARDS = 16
+RANGE_SHARDS = 128
+#: A job's nodes are in so many ranges: of fewer each has more to do, of more the job's shard gets smaller records.
+RANGES_OF_A_JOB = 4
+#: Shards work at most this often: what a state's writing costs, against what a conclusion waits for.
+GRAIN_MS = 200
 
 
 class Stage(Enum):
     """Where an element goes."""
 
     IDLENESS = "idleness"  # keeps time for all
+    RANGES = "ranges"  # joins what nodes of a large job tell
     JOBS = "jobs"
     ENTITIES = "entities"
     CLUSTERS = "clusters"
@@ -31,6 +37,7 @@ class ElementSort(Enum):
     """What an element is."""
 
     MESSAGE = "message"  # payloads of one message of the bus, as encoded there
+    JOINED = "joined"  # flushes of many nodes of one shard's jobs (``joined_flushes``)
     SAMPLES = "samples"  # metrics of one entity (``samples_codec``)
     CARRIED = "carried"  # what an earlier stage hands on: under its job's key already
     CLAIM = "claim"  # a message that is read for whose a job is, and for nothing else
@@ -121,7 +128,22 @@ def shard_of(name: str, shards: int) -> str:
     return str(zlib.crc32(name.encode("utf-8", "replace")) % shards)
 
 
+def range_of(job: str, node: str) -> str:
+    """The shard of the range of the job's nodes that a node is in."""
+    return shard_of(f"{job}\x1f{zlib.crc32(node.encode('utf-8', 'replace')) % RANGES_OF_A_JOB}", RANGE_SHARDS)
+
+
 def all_shards() -> list[tuple[Stage, str]]:
     """Every shard that keeps time."""
     sizes = {Stage.JOBS: JOB_SHARDS, Stage.ENTITIES: ENTITY_SHARDS, Stage.CLUSTERS: CLUSTER_SHARDS}
     return [(stage, str(number)) for stage, size in sizes.items() for number in range(size)]
+
+
+def wake_of(wake_ms: int) -> int:
+    """The grain at whose end a shard works that has something to do then."""
+    return -(-wake_ms // GRAIN_MS) * GRAIN_MS
+
+
+def whole_until(watermark_ms: int) -> int:
+    """Up to which time a shard may go at a watermark: what earlier stages have to say of a grain comes at its end."""
+    return watermark_ms // GRAIN_MS * GRAIN_MS

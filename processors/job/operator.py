@@ -124,10 +124,14 @@ class JobOperator:
             ctx.set_timer(_FORGET, ctx.now + KEPT_NS)
         worlds.heard_ns = ctx.now
         only_held = True
+        before_ns = records[0].stamp_ns
         for record in records:
             if 0 < worlds.due_ns <= record.stamp_ns:
+                if record.stamp_ns > before_ns:
+                    self._pass_to(record.stamp_ns, worlds, ctx)
                 worlds.look_until(record.stamp_ns, lambda job: self._look(job, ctx))
                 only_held = False
+            before_ns = record.stamp_ns
             payload = record.payload
             if isinstance(payload, Block | Flush):
                 for job in worlds.of(payload):
@@ -157,6 +161,15 @@ class JobOperator:
             for job in worlds.states:
                 judge_silence(job, timer.due_ns, ctx)
         self._save(worlds, ctx)
+
+    def _pass_to(self, stamp_ns: int, worlds: Worlds, ctx: Context) -> None:
+        """What ``on_timer`` would do by then: many records come at once (``flink.shard``), and time passes in them."""
+        while 0 < worlds.due_ns <= stamp_ns:
+            due_ns = worlds.due_ns
+            worlds.look_until(due_ns, lambda job: self._look(job, ctx))
+            if self._listens:
+                for job in worlds.states:
+                    judge_silence(job, due_ns, ctx)
 
     # --- state ------------------------------------------------------------------------------------------------------
     def _load(self, ctx: Context) -> Worlds:

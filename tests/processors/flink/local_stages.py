@@ -13,15 +13,24 @@ from collections.abc import Iterable, Sequence
 from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.flink.idleness import IdlenessDetector
 from whichrank.processors.flink.intake import Intake
+from whichrank.processors.flink.node_range import NodeRange
 from whichrank.processors.flink.shard import Shard
-from whichrank.processors.flink.stage_elements import Element, KafkaOutput, Stage, StageOutput, unpacked
+from whichrank.processors.flink.stage_elements import (
+    Element,
+    KafkaOutput,
+    Stage,
+    StageOutput,
+    unpacked,
+    wake_of,
+    whole_until,
+)
 from whichrank.processors.flink.stage_operators import stage_operators
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Incident
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS
 from whichrank.transport.bus import Message
 
-IN_ORDER = (Stage.IDLENESS, Stage.JOBS, Stage.ENTITIES, Stage.CLUSTERS)
+IN_ORDER = (Stage.IDLENESS, Stage.RANGES, Stage.JOBS, Stage.ENTITIES, Stage.CLUSTERS)
 
 
 class DictState(dict[str, bytes]):
@@ -41,7 +50,7 @@ class LocalStages:
         self._random = random.Random(seed)
         self._intakes = [Intake(load_rules().wanted, print) for _ in range(intakes)]
         self.states: dict[tuple[Stage, str], DictState] = defaultdict(DictState)
-        self._keyed: dict[tuple[Stage, str], Shard | IdlenessDetector] = {}
+        self._keyed: dict[tuple[Stage, str], Shard | NodeRange | IdlenessDetector] = {}
         self.outputs: list[KafkaOutput] = []
         self._sent: list[Element] = []
         self._offset = 0
@@ -64,8 +73,8 @@ class LocalStages:
             for key in awake:
                 keyed = self._of(key)
                 wake_ms = keyed.wake_ms()
-                if wake_ms is not None and wake_ms <= until_ms:
-                    self._take_out(keyed.advance(until_ms))
+                if wake_ms is not None and wake_of(wake_ms) <= until_ms:
+                    self._take_out(keyed.advance(whole_until(until_ms)))
             self._deliver()
 
     def restart(self) -> None:
@@ -88,16 +97,17 @@ class LocalStages:
             copy = unpacked(element.stage, element.shard, element.packed())
             self._of((element.stage, element.shard)).take(copy)
 
-    def _of(self, key: tuple[Stage, str]) -> Shard | IdlenessDetector:
+    def _of(self, key: tuple[Stage, str]) -> Shard | NodeRange | IdlenessDetector:
         keyed = self._keyed.get(key)
         if keyed is None:
             state = self.states[key]
             stage, shard = key
-            keyed = (
-                IdlenessDetector(state)
-                if stage is Stage.IDLENESS
-                else Shard(stage, shard, state, stage_operators(stage), print, lambda: [])
-            )
+            if stage is Stage.IDLENESS:
+                keyed = IdlenessDetector(state)
+            elif stage is Stage.RANGES:
+                keyed = NodeRange(shard, state, print)
+            else:
+                keyed = Shard(stage, shard, state, stage_operators(stage), print, lambda: [])
             self._keyed[key] = keyed
         return keyed
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.processors.flink.local_stages import LocalStages, documents
 from tests.same_incidents.facts import facts_of, first_difference
+from whichrank.agents.reduction.large_jobs import LARGE_RANKS
 from whichrank.evaluation.simulate.judge import Judge, encoded
 from whichrank.simulator.clock import ns
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
@@ -37,15 +38,17 @@ RESTARTED = (
 )
 
 
-def judged_twice(scenario: str, ranks: int, seed: int, *, restarts: bool) -> tuple[list[Any], list[Any]]:
-    """Revisions of the embedded engine, and of the stages, each as facts."""
-    world = SCENARIOS[scenario].build(ranks, seed)
+def judged_twice(
+    scenario: str, ranks: int, seed: int, *, restarts: bool, at_s: float | None = None, seconds: float = 0.0
+) -> tuple[list[Any], list[Any]]:
+    """Revisions of the embedded engine, and of the stages, each as facts. at_s: of the fault; seconds: of the run."""
+    world = SCENARIOS[scenario].build(ranks, seed, at_s=at_s)
     start_ns = world.start_unix_ns
     judge = Judge(start_unix_ns=start_ns)
     stages, chance = LocalStages(seed=seed), random.Random(seed)
     beat_ns = start_ns
     try:
-        for until_s, sent in world.run(60.0 * SCENARIOS[scenario].minutes):
+        for until_s, sent in world.run(seconds or 60.0 * SCENARIOS[scenario].minutes):
             judge.take(until_s, sent)
             for message in sent:
                 stamp_ns = start_ns + ns(message.at_s)
@@ -76,6 +79,12 @@ def test_all_revisions_are_the_same(scenario: str, ranks: int) -> None:
 @pytest.mark.parametrize(("scenario", "ranks"), RESTARTED)
 def test_restarts_change_nothing(scenario: str, ranks: int) -> None:
     embedded, stages = judged_twice(scenario, ranks, 3, restarts=True)
+    assert embedded
+    assert first_difference(embedded, stages) == ""
+
+
+def test_a_large_job_whose_flushes_are_joined_is_judged_the_same() -> None:
+    embedded, stages = judged_twice("process_killed", LARGE_RANKS, 3, restarts=True, at_s=6.0, seconds=12.0)
     assert embedded
     assert first_difference(embedded, stages) == ""
 

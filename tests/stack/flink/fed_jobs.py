@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kafka import KafkaProducer  # our own producer leaves stamps to the broker
@@ -23,7 +23,7 @@ from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Incident
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_INCIDENTS, TOPIC_LOGS, TOPIC_METRICS, TOPIC_WORDS
 from whichrank.transport.kafka import make_client
-from whichrank.transport.kafka_client import Client
+from whichrank.transport.kafka_client import Client, Fetched, KafkaTrouble
 from whichrank.transport.kafka_read import read_whole
 from whichrank.transport.kafka_settings import KafkaSettings
 from whichrank.transport.kafka_topics import TOPICS
@@ -35,17 +35,25 @@ BEAT_MS = 250
 #: After the last message beats go on for so long: what is held back by timers is told, then time stands still.
 AFTER_MS = 12_000
 PARTITIONS = 4
+#: A broker answers within so long, on a machine with others at work.
+PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One message as the broker has it; at_ms: Unix."""
+    """One message as the broker has it; at_ms: Unix. names: put into ``told`` when it is read: many jobs of one
+    recorded world are kept once."""
 
     at_ms: int
     topic: str
     partition: int
     key: bytes
-    value: bytes
+    told: bytes
+    names: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def value(self) -> bytes:
+        return _renamed(self.told, self.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +87,16 @@ def recorded(job: FedJob) -> list[tuple[float, str, str, bytes]]:
 
 def messages_of(jobs: Sequence[FedJob], prefix_partitions: Mapping[str, int]) -> list[Sent]:
     """All messages in the order of the bus."""
-    found: list[tuple[int, str, int, int, bytes, bytes]] = []
+    found: list[tuple[int, str, int, int, bytes, bytes, Mapping[bytes, bytes]]] = []
     for job in jobs:
         names = _names(job.number)
         for order, (at_s, topic, key, value) in enumerate(recorded(job)):
-            new_key, new_value = _renamed(key.encode(), names), _renamed(value, names)
+            new_key = _renamed(key.encode(), names)
             partition = (murmur2(new_key) & 0x7FFFFFFF) % prefix_partitions[topic]
             at_ms = (START_UNIX_NS + ns(at_s + job.after_s)) // 1_000_000
-            found.append((at_ms, topic, partition, job.number << 32 | order, new_key, new_value))
-    return [Sent(at, topic, partition, key, value) for at, topic, partition, _, key, value in sorted(found)]
+            found.append((at_ms, topic, partition, job.number << 32 | order, new_key, value, names))
+    found.sort(key=lambda each: each[:4])
+    return [Sent(at, topic, partition, key, value, names) for at, topic, partition, _, key, value, names in found]
 
 
 def _names(number: int) -> Mapping[bytes, bytes]:
@@ -134,6 +143,7 @@ class Feed:
             linger_ms=20,
             delivery_timeout_ms=300_000,
             max_block_ms=300_000,
+            bootstrap_timeout_ms=300_000,
         )
         self.began_s = time.monotonic()
         first_ms = beat_ms = messages[0].at_ms
@@ -166,13 +176,24 @@ class Feed:
         return list(self._documents())
 
     def _documents(self) -> Iterator[dict[str, Any]]:
-        for message in read_whole(self.client, TOPIC_INCIDENTS):
+        for message in self._whole(TOPIC_INCIDENTS):
             for payload in decode_logs(TOPIC_INCIDENTS, message.value):
                 if isinstance(payload, Incident):
                     yield dict(payload.document)
 
     def count(self, topic: str) -> int:
-        return len(list(read_whole(self.client, topic)))
+        return len(self._whole(topic))
+
+    def _whole(self, topic: str) -> list[Fetched]:
+        """A broker that is away, or slow to answer, is asked again: what is measured is the job."""
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return list(read_whole(self.client, topic))
+            except KafkaTrouble:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(2.0)
 
 
 def twin_of(messages: Sequence[Sent]) -> list[dict[str, Any]]:

@@ -30,10 +30,9 @@ class JobState:
     """One job's working copy. Mutable; owned by the operator's thread.
 
     ranks: what single events said of each. blind_ranks: of whom nothing is recorded now. may_be_stopped: False: no rank
-    has ``stopped_ns`` (not saved). inferred: no optimizer makes the
-    steps, they are turns of calls that repeat. judged_by: the node whose whichrank judges this job, "": this one does;
-    judge_left: that has ended in order, and has said what there was to say of this attempt. due_ns: when something has
-    to be looked at, 0 never.
+    has ``stopped_ns`` (not saved). inferred: no optimizer makes the steps, they are turns of calls that repeat.
+    judged_by: the node whose whichrank judges this job, "": this one does; judge_left: that has ended in order, and has
+    said what there was to say of this attempt. due_ns: when something has to be looked at, 0 never.
     """
 
     def __init__(self, *, cluster: str = "", run: str = "", job: str = "") -> None:

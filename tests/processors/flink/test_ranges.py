@@ -115,7 +115,7 @@ def taken_in(intake: Intake, value: bytes, stamp_ns: int, offset: int) -> list[E
     return [each for each in intake.take(message) if isinstance(each, Element) and each.stage is not Stage.IDLENESS]
 
 
-def test_a_range_joins_what_came_within_a_grain_and_tells_a_list_once_a_minute() -> None:
+def test_a_range_joins_what_came_within_a_grain_and_tells_a_group_once_a_minute() -> None:
     intake, state = Intake((), print), DictState()
     rows, known = known_lists(DictState())
     node_range, told = NodeRange("0", state, print), []

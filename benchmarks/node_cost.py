@@ -72,10 +72,12 @@ class Node:
         """Stored bytes per second that blocks would not need if they named their groups' members nowhere."""
         found = []
         for window in self.windows:
-            less = Wire()
+            whole, less = Wire(), Wire()
             for each in self.wire.between(*window):
-                less.published.append(without_members(each) if each.topic == TOPIC_BLOCKS else each)
-            found.append(self.wire.sizes(*window)[TOPIC_BLOCKS].stored - less.sizes(*window)[TOPIC_BLOCKS].stored)
+                if each.topic == TOPIC_BLOCKS:
+                    whole.published.append(written_again(each))
+                    less.published.append(written_again(each, members=False))
+            found.append(whole.sizes(*window)[TOPIC_BLOCKS].stored - less.sizes(*window)[TOPIC_BLOCKS].stored)
         return self.mean(*found)
 
     def spans_s(self) -> float:
@@ -131,15 +133,20 @@ def first_step(world_size: int, node: int) -> Size:
     return sum(stepped.wire.sizes(0.0).values(), Size())
 
 
-def without_members(each: ProducedBatches) -> ProducedBatches:
+def written_again(each: ProducedBatches, *, members: bool = True) -> ProducedBatches:
+    """A message with its groups' definitions, where it has them, with their members or without. What names groups by
+    reference stays as it came.
+    """
+    if packing_of(each) is not Packing.WHOLE:
+        return each
     payloads = [
         replace(payload, groups=tuple(replace(group, ranks="") for group in payload.groups))
-        if isinstance(payload, Block)
+        if isinstance(payload, Block) and not members
         else payload
         for payload in decode_logs(each.topic, each.value)
         if not isinstance(payload, Broken | Samples | Flush)
     ]
-    return replace(each, value=encode_payloads(payloads, packing=packing_of(each)))
+    return replace(each, value=encode_payloads(payloads, packing=Packing.WHOLE))
 
 
 def packing_of(each: ProducedBatches) -> Packing:

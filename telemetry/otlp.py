@@ -66,6 +66,7 @@ _REQUIRED: dict[EventName, tuple[str, ...]] = {
     EventName.RANK_PROCESS: ("pid",),
     EventName.JOB_LOG: ("class",),
     EventName.PROBE_LATE: ("mount",),
+    EventName.NODE_CONDITION: ("source",),
     EventName.CHANGE: ("what",),
     EventName.SCHEDULER: ("what",),
 }

@@ -135,7 +135,8 @@ class Event:
       PEER_LOST        role*, why* ("left": its command has ended; "closed"; "silent"), silent_ns
     What a node's collectors tell (identity: the node; job and rank only where they are known):
       KERNEL_EVENT     event* (word of diagnosis.kernel_log), code, device_kind, device, severity, domain, component,
-                       action, role, process, pid, driver, text (redacted), before_start (true: older than the agent),
+                       action, role, process, pid, driver, processor (GPC/TPC), link, registers (of an Xid),
+                       text (redacted), before_start (true: older than the agent),
                        trust (``trust.Trust``: who could have written the line; absent: the kernel)
       DEVICE_EVENT     event* ("xid", "lost", "back"), code, device (GPU uuid), pci_bus, device_kind
       RANK_DEVICE      pid*, gpu_uuid, gpu_index, pci_bus, mig, method, certain
@@ -150,6 +151,9 @@ class Event:
       CHANGE           what*, old, new, where
       NODE_TOPOLOGY    labels by name (rack, leaf, spine, rail, pdu)
       PROBE_LATE       mount*, operation*, age_s*, fstype, server, answered (true: it has come back), error
+      NODE_CONDITION   source* (who judges: "ports"), event (the condition's name), device, device_kind, severity,
+                       domain, action, scope, text, age_s (since when), over (true: it is no more), anew (true: the
+                       source has begun to look; what it said before holds no more), trust (as of KERNEL_EVENT)
     """
 
     name: EventName

@@ -396,5 +396,6 @@ class EventName(str, Enum):
     CHANGE = "whichrank.change"
     NODE_TOPOLOGY = "whichrank.node.topology"
     PROBE_LATE = "whichrank.probe.late"
+    NODE_CONDITION = "whichrank.node.condition"
     #: What whichrank respond did or refused; its name goes on with the outcome.
     RESPONSE = "whichrank.response"

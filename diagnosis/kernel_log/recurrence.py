@@ -20,7 +20,7 @@ class Sighting:
     """One event of a node's history.
 
     code: of an Xid, else the event's word. device: GPU or port. place: finer, where the line tells it (GPC/TPC).
-    registers: of an Xid 74. is_fatal, was_repaired: what came of it, as far as known.
+    registers: of an Xid 74. is_fatal, was_repaired: what came of it, as far as known. job: whose process it was.
     """
 
     time_s: float
@@ -32,6 +32,7 @@ class Sighting:
     registers: tuple[int, ...] = ()
     is_fatal: bool = False
     was_repaired: bool = False
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,7 @@ def sighting_of(event: KernelEvent, node: str) -> Sighting | None:
         time_s=time_s,
         node=node,
         code=event.code if event.event == "xid" else event.event,
-        device=pci_slot(event.device),
+        device=pci_slot(event.device) if event.event == "xid" else event.device,
         place=f"{gpc}/{tpc}" if gpc and tpc else "",
         link=event.facts.get("link", ""),
         registers=tuple(int(register, 16) for register in registers),

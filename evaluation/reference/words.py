@@ -83,6 +83,7 @@ EVENTS: Mapping[EventName, str] = {
     EventName.CHANGE: "a version or setting of the node is another one now",
     EventName.NODE_TOPOLOGY: "where the node stands",
     EventName.PROBE_LATE: "a mount does not answer, or is back",
+    EventName.NODE_CONDITION: "a condition of the node that who looks judges by itself has begun, got worse or ended",
     EventName.RESPONSE: "an act or refusal of whichrank respond; on the wire the outcome stands behind the name",
 }
 

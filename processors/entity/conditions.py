@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...diagnosis.kernel_log.recurrence import Sighting
 from ..condition_document import AffectedRank
 from .series_table import WIDTH, SeriesTable
 
@@ -16,6 +19,8 @@ from .series_table import WIDTH, SeriesTable
 MAX_CONDITIONS = 256
 MAX_RANKS = 1024
 MAX_ALIASES = 256
+#: Signals that are remembered for what their repeats say; the oldest go first.
+MAX_SIGHTINGS = 256
 #: Openings of a condition that are remembered, for how often it came.
 MAX_OPENINGS = 8
 
@@ -91,7 +96,7 @@ class Condition:
 
 
 #: What changes only with events, and stands in a row of its own, as names of series do.
-_STILL = ("ranks", "began", "devices", "aliases")
+_STILL = ("ranks", "began", "devices", "aliases", "sightings")
 #: What does not stand among the rest of the row.
 _APART = frozenset({*_STILL, "series", "has_news", "kept_series", "rows_of_plans"})
 
@@ -107,6 +112,8 @@ class EntityState:
     began: dict[str, float] = field(default_factory=dict)
     devices: dict[str, list[str]] = field(default_factory=dict)  # device -> pids that use it
     aliases: dict[str, str] = field(default_factory=dict)
+    #: Signals whose repeats mean something (``repeats``), by time; devices as the signals name them.
+    sightings: list[Sighting] = field(default_factory=list)
     #: By rule and device: value, time and start of the last point, and since when the test holds or does not.
     series: SeriesTable = field(default_factory=SeriesTable)
     #: What others are compared with, by metric and device.
@@ -136,7 +143,8 @@ class EntityState:
     def pack_still(self) -> bytes:
         """The row of what changes only with events: a line of JSON, and one with the names of the series."""
         ranks = {pid: _written_rank(rank) for pid, rank in self.ranks.items()}
-        content = {name: getattr(self, name) for name in _STILL} | {"ranks": ranks}
+        told = {"ranks": ranks, "sightings": [_written_sighting(each) for each in self.sightings]}
+        content = {name: getattr(self, name) for name in _STILL} | told
         return b"\n".join([_encode(content), _encode(list(self.series))])
 
     @classmethod
@@ -158,6 +166,7 @@ class EntityState:
                 pid: AffectedRank(**{k: v for k, v in rank.items() if k in of_rank})
                 for pid, rank in content["ranks"].items()
             }
+        content["sightings"] = [_read_sighting(row) for row in content.get("sightings", ())]
         state = cls(**{f.name: content[f.name] for f in fields(cls) if f.name in content})
         state.conditions = {condition.key: condition for condition in conditions}
         return state
@@ -206,6 +215,18 @@ class EntityState:
 
 def _written_rank(rank: AffectedRank) -> dict[str, str | int]:
     return {"job": rank.job, "attempt": rank.attempt, "world": rank.world, "rank": rank.rank, "pid": rank.pid}
+
+
+def _written_sighting(each: Sighting) -> list[object]:
+    """Without the node, which is the entity."""
+    return [each.time_s, each.code, each.device, each.place, each.link, list(each.registers), each.is_fatal,
+            each.was_repaired, each.job]  # fmt: skip
+
+
+def _read_sighting(row: Sequence[Any]) -> Sighting:
+    time_s, code, device, place, link, registers, is_fatal, was_repaired, job = row
+    return Sighting(time_s=time_s, node="", code=code, device=device, place=place, link=link,
+                    registers=tuple(registers), is_fatal=is_fatal, was_repaired=was_repaired, job=job)  # fmt: skip
 
 
 def _series_of(names: list[str], packed: bytes) -> SeriesTable:

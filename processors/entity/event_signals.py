@@ -22,6 +22,7 @@ _SOURCES = {
     EventName.RANK_PROCESS: "process",
     EventName.JOB_LOG: "job_log",
     EventName.SCHEDULER: "scheduler",
+    EventName.NODE_CONDITION: "condition",
 }
 _TRUST = {
     EventName.KERNEL_EVENT: Trust.KERNEL,
@@ -30,10 +31,11 @@ _TRUST = {
     EventName.RANK_PROCESS: Trust.AGENT,
     EventName.JOB_LOG: Trust.USER,
     EventName.SCHEDULER: Trust.SCHEDULER,
+    EventName.NODE_CONDITION: Trust.AGENT,
 }
 #: Their time is that of the look; since when it lasts is told beside it (less than 0: it lies ahead).
-_AGED = frozenset({EventName.PROBE_LATE, EventName.RANK_PROCESS, EventName.SCHEDULER})
-_MAX_TEXT = 500
+_AGED = frozenset({EventName.PROBE_LATE, EventName.RANK_PROCESS, EventName.SCHEDULER, EventName.NODE_CONDITION})
+_MAX_TEXT, _MAX_SOURCE = 500, 32
 _DRIVER_WORDS = {
     "gpu_lost": "the driver does not reach it any more",
     "nvlink_down": "this NVLink of it is down",
@@ -58,6 +60,8 @@ def take_event(state: EntityState, event: Event, rules: Rules) -> list[Condition
         return []
     if name is EventName.SCHEDULER:
         return _take_plan(state, event, rules)
+    if name is EventName.NODE_CONDITION:
+        return _take_told(state, event, rules)
     if name is EventName.JOB_LOG:
         severity = str(found.get("severity", "error"))
         signals = [(rules.of_event(name, signal.word, "", "", severity), signal) for signal in signals_of(state, event)]
@@ -97,6 +101,39 @@ def _take_plan(state: EntityState, event: Event, rules: Rules) -> list[Condition
     return [follow_plan(state, condition)]
 
 
+def _take_told(state: EntityState, event: Event, rules: Rules) -> list[Condition]:
+    """A condition that whoever looks has judged by itself: it lasts until it is said to be over."""
+    found, source = event.attributes, str(event.attributes.get("source") or "")[:_MAX_SOURCE]
+    changed = _forget_source(state, source, event.time_ns / 1e9) if found.get("anew") else []
+    facts = read_signal(found)
+    rule = rules.of_event(event.name, facts.word, "", facts.domain, facts.severity) if facts.word else None
+    if rule is None:
+        return changed
+    condition = _condition(event, facts, rule, facts.word, "", state.device_of(facts.device_name))
+    condition.source = source
+    if facts.is_over:
+        return [*changed, *call_off(state, condition.key, event.time_ns / 1e9)]
+    known = state.conditions.get(condition.key)
+    if known is not None and known.until is None and known.source == source:
+        if (known.severity, known.text) == (condition.severity, condition.text):
+            known.last = max(known.last, condition.last)
+            return changed
+        # It has got worse, or less bad: said anew, with its beginning.
+        condition.since, condition.count = min(known.since, condition.since), known.count + 1
+        condition.openings = known.openings
+        state.add(condition)
+        return [*changed, condition]
+    return [*changed, _join(state, condition)]
+
+
+def _forget_source(state: EntityState, source: str, time: float) -> list[Condition]:
+    """What it said before it began to look again is over: it does not know how that went on."""
+    gone = [c for c in state.conditions.values() if c.until is None and c.source == source]
+    for condition in gone:
+        condition.until = max(time, condition.since)
+    return gone
+
+
 def _policy(word: str, code: str) -> SignalFacts:
     """What the driver's event leaves to those who know the code."""
     if word != XID:
@@ -131,7 +168,7 @@ def _condition(event: Event, facts: SignalFacts, rule: EventRule, word: str, cod
         last=max(event.time_ns / 1e9, time),
         text=(facts.shown or word)[:_MAX_TEXT],
         source=_SOURCES[event.name],
-        trust=_trust_of(event),
+        trust=trust_of(event),
         value=code or word,
         event=word,
         pid=facts.pid,
@@ -151,7 +188,7 @@ def _condition(event: Event, facts: SignalFacts, rule: EventRule, word: str, cod
     )
 
 
-def _trust_of(event: Event) -> str:
+def trust_of(event: Event) -> str:
     """Who could have written it: a user, where the agent says so of the event; else by the sort of event."""
     trust = _TRUST[event.name]
     return Trust.USER.value if event.attributes.get("trust") == Trust.USER.value else trust.value

@@ -21,6 +21,7 @@ from .conditions import Condition, EntityState
 from .event_signals import take_event
 from .loads import take_loads
 from .metrics import take_samples
+from .repeats import take_repeats
 from .rules import load_rules
 from .series import Asked, AskedOf
 from .surroundings import EVENTS, findings_of, load_finding
@@ -31,6 +32,7 @@ _EVENTS = frozenset(
         EventName.KERNEL_EVENT,
         EventName.DEVICE_EVENT,
         EventName.PROBE_LATE,
+        EventName.NODE_CONDITION,
         EventName.RANK_PROCESS,
         EventName.JOB_LOG,
         EventName.SCHEDULER,
@@ -107,7 +109,9 @@ class EntityOperator:
                 self._tell_watching(state, ctx)
             elif isinstance(payload, Event):
                 state.has_news = True
-                self._report(take_event(state, payload, self._rules), state, payload.identity, ctx)
+                changed = take_event(state, payload, self._rules)
+                changed += take_repeats(state, payload, changed, self._rules)
+                self._report(changed, state, payload.identity, ctx)
                 self._emit_findings(
                     findings_of(payload, ctx.key.partition(":")[0], record.stamp_ns), record.stamp_ns, ctx
                 )

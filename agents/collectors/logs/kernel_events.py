@@ -55,6 +55,7 @@ def _happening(event: KernelEvent, moment: Timestamps) -> NodeEvent:
         "role": event.role.value,
         "process": event.process,
         "text": event.text,
+        **_repeated(event),
     }
     if event.pid is not None:
         attributes["pid"] = event.pid
@@ -64,3 +65,14 @@ def _happening(event: KernelEvent, moment: Timestamps) -> NodeEvent:
         mono_ns=moment.mono_ns - (moment.wall_ns - time_ns),
         attributes={name: value for name, value in attributes.items() if value != ""},
     )
+
+
+def _repeated(event: KernelEvent) -> dict[str, str | int]:
+    """What tells whether a line is a repeat of another: finer places than the device, and registers."""
+    facts = event.facts
+    gpc, tpc = facts.get("gpc"), facts.get("tpc")
+    return {
+        "processor": f"{gpc}/{tpc}" if gpc and tpc else "",
+        "link": facts.get("link", ""),
+        "registers": facts.get("registers", ""),
+    }

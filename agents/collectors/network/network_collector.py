@@ -1,7 +1,8 @@
 """InfiniBand, RoCE and Ethernet ports of the node: state, speed, width, errors, congestion, as /sys and ethtool say it.
 
-Runs in a thread. It only measures: what a number means is for ``diagnosis.counters``. Counters are told as sums that
-grow (``counter_series``); a port that was there and is not is told as absent, never left out in silence.
+Runs in a thread. It only measures: what a number means is for ``diagnosis.counters`` (``port_judge``). Counters are
+told as sums that grow (``counter_series``); a port that was there and is not is told as absent, never left out in
+silence.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ....telemetry.records import Point
 from ..base.collector import Collected, Timestamps
 from ..base.counter_series import CounterSeries
 from .ethtool import interface_statistics
+from .port_judge import PortJudge
 from .sysfs_ports import MAX_PORTS, Port, infiniband_ports, network_interfaces
 
 #: Gauges of a port that stand still are told again after so long, like counters.
@@ -46,9 +48,11 @@ class NetworkCollector:
         self._series: dict[tuple[str, str], CounterSeries] = {}
         self._seen: dict[str, Port] = {}
         self._info_told: dict[str, tuple[tuple[str, ...], int]] = {}
+        self._judge = PortJudge()
 
     def collect(self, now: Timestamps) -> Collected:
-        """Points of every port there is, and a "present" of 0 for each that has gone since the last look.
+        """Points of every port there is, and a "present" of 0 for each that has gone since the last look; and what the
+        looks so far say of the ports.
 
         Counters that stand at their maximum, and more values than ``MAX_POINTS``, are problems.
         """
@@ -57,16 +61,19 @@ class NetworkCollector:
         points: list[Point] = []
         if not ports and not self._seen:
             problems.append(f"{self._sys}/class/net and class/infiniband: no network device can be seen here")
+        looked_at: list[tuple[Port, Mapping[str, int]]] = []
         for port in ports.values():
-            points += self._port_points(port, now)
+            counters = self._all_counters(port)
+            points += self._port_points(port, counters, now)
             problems += saturated(port)
+            looked_at.append((port, counters))
         for port_id in self._seen.keys() - ports.keys():
             points.append(_gauge("whichrank.network.port.present", 0, port_id, now))
         if len(points) > MAX_POINTS:
             problems.append(f"network: more than {MAX_POINTS} values at once; the others are left out")
             del points[MAX_POINTS:]
         self._remember(ports)
-        return Collected(points=points, problems=problems)
+        return Collected(points=points, happenings=self._judge.take(looked_at, now), problems=problems)
 
     def close(self) -> None:
         """Does nothing: nothing is kept open."""
@@ -81,7 +88,7 @@ class NetworkCollector:
             if next(found, None) is not None:
                 problems.append(f"{self._sys}/class/{kind}: more than {MAX_PORTS} ports; the others are left out")
 
-    def _port_points(self, port: Port, now: Timestamps) -> Iterator[Point]:
+    def _port_points(self, port: Port, counters: Mapping[str, int], now: Timestamps) -> Iterator[Point]:
         yield from self._info(port, now)
         for name, value in _gauges(port):
             if value is not None:
@@ -92,7 +99,7 @@ class NetworkCollector:
         may_wrap = before is None or sum(raw < before.counters.get(name, 0) for name, raw in port.counters.items()) < 2
         known = network_counters()
         told_as: set[tuple[str, str]] = set()
-        for name, raw in self._all_counters(port):
+        for name, raw in counters.items():
             counter = known.get(name)
             if counter is None or (counter.metric, counter.kind) in told_as:
                 continue  # a driver may count the same thing under two names
@@ -107,11 +114,11 @@ class NetworkCollector:
                     start_ns=told.start_ns,
                 )
 
-    def _all_counters(self, port: Port) -> Iterable[tuple[str, int]]:
+    def _all_counters(self, port: Port) -> Mapping[str, int]:
         if "/" in port.id or self._statistics is None:
-            return port.counters.items()
+            return port.counters
         # /sys goes first: ethtool's of the same name may count another thing (frames of one queue).
-        return {**self._statistics(port.id), **port.counters}.items()
+        return {**self._statistics(port.id), **port.counters}
 
     def _info(self, port: Port, now: Timestamps) -> Iterator[Point]:
         about = (

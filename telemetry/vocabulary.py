@@ -1,7 +1,7 @@
 """Closed sets shared by every part: phases, operations, levels, kinds of fault, buckets, actions.
 
 Owns the numbers that go into rings and blocks (append, never renumber) and the words that go into incidents.
-Standard library only, because the instrumentation inside the training process imports it.
+Standard library only: the instrumentation in the training process imports it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ class Op(IntEnum):
 SIZE_COMPARABLE_OPS = frozenset({Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER})
 
 
-#: torch's dtypes. Order is part of the ring format (``dtype`` of an event is the index + 1; 0 = none or unknown):
-#: append only.
+#: torch's dtypes. Part of the ring format (``dtype`` of an event is the index + 1; 0 none or unknown): append only.
 DTYPES = (
     "uint8",
     "int8",

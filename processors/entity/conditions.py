@@ -112,7 +112,7 @@ class EntityState:
     began: dict[str, float] = field(default_factory=dict)
     devices: dict[str, list[str]] = field(default_factory=dict)  # device -> pids that use it
     aliases: dict[str, str] = field(default_factory=dict)
-    #: Signals whose repeats mean something (``repeats``), by time; devices as the signals name them.
+    #: Signals whose repeats mean something (``signal_repeats``), by time; devices as the signals name them.
     sightings: list[Sighting] = field(default_factory=list)
     #: By rule and device: value, time and start of the last point, and since when the test holds or does not.
     series: SeriesTable = field(default_factory=SeriesTable)

@@ -21,9 +21,9 @@ from .conditions import Condition, EntityState
 from .event_signals import take_event
 from .loads import take_loads
 from .metrics import take_samples
-from .repeats import take_repeats
 from .rules import load_rules
 from .series import Asked, AskedOf
+from .signal_repeats import take_repeats
 from .surroundings import EVENTS, findings_of, load_finding
 from .watch import news_of_watching, next_look_s, take_watching
 

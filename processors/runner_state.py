@@ -243,6 +243,8 @@ class RunnerState(RunnerRows):
             self.close()
             if "locked" in str(error):
                 raise BlockingIOError(f"{path}: another process is using this state") from error
+            if "decode" in str(error):  # a text that is none
+                return f"it is damaged ({error})"
             raise
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             return f"it is damaged ({error})"

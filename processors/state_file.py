@@ -52,7 +52,7 @@ def _damage(path: Path) -> str | None:
         if "locked" in str(error):
             raise BlockingIOError(f"{path}: another process is using this state") from error
         return f"it is damaged ({error})"
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # words of SQLite's may name what has no name any more
         return f"it is damaged ({error})"
     finally:
         database.close()

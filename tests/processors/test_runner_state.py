@@ -197,9 +197,21 @@ def make_foreign(path: Path) -> None:
     database.close()
 
 
+def make_a_table_nameless(path: Path) -> None:
+    """Its name in the schema is no text, and its page is no page."""
+    data = path.read_bytes()
+    at = data.index(b"tabletimerstimers") + len(b"table")
+    page = data[at + len(b"timerstimers")]
+    damaged = bytearray(data.replace(b"tabletimerstimers", b"table" + b"\xff" * 12))
+    size = int.from_bytes(data[16:18], "big")
+    damaged[(page - 1) * size : (page - 1) * size + 64] = b"\xa5" * 64
+    path.write_bytes(damaged)
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
+        (make_a_table_nameless, "damaged"),
         (damage_header, "not a whichrank state file"),
         (damage_pages, "damaged"),
         (cut_short, "damaged"),
@@ -225,6 +237,19 @@ def test_a_file_that_cannot_be_used_is_set_aside_and_state_rebuilt(
     # Rebuilt: the first incident comes again (its consumers know it), the second is revision 2 of it.
     assert again[: len(first)] == first
     assert b'"revision":2' in b"".join(again[len(first) :])
+    _, said = run_once(tmp_path)
+    assert said == [], "the new file is good"
+
+
+def test_a_row_whose_key_is_no_text_is_no_reason_to_go_on_in_memory(tmp_path: Path) -> None:
+    run_once(tmp_path)
+    database = sqlite3.connect(tmp_path / "state.sqlite")
+    database.execute("UPDATE rows SET key = CAST(X'ff' AS TEXT) WHERE rowid = (SELECT min(rowid) FROM rows)")
+    database.commit()
+    database.close()
+    _, (line,) = run_once(tmp_path)
+    assert "it is damaged" in line
+    assert (tmp_path / "state.sqlite.aside-1").exists()
     _, said = run_once(tmp_path)
     assert said == [], "the new file is good"
 

@@ -116,12 +116,12 @@ def _judge_rail(rows: Measured, seen: StandOut, count: int, groups: npt.NDArray[
         unexplained &= (rows.a != node) & (rows.b != node)
     bad_of, met_of = _counts(rows, seen.bad & met & unexplained, count), _counts(rows, met & unexplained, count)
     chance = max(float(bad_of.sum()) / max(float(met_of.sum()), 1.0), 1e-4)
-    for node in np.flatnonzero(bad_of >= GUILTY_PARTNERS):
+    for node in np.flatnonzero(bad_of >= GUILTY_PARTNERS).tolist():
         own = int(bad_of[node]), int(met_of[node])
         # Its own bad pairs would hide what is usual of the others.
         others = max((float(bad_of.sum()) - 2 * own[0]) / max(float(met_of.sum()) - 2 * own[1], 1.0), chance / 4)
         if own[0] >= SUSPECT_SHARE * own[1] and tail(own[0], own[1], min(others, 0.5)) < SUSPECT_CHANCE:
-            rail.suspects.add(int(node))
+            rail.suspects.add(node)
     _take_links(rail, unexplained)
     return rail
 
@@ -234,8 +234,15 @@ def _name(found: Sequence[_Rail], groups: npt.NDArray[np.int64] | None) -> list[
         assert groups is not None
         member = groups == group
         named.append(
-            _named(Part.GROUP, tuple(np.flatnonzero(member).tolist()), on, [r.groups[group] for r in on], len(found),
-                   [member[r.rows.a] ^ member[r.rows.b] for r in on], group)  # fmt: skip
+            _named(
+                Part.GROUP,
+                tuple(np.flatnonzero(member).tolist()),
+                on,
+                [r.groups[group] for r in on],
+                len(found),
+                [member[r.rows.a] ^ member[r.rows.b] for r in on],
+                group,
+            )
         )
     for node in sorted({node for rail in found for node in rail.nodes}):
         on = [rail for rail in found if node in rail.nodes]

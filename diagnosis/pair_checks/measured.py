@@ -141,7 +141,7 @@ _MOST_SPREAD = 0.5
 
 
 def stand_out(measured: Measured, distance: npt.NDArray[np.int64], limits: Limits) -> StandOut:
-    """Which rows stand out from their like. distance: a number per row; rows are compared with those of the same one."""
+    """Which rows stand out from their like. distance: a number per row; rows of the same one are compared."""
     size = len(measured)
     excess = np.zeros((len(_ORDER), size))
     usual: dict[Quantity, float] = {}
@@ -171,7 +171,9 @@ def stand_out(measured: Measured, distance: npt.NDArray[np.int64], limits: Limit
     excess[2] = stalls / max(limits.stall_s, 5 * calm)
     excess[3] = np.where(measured.failed, np.inf, 0.0)
     excess[:3, measured.failed] = 0.0
-    return StandOut(bad=excess.max(axis=0) > 1.0, quantity=excess.argmax(axis=0), excess=excess.max(axis=0), usual=usual)
+    return StandOut(
+        bad=excess.max(axis=0) > 1.0, quantity=excess.argmax(axis=0), excess=excess.max(axis=0), usual=usual
+    )
 
 
 def quantity_of(number: int) -> Quantity:
@@ -179,9 +181,7 @@ def quantity_of(number: int) -> Quantity:
     return _ORDER[number]
 
 
-def _base(
-    values: npt.NDArray[np.float64], otherwise: tuple[float, float] | None = None
-) -> tuple[float, float] | None:
+def _base(values: npt.NDArray[np.float64], otherwise: tuple[float, float] | None = None) -> tuple[float, float] | None:
     """What is usual, and the spread of its logarithm; of the better half mostly, for the others may be ill.
 
     otherwise: where the values are too few, and the spread in any case.

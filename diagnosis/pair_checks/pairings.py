@@ -17,7 +17,7 @@ def rounds_of(count: int) -> int:
 
 
 def pairing_of(members: Sequence[int] | npt.NDArray[np.int32], number: int) -> Pairing:
-    """The pairs of round ``number`` (modulo ``rounds_of``) of a tournament of ``members``; of an odd number one rests."""
+    """The pairs of round ``number`` (modulo ``rounds_of``) of the members' tournament; of an odd number one rests."""
     nodes = np.asarray(members, dtype=np.int32)
     size = len(nodes) + len(nodes) % 2
     if size < 2:

@@ -1,9 +1,9 @@
 """What to measure next, from what was measured: looks at all, a sweep of all pairs, and suspects again. Pure.
 
 Looks are rounds of a tournament drawn at random, about log2 of the nodes: each node meets so many others. They name
-nodes, rails and ways out of groups. One link of two nodes among thousands shows only when those two meet, which takes as
-many exchanges as there are nodes; the sweep does them without orders in between, so it is one round. In a confirmation
-suspects meet nodes that nothing was seen of, and suspected pairs meet again.
+nodes, rails and ways out of groups. One link of two nodes among thousands shows only when those two meet, which takes
+as many exchanges as there are nodes; the sweep does them without orders in between, so it is one round. In a
+confirmation suspects meet nodes that nothing was seen of, and suspected pairs meet again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .judging import Named, Part, Suspicion, judge
-from .measured import Limits, Measured, Phase
+from .measured import Limits, Measured, Phase, stand_out
 from .pairings import Pairing, pairing_of, pairing_within, rounds_of
 
 #: Up to so many nodes all pairs are few enough to be looked at.
@@ -47,7 +47,7 @@ class Round:
 
 
 class PairPlanner:
-    """``next`` gives the next round, None when all is known; ``take`` what was measured in it; ``named`` the verdict."""
+    """``next`` gives the next round, None when all is known; ``take`` takes what it measured; ``named``: the verdict."""
 
     def __init__(
         self,
@@ -99,6 +99,17 @@ class PairPlanner:
         """Takes a round's exchanges. Of a sweep those that stand out are enough."""
         self._measured = self._measured.and_more(measured)
 
+    @property
+    def usual(self) -> dict[str, float]:
+        """What is usual by now, in seconds, by the quantity's name; of several rails the best."""
+        found: dict[str, float] = {}
+        for rail in np.unique(self._measured.rail):
+            rows = self._measured.where(self._measured.rail == rail)
+            seen = stand_out(rows, np.zeros(len(rows), dtype=np.int64), self._limits)
+            for quantity, value in seen.usual.items():
+                found[quantity.value] = min(value, found.get(quantity.value, value))
+        return found
+
     def _choose(self) -> Round | None:
         if self._looks:
             return self._looks.pop(0)
@@ -126,7 +137,7 @@ class PairPlanner:
         self._looks.append(Round(number=len(self._looks), phase=Phase.LOOK, pairings=(pairing,)))
 
     def _confirm(self, suspicion: Suspicion) -> Round:
-        """Suspected pairs again, disjoint in each pairing; suspected nodes with others, new ones first; and controls."""
+        """Suspected pairs again, disjoint in each pairing; suspected nodes with others, new ones first; controls."""
         clear = self._random.permutation(suspicion.clear).tolist()
         if not clear:
             clear = [node for node in range(self._count) if node not in self._asked_nodes]

@@ -59,7 +59,9 @@ def drawn(count: int, seed: int) -> list[tuple[str, list[tuple[int, ...]], float
         kind, many, part = cases[index % len(cases)]
         amount = {"rate": draw.uniform(4, 12), "loss": draw.uniform(0.25, 0.4), "delay": draw.uniform(0.03, 0.06)}[kind]
         nodes = draw.sample(range(COUNT), 4)
-        places = [(node,) for node in nodes[:many]] if part == "node" else [(nodes[0], nodes[1]), (nodes[2], nodes[3])]
+        places: list[tuple[int, ...]] = [(nodes[0], nodes[1]), (nodes[2], nodes[3])]
+        if part == "node":
+            places = [(node,) for node in nodes]
         found.append((kind, places[:many], amount))
         if index % CLEAN == CLEAN - 1:
             found.append(("none", [], 0.0))

@@ -1,4 +1,4 @@
-"""Sixteen nodes on this machine for ``pairwise_check``: network namespaces on one bridge, a gloo rank in each, and faults.
+"""Sixteen nodes on this machine for ``pairwise_check``: namespaces on one bridge, a gloo rank in each, and faults.
 
 Ranks live as long as the benchmark, since importing torch costs more than a draw. A node's or a link's rate is cut by
 tbf and htb, packets are dropped by nftables, and a process of our own (``delay``) holds packets back: a TUN device
@@ -229,15 +229,15 @@ def delay(node: int, delay_s: float, others: list[int]) -> None:
 def rank() -> None:
     """One rank: carries out check after check. The first one leads, and is told of each on its input."""
     import torch
-    from torch.distributed import PrefixStore
-
     from whichrank.commands.check.pairs.exchange import Effort, Timed, TorchWay, exchange
     from whichrank.commands.check.pairs.session import Follower, Leader, Place, plain_outcome
     from whichrank.diagnosis.pair_checks.planner import PairPlanner
 
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    store = torch.distributed.distributed_c10d._get_default_store()
+    dist: Any = torch.distributed
+    store, number, world = next(dist.rendezvous("env://"))
+    groups = dist.PrefixStore("groups", store)
+    dist.init_process_group("gloo", store=groups, rank=number, world_size=world)
     place = Place(rank=torch.distributed.get_rank(), world=torch.distributed.get_world_size(), rails=1)
     effort = Effort(size_bytes=256 << 10, small=16, repeats=3, limit_s=20.0, enough_s=0.3)
     way = TorchWay(torch, "cpu")
@@ -251,7 +251,7 @@ def rank() -> None:
         print("{}", flush=True)
     while True:
         draw += 1
-        own = PrefixStore(f"draw{draw}", store)
+        own = dist.PrefixStore(f"draw{draw}", store)
         follower = Follower(own, place, effort, measure, None)
         if place.rank:
             own.get("go")

@@ -10,13 +10,16 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from ..settings.command_line import CONFIG, KAFKA, PAIRS
 from ..support.stderr import say
 from .check_report import print_json, print_lines
 from .check_setup import CheckMode, Setup
 from .expectations_file import BadExpectations, read_expectations
 from .expected import Expected
 from .finding import EXIT_UNKNOWN, EXIT_USAGE, Family, exit_status, verdict
+from .pairs.command import pairs_command
 from .probes import PROBES, WHOLE_S, run_probes
+from .telling import check_options, tell_findings
 
 _NAMES = ", ".join(family.value for family in Family)
 _LEAST_S, _MOST_S = 1.0, 3600.0
@@ -34,11 +37,17 @@ KERNEL_LOG = typer.Option(metavar="FILE", help="in place of /dev/kmsg, journald 
 ROOT = typer.Option(metavar="DIR", help="where proc, sys and etc are: the host's, seen from a container")
 
 
-def register(app: typer.Typer) -> None:
-    """Adds ``whichrank check`` to the program."""
+check_app = typer.Typer(invoke_without_command=True)
+check_app.command("pairs")(pairs_command)
 
-    @app.command("check")
+
+def register(app: typer.Typer) -> None:
+    """Adds ``whichrank check`` to the program, with ``pairs`` below it."""
+    app.add_typer(check_app, name="check")
+
+    @check_app.callback()
     def check_command(
+        context: typer.Context,
         mode: Annotated[CheckMode, MODE] = CheckMode.PREFLIGHT,
         only: Annotated[list[Family] | None, ONLY] = None,
         skip: Annotated[list[Family] | None, SKIP] = None,
@@ -51,17 +60,25 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[bool, JSON] = False,
         kernel_log: Annotated[str, KERNEL_LOG] = "",
         root: Annotated[Path, ROOT] = Path("/"),
+        kafka: Annotated[str | None, KAFKA] = None,
+        pairs: Annotated[list[str] | None, PAIRS] = None,
+        config: Annotated[Path | None, CONFIG] = None,
     ) -> None:
         """Is this node fit for a job? OK, WARN, CRITICAL or UNKNOWN, with reasons.
 
         Families: gpu, nvlink, compute (preflight only), network, storage,
-        memory, host, services, versions, kernel_log. Whatever hangs is left,
+        memory, host, services, versions, kernel_log, site. Whatever hangs is left,
         and said. Exit status: 0 OK or WARN; 1 CRITICAL; 2 usage; 3 nothing is
         wrong, but something could not be seen. How to use it in Slurm and
         Kubernetes: docs/check.md.
         """
+        if context.invoked_subcommand is not None:
+            return
+        options = check_options(kafka, config, pairs)
         expected = _expected(expect, write or [])
         families = frozenset(only or Family) - frozenset(skip or ())
+        if not options.site_checks:
+            families -= {Family.SITE}
         if timeout is not None and not _LEAST_S <= timeout <= _MOST_S:
             _refuse(f"--timeout {timeout:g}: must be {_LEAST_S:g} to {_MOST_S:g} seconds")
         if not any(mode in probe.limits_s and not families.isdisjoint(probe.families) for probe in PROBES):
@@ -76,6 +93,7 @@ def register(app: typer.Typer) -> None:
             limit_s=whole_s,
             root=root,
             kernel_log=kernel_log,
+            site_checks=options.site_checks,
         )
         began_s = time.monotonic()
         findings = run_probes(setup, whole_s)
@@ -85,6 +103,7 @@ def register(app: typer.Typer) -> None:
             print_json(mode, findings, code, took_s)
         else:
             print_lines(findings, took_s, verbose=verbose)
+        tell_findings(options, mode.value, findings)
         raise typer.Exit(code)
 
 

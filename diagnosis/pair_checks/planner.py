@@ -47,7 +47,7 @@ class Round:
 
 
 class PairPlanner:
-    """``next`` gives the next round, None when all is known; ``take`` takes what it measured; ``named``: the verdict."""
+    """``next`` gives the next round, None when all is known; ``take`` takes what it measured; then ``named`` is set."""
 
     def __init__(
         self,

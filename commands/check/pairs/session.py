@@ -1,15 +1,15 @@
 """A check of pairs among the ranks of a job: one of them leads, all carry out its orders, over the job's own store.
 
-The leader plans and judges (``diagnosis.pair_checks``), writes an order per node and round, and reads a result per rank.
-A rank that gives no result in time has not answered in any of its exchanges. Ranks of one place on their nodes are one
-rail: they exchange with each other only.
+The leader plans and judges (``diagnosis.pair_checks``), writes an order per node and round, and reads a result per
+rank. A rank that gives no result in time has not answered in any of its exchanges. Ranks of one place on their nodes
+are one rail: they exchange with each other only.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -72,7 +72,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """usual: seconds by quantity. ring_s: of an all-reduce over all, and over those that are not named (0: not done)."""
+    """usual: seconds by quantity. ring_s: of an all-reduce over all; without: those that are named (0: not done)."""
 
     named: Sequence[Named]
     usual: dict[str, float]
@@ -121,13 +121,13 @@ class Follower:
         is_sweep = order["phase"] == Phase.SWEEP
         effort = self._effort.quick() if is_sweep else self._effort
         rows: list[list[float]] = []
-        for step, partner in enumerate(order["steps"]):
+        for number, partner in enumerate(order["steps"]):
             if partner < 0:
                 continue
             rank, leads = partner * self._place.rails + self._place.rail, self._place.node < partner
-            timed = self._measure(rank, order["tag"] + step, effort, leads)
+            timed = self._measure(rank, order["tag"] + number, effort, leads)
             if leads:
-                rows.append([step, timed.seconds, timed.latency_s, timed.stall_s, float(timed.failed)])
+                rows.append([number, timed.seconds, timed.latency_s, timed.stall_s, float(timed.failed)])
         return _standing_out(rows) if is_sweep else rows
 
 
@@ -140,6 +140,7 @@ class Leader:
         """until_s: monotonic; nothing is asked any more after it. first_tag: none from it on was ever used."""
         self._store, self._place, self._effort, self._follower = store, place, effort, follower
         self._until_s = until_s
+        self._usual_s = 0.0
         self._number = 0
         self.tag = first_tag
 
@@ -149,6 +150,8 @@ class Leader:
         ring_s = ring_without_s = 0.0
         try:
             while (asked := planner.next()) is not None and time.monotonic() < self._until_s:
+                if asked.phase is Phase.SWEEP:
+                    self._usual_s = planner.usual.get(Quantity.SECONDS.value, 0.0)
                 planner.take(self._measured(asked))
             named = planner.named
             answered = all(each.worst is not Quantity.FAILED for each in named)
@@ -189,25 +192,35 @@ class Leader:
             self._store.set(_order(number, node), json.dumps(order))
         results = self._results(number, steps)
         found: list[Exchange] = []
+        scale = self._scale(results.values()) if asked.phase is Phase.SWEEP else 1.0
         for node in range(place.nodes):
             for rail in range(place.rails):
                 rows = results.get(node * place.rails + rail)
-                for step, seconds, latency_s, stall_s, failed in rows if rows is not None else _lost(steps, node):
-                    other = steps[node][int(step)]
-                    is_control = step == 0 and (node, other) in controls
+                for at_step, seconds, latency_s, stall_s, failed in rows if rows is not None else _lost(steps, node):
+                    at = int(at_step)
+                    if at < 0:
+                        continue
+                    other = steps[node][at]
+                    is_control = at == 0 and (node, other) in controls
                     found.append(
                         Exchange(
                             phase=Phase.CONTROL if is_control else asked.phase,
                             a=node,
                             b=other,
                             rail=rail,
-                            seconds=seconds,
+                            seconds=seconds * scale,
                             latency_s=latency_s,
                             stall_s=stall_s,
                             failed=bool(failed),
                         )
                     )
         return Measured.of(found)
+
+    def _scale(self, results: Iterable[Sequence[Sequence[float]]]) -> float:
+        """A sweep exchanges less: what is usual in it is made what was usual before."""
+        usual = self._usual_s
+        medians = [row[1] for rows in results for row in rows if row[0] < 0 and row[1] > 0]
+        return usual / float(np.median(medians)) if medians and usual else 1.0
 
     def _results(self, number: int, steps: Sequence[Sequence[int]]) -> dict[int, list[list[float]]]:
         """By rank; of those that gave any in time. Each step may take its exchanges' limits at most."""
@@ -270,7 +283,7 @@ def _lost(steps: Sequence[Sequence[int]], node: int) -> list[list[float]]:
 
 
 def _standing_out(rows: list[list[float]]) -> list[list[float]]:
-    """Of a sweep's rows those that stand out among the rank's own."""
+    """Of a sweep's rows those that stand out among the rank's own; and last, as step -1, what is usual among them."""
     if not rows:
         return rows
     table = np.asarray(rows)
@@ -279,7 +292,7 @@ def _standing_out(rows: list[list[float]]) -> list[list[float]]:
     odd = (table[:, 1] > _ODD * usual[0]) | (table[:, 2] > _ODD_LATENCY * usual[1])
     odd |= (table[:, 3] > _ODD_STALL_S) | (table[:, 4] > 0)
     worst = sorted(table[odd].tolist(), key=lambda row: (row[4], row[1] + row[3]), reverse=True)
-    return worst[:_TOLD_OF_SWEEP]
+    return [*worst[:_TOLD_OF_SWEEP], [-1.0, float(usual[0]), float(usual[1]), 0.0, 0.0]]
 
 
 def plain_outcome(outcome: Outcome) -> dict[str, Any]:

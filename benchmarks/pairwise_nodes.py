@@ -229,6 +229,7 @@ def delay(node: int, delay_s: float, others: list[int]) -> None:
 def rank() -> None:
     """One rank: carries out check after check. The first one leads, and is told of each on its input."""
     import torch
+
     from whichrank.commands.check.pairs.exchange import Effort, Timed, TorchWay, exchange
     from whichrank.commands.check.pairs.session import Follower, Leader, Place, plain_outcome
     from whichrank.diagnosis.pair_checks.planner import PairPlanner
@@ -263,7 +264,7 @@ def rank() -> None:
         asked = json.loads(line)
         own.set("go", "1")
         planner = PairPlanner(place.nodes, seed=asked["seed"])
-        leader = Leader(own, place, effort, follower, until_s=time.monotonic() + 120.0, first_tag=tag)
+        leader = Leader(own, place, effort, follower, until_s=time.monotonic() + 300.0, first_tag=tag)
         outcome = leader.run(planner, with_ring=False)
         tag = leader.tag
         print(json.dumps(plain_outcome(outcome)), flush=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from ...diagnosis.health_checks.site_checks import read_site_checks
 from ...telemetry.records import Identity
 from .base.collector import Collector, Isolation
 from .checks.checks_collector import ChecksCollector
-from .checks.site_checks import read_site_checks
 from .logs.job_log_events import JobLogEvents
 from .logs.job_logs import JobLogsCollector
 from .logs.kernel_events import KernelEvents

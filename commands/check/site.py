@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from ...agents.collectors.checks.site_checks import BadSiteChecks, read_site_checks, run_site_check
+from ...agents.collectors.checks.site_programs import run_site_check
 from ...diagnosis.health_checks.outcome import CheckStatus
+from ...diagnosis.health_checks.site_checks import BadSiteChecks, read_site_checks
 from .check_setup import Setup, Tell
 from .finding import CheckFinding, Family
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from math import exp, inf, log
+from math import exp, inf
 
 import numpy as np
 import numpy.typing as npt
@@ -191,7 +191,9 @@ def _base(values: npt.NDArray[np.float64], otherwise: tuple[float, float] | None
         return otherwise
     # Of few rows those of one slow node are half.
     middle, below, above = (50.0, 0.674, 0.385) if len(values) >= _MANY else (30.0, 0.512, 0.398)
-    low, mid, high = (log(float(v)) for v in np.percentile(values, (middle / 2, middle, middle + 15)))
+    # Of a few no value between a well one and an ill one is made up.
+    method = "linear" if len(values) >= _MANY else "lower"
+    low, mid, high = np.log(np.percentile(values, (middle / 2, middle, middle + 15), method=method)).tolist()
     if otherwise is not None:
         return exp(mid), otherwise[1]
     return exp(mid), min(max((mid - low) / below, (high - mid) / above), _MOST_SPREAD)

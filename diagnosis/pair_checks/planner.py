@@ -67,13 +67,13 @@ class PairPlanner:
         self._turns = self._random.permutation(turns).tolist()
         all_pairs = count <= ALL_PAIRS_UP_TO
         looks = turns if all_pairs else min(turns, max(_LEAST_LOOKS, ceil(log2(count))))
-        self._looks: list[Round] = []
+        self._looks: list[Pairing] = []
         for turn in self._turns[:looks]:
-            self._add_look(pairing_of(self._shuffled, turn))
+            self._looks.append(pairing_of(self._shuffled, turn))
         if self._groups is not None and not all_pairs:
             members = [np.flatnonzero(self._groups == each).astype(np.int32) for each in np.unique(self._groups)]
             for number in range(min(_INNER_LOOKS, max(rounds_of(len(group)) for group in members))):
-                self._add_look(pairing_within(members, number))
+                self._looks.append(pairing_within(members, number))
         self._swept = all_pairs or not sweep
         self._left = self._turns[looks:]
         self._number = 0
@@ -91,9 +91,14 @@ class PairPlanner:
         chosen = self._choose()
         if chosen is not None:
             self._number += 1
-            self.rounds += 1
+            # Looks go out as one order, since none depends on another; a sweep's pairings are one round of all with all.
+            self.rounds += len(chosen.pairings) if chosen.phase is Phase.LOOK else 1
             self.exchanges += chosen.exchanges
         return chosen
+
+    def conclude(self) -> None:
+        """Says what there is to say now, where no time is left for the next round."""
+        self.named, _ = judge(self._measured, self._count, self._groups, self._limits)
 
     def take(self, measured: Measured) -> None:
         """Takes a round's exchanges. Of a sweep those that stand out are enough."""
@@ -112,7 +117,8 @@ class PairPlanner:
 
     def _choose(self) -> Round | None:
         if self._looks:
-            return self._looks.pop(0)
+            looks, self._looks = self._looks, []
+            return Round(number=self._number, phase=Phase.LOOK, pairings=looks)
         self.named, suspicion = judge(self._measured, self._count, self._groups, self._limits)
         if not self._swept:
             self._swept = True
@@ -132,9 +138,6 @@ class PairPlanner:
             return None
         self._confirmed += 1
         return self._confirm(suspicion)
-
-    def _add_look(self, pairing: Pairing) -> None:
-        self._looks.append(Round(number=len(self._looks), phase=Phase.LOOK, pairings=(pairing,)))
 
     def _confirm(self, suspicion: Suspicion) -> Round:
         """Suspected pairs again, disjoint in each pairing; suspected nodes with others, new ones first; controls."""

@@ -127,9 +127,10 @@ def read_document(text: str | bytes) -> tuple[list[CheckResult], list[str], str]
         if isinstance(found, dict) and {"family", "check", "status", "reason"} <= found.keys()
     ]
     families = document.get("families")
-    looked = [source_of(str(name)) for name in families] if isinstance(families, dict) else []
+    names = [str(name) for name in families] if isinstance(families, dict) else []
+    looked = [source_of(name) for name in names if name != SITE_SOURCE]
     looked += [source_of(each.family, each.check) for each in results if each.family == SITE_SOURCE]
-    return results, [source for source in dict.fromkeys(looked) if source != SITE_SOURCE], str(document.get("mode", ""))
+    return results, list(dict.fromkeys(looked)), str(document.get("mode", ""))
 
 
 def read_site_answer(

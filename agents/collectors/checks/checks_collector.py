@@ -9,10 +9,11 @@ import subprocess
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from ....diagnosis.health_checks.site_checks import SiteCheck
 from ...base.bounded_command import run_bounded
 from ..base.collector import Collected, NodeEvent, Timestamps
 from .check_results import SITE_SOURCE, events_of, read_document, source_of
-from .site_checks import SiteCheck, run_site_check
+from .site_programs import run_site_check
 
 #: Between two looks at what is due.
 _TURN_S = 5.0

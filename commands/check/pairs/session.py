@@ -153,6 +153,8 @@ class Leader:
                 if asked.phase is Phase.SWEEP:
                     self._usual_s = planner.usual.get(Quantity.SECONDS.value, 0.0)
                 planner.take(self._measured(asked))
+            if asked is not None:
+                planner.conclude()
             named = planner.named
             answered = all(each.worst is not Quantity.FAILED for each in named)
             if with_ring and answered and time.monotonic() < self._until_s:

@@ -1,4 +1,4 @@
-"""A site's own checks: which programs, how often, and what running one of them gives.
+"""A site's own checks: which programs, how often, and what they are about, as a file of the site has it.
 
 The file is the administrator's (it names programs that run with the agent's rights): ``[[check]]`` with ``name``,
 ``command`` (a list of words), ``period_s``, ``timeout_s``, and what it is about (``domain``, ``device_kind``).
@@ -9,15 +9,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from ....diagnosis.health_checks.outcome import CheckStatus
-from ...base.bounded_command import run_bounded
-from .check_results import SITE_SOURCE, CheckResult, read_site_answer
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -93,18 +88,3 @@ def _check(entry: Mapping[str, Any], path: str) -> SiteCheck:
         period_s=float(numbers["period_s"]),
         timeout_s=float(numbers["timeout_s"]),
     )
-
-
-def run_site_check(check: SiteCheck, limit_s: float | None = None) -> list[CheckResult]:
-    """Runs the program; what it says. One that cannot be run or does not end in time could not see anything."""
-    try:
-        status, said, _ = run_bounded(check.command, min(check.timeout_s, limit_s or check.timeout_s))
-    except subprocess.TimeoutExpired:
-        return [_unknown(check, f"did not end within {check.timeout_s:g} s, and was killed")]
-    except (OSError, ValueError) as error:
-        return [_unknown(check, f"cannot be run: {error}")]
-    return read_site_answer(check.name, status, said, domain=check.domain, device_kind=check.device_kind)
-
-
-def _unknown(check: SiteCheck, why: str) -> CheckResult:
-    return CheckResult(family=SITE_SOURCE, check=check.name, status=CheckStatus.UNKNOWN, reason=f"{check.name} {why}")

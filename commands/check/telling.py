@@ -122,7 +122,7 @@ def _send_now(options: CheckOptions, events: Sequence[Event]) -> str:
     try:
         from ...transport.kafka import make_client
 
-        settings = options.kafka_settings(client_id="whichrank-check", delivery_timeout_s=options.check_tell_s)
+        settings = options.kafka_settings(client_id="whichrank-check")
         producer = make_client(settings).producer()
         troubles: list[str] = []
         by_node: dict[str, list[Event]] = {}

@@ -240,7 +240,7 @@ def rank() -> None:
     groups = dist.PrefixStore("groups", store)
     dist.init_process_group("gloo", store=groups, rank=number, world_size=world)
     place = Place(rank=torch.distributed.get_rank(), world=torch.distributed.get_world_size(), rails=1)
-    effort = Effort(size_bytes=256 << 10, small=16, repeats=3, limit_s=20.0, enough_s=0.3)
+    effort = Effort(size_bytes=256 << 10, small=40, repeats=3, limit_s=20.0, enough_s=0.3)
     way = TorchWay(torch, "cpu")
 
     def measure(partner: int, tag: int, asked: Effort, leads: bool) -> Timed:

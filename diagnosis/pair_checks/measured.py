@@ -134,8 +134,11 @@ class StandOut:
 _ORDER = (Quantity.SECONDS, Quantity.LATENCY, Quantity.STALL, Quantity.FAILED)
 #: Fewer controls than this are no measure of their own.
 _LEAST_CONTROLS = 6
-#: From so many rows on half of them are well, whoever is not.
-_MANY = 28
+#: From so many rows on half of them and more are well, if two nodes are not.
+_MANY = 120
+#: Percentiles that are taken, and by how many times the spread each of the outer ones is apart from the middle one. Of
+#: three nodes one that is slow has two pairs of three.
+_OF_MANY, _OF_FEW = (25.0, 50.0, 65.0, 0.674, 0.385), (10.0, 20.0, 30.0, 0.44, 0.318)
 #: Of the logarithm: beyond it nothing could stand out.
 _MOST_SPREAD = 0.5
 
@@ -190,10 +193,10 @@ def _base(values: npt.NDArray[np.float64], otherwise: tuple[float, float] | None
     if len(values) < (_LEAST_CONTROLS if otherwise is not None else 1):
         return otherwise
     # Of few rows those of one slow node are half.
-    middle, below, above = (50.0, 0.674, 0.385) if len(values) >= _MANY else (30.0, 0.512, 0.398)
+    low_at, mid_at, high_at, below, above = _OF_MANY if len(values) >= _MANY else _OF_FEW
     # Of a few no value between a well one and an ill one is made up.
     method = "linear" if len(values) >= _MANY else "lower"
-    low, mid, high = np.log(np.percentile(values, (middle / 2, middle, middle + 15), method=method)).tolist()
+    low, mid, high = np.log(np.percentile(values, (low_at, mid_at, high_at), method=method)).tolist()
     if otherwise is not None:
         return exp(mid), otherwise[1]
     return exp(mid), min(max((mid - low) / below, (high - mid) / above), _MOST_SPREAD)

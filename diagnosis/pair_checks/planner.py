@@ -19,7 +19,7 @@ from .judging import Named, Part, Suspicion, judge
 from .measured import Limits, Measured, Phase, stand_out
 from .pairings import Pairing, pairing_of, pairing_within, rounds_of
 
-#: Up to so many nodes all pairs are few enough to be looked at.
+#: Up to so many nodes all pairs are few enough to be looked at, twice: what is lost now and then may not be at once.
 ALL_PAIRS_UP_TO = 32
 #: Rounds in which suspects are asked again; the last ones only where a link is neither well nor named.
 CONFIRM_ROUNDS, MOST_CONFIRM_ROUNDS = 2, 4
@@ -68,7 +68,7 @@ class PairPlanner:
         all_pairs = count <= ALL_PAIRS_UP_TO
         looks = turns if all_pairs else min(turns, max(_LEAST_LOOKS, ceil(log2(count))))
         self._looks: list[Pairing] = []
-        for turn in self._turns[:looks]:
+        for turn in self._turns[:looks] * (2 if all_pairs else 1):
             self._looks.append(pairing_of(self._shuffled, turn))
         if self._groups is not None and not all_pairs:
             members = [np.flatnonzero(self._groups == each).astype(np.int32) for each in np.unique(self._groups)]

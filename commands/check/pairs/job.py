@@ -117,7 +117,7 @@ def take_part(plan: Plan) -> Result | None:
     store = dist.PrefixStore("pairs", met)
     store.set_timeout(timedelta(seconds=plan.timeout_s + _MEET_S))
     size_bytes = plan.size_bytes or (256 << 20 if backend == "nccl" else 4 << 20)
-    effort = Effort(size_bytes=size_bytes, small=20, repeats=4, limit_s=20.0)
+    effort = Effort(size_bytes=size_bytes, small=40, repeats=4, limit_s=20.0)
     way = TorchWay(torch, device)
     by_perftest = Perftest(store, place) if plan.perftest else None
 

@@ -10,8 +10,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from ...agents.user_files.user_files import end_helpers
 from ..settings.command_line import CONFIG, KAFKA, PAIRS
 from ..support.stderr import say
+from .acts.act import ActResult, carry_out
+from .acts.reclaim import NoUser, reclaim_acts, uid_of
+from .acts.set_up import BadSetUp, read_set_up
 from .check_report import print_json, print_lines
 from .check_setup import CheckMode, Setup
 from .expectations_file import BadExpectations, read_expectations
@@ -34,6 +38,10 @@ STRICT = typer.Option("--strict", help="exit status 1 for WARN as well")
 VERBOSE = typer.Option("--verbose", help="show what is OK as well")
 JSON = typer.Option("--json", help="one JSON document on stdout")
 KERNEL_LOG = typer.Option(metavar="FILE", help="in place of /dev/kmsg, journald or the usual files")
+SET_UP = typer.Option(metavar="FILE.toml", help="set up what stands there first: limits, clocks, persistence, mounts")
+RECLAIM = typer.Option(metavar="USER", help="first what this user has left: processes, shared memory, temporary files")
+RECLAIM_TMP = typer.Option(metavar="DIR", help="where temporary files are, beside /dev/shm; may be given several times")
+ACT = typer.Option("--act", help="do what --set-up and --reclaim would do; without it they only say it")
 ROOT = typer.Option(metavar="DIR", help="where proc, sys and etc are: the host's, seen from a container")
 
 
@@ -60,6 +68,10 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[bool, JSON] = False,
         kernel_log: Annotated[str, KERNEL_LOG] = "",
         root: Annotated[Path, ROOT] = Path("/"),
+        set_up: Annotated[Path | None, SET_UP] = None,
+        reclaim: Annotated[str | None, RECLAIM] = None,
+        reclaim_tmp: Annotated[list[str] | None, RECLAIM_TMP] = None,
+        act: Annotated[bool, ACT] = False,
         kafka: Annotated[str | None, KAFKA] = None,
         pairs: Annotated[list[str] | None, PAIRS] = None,
         config: Annotated[Path | None, CONFIG] = None,
@@ -96,15 +108,35 @@ def register(app: typer.Typer) -> None:
             site_checks=options.site_checks,
         )
         began_s = time.monotonic()
+        acts = _acts(set_up, reclaim, reclaim_tmp or [], root, is_meant=act)
         findings = run_probes(setup, whole_s)
         took_s = time.monotonic() - began_s
         code = exit_status(verdict(findings), strict=strict) if findings else EXIT_UNKNOWN
         if as_json:
-            print_json(mode, findings, code, took_s)
+            print_json(mode, findings, code, took_s, acts)
         else:
-            print_lines(findings, took_s, verbose=verbose)
-        tell_findings(options, mode.value, findings)
+            print_lines(findings, took_s, verbose=verbose, acts=acts)
+        tell_findings(options, mode.value, findings, acts)
         raise typer.Exit(code)
+
+
+def _acts(
+    set_up: Path | None, reclaim: str | None, folders: list[str], root: Path, *, is_meant: bool
+) -> list[ActResult]:
+    """What was done, or would be: the set-up, then what is reclaimed."""
+    results: list[ActResult] = []
+    try:
+        if set_up is not None:
+            results += carry_out(read_set_up(set_up, root), is_meant=is_meant)
+        if reclaim is not None:
+            if wrong := [folder for folder in folders if not os.path.isabs(folder)]:
+                _refuse(f"--reclaim-tmp {wrong[0]}: must be an absolute path")
+            results += carry_out(reclaim_acts(uid_of(reclaim), tuple(folders)), is_meant=is_meant)
+    except (BadSetUp, NoUser) as error:
+        _refuse(str(error))
+    finally:
+        end_helpers()
+    return results
 
 
 def _expected(expect: Path | None, write: list[str]) -> Expected:

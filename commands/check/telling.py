@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...agents.collectors.base.collector import NodeEvent, Timestamps
+from ...agents.collectors.base.node_condition import NodeCondition
 from ...agents.collectors.checks.check_results import CheckResult, events_of, source_of
 from ...telemetry.identity import read_pod_labels, resolve_identity
 from ...telemetry.otlp import encode_batches
@@ -23,11 +24,13 @@ from ...telemetry.vocabulary import Action
 from ..settings.check_options import CheckOptions
 from ..settings.settings_or_exit import settings_or_exit
 from ..support.stderr import say
+from .acts.act import ActResult, Done
 from .finding import CheckFinding
 from .pairs.pair_report import FAMILY as PAIRS
 from .pairs.pair_report import PairFinding
 
 _REQUEST_BYTES = 600_000
+_ACTS, _MOST_ACTS = "check.act", 500
 
 
 def check_options(kafka: str | None, config: Path | None, pairs: list[str] | None) -> CheckOptions:
@@ -53,13 +56,24 @@ def results_of(findings: Iterable[CheckFinding]) -> list[CheckResult]:
     ]
 
 
-def tell_findings(options: CheckOptions, mode: str, findings: Sequence[CheckFinding]) -> None:
-    """Tells what a check of this node has found."""
+def tell_findings(
+    options: CheckOptions, mode: str, findings: Sequence[CheckFinding], acts: Sequence[ActResult] = ()
+) -> None:
+    """Tells what a check of this node has found, and each act: done, failed, or that it would be done."""
     if not options.kafka:
         return
     looked = {source_of(each.family.value, each.check) for each in findings}
-    events = events_of(results_of(findings), sorted(looked), _now(), before=mode)
+    now = _now()
+    events = events_of(results_of(findings), sorted(looked), now, before=mode)
+    events += [_act_event(each, mode, now) for each in acts[:_MOST_ACTS] if each.done is not Done.ALREADY]
     _send(options, [(own_identity(), each) for each in events])
+
+
+def _act_event(act: ActResult, mode: str, now: Timestamps) -> NodeEvent:
+    """For whoever reads the node's log. It is over at once: an act is no condition."""
+    said = f"{mode}: {act.done.value}: {act.text}" + (f": {act.why}" if act.why else "")
+    told = NodeCondition(name=f"act_{act.what}", severity="info", domain="service", text=said[:400], is_over=True)
+    return told.happening(_ACTS, now)
 
 
 def tell_pairs(options: CheckOptions, findings: Sequence[PairFinding], nodes: Sequence[str]) -> None:

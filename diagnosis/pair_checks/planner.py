@@ -91,7 +91,7 @@ class PairPlanner:
         chosen = self._choose()
         if chosen is not None:
             self._number += 1
-            # Looks go out as one order, since none depends on another; a sweep's pairings are one round of all with all.
+            # Looks go out as one order, since none depends on another; a sweep is one round of all with all.
             self.rounds += len(chosen.pairings) if chosen.phase is Phase.LOOK else 1
             self.exchanges += chosen.exchanges
         return chosen

@@ -1,4 +1,4 @@
-"""From ``whichrank check`` to a condition with a beginning and an end, over a real broker; and what happens without one."""
+"""From ``whichrank check`` to a condition that begins and ends, over a real broker; and what happens without one."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def rank() -> None:
         asked = json.loads(line)
         own.set("go", "1")
         planner = PairPlanner(place.nodes, seed=asked["seed"])
-        leader = Leader(own, place, effort, follower, until_s=time.monotonic() + 300.0, first_tag=tag)
+        leader = Leader(own, place, effort, follower, until_s=time.monotonic() + 400.0, first_tag=tag)
         outcome = leader.run(planner, with_ring=False)
         tag = leader.tag
         print(json.dumps(plain_outcome(outcome)), flush=True)

@@ -91,8 +91,7 @@ class PairPlanner:
         chosen = self._choose()
         if chosen is not None:
             self._number += 1
-            # Looks go out as one order, since none depends on another; a sweep is one round of all with all.
-            self.rounds += len(chosen.pairings) if chosen.phase is Phase.LOOK else 1
+            self.rounds += 1
             self.exchanges += chosen.exchanges
         return chosen
 
@@ -117,8 +116,7 @@ class PairPlanner:
 
     def _choose(self) -> Round | None:
         if self._looks:
-            looks, self._looks = self._looks, []
-            return Round(number=self._number, phase=Phase.LOOK, pairings=looks)
+            return Round(number=self._number, phase=Phase.LOOK, pairings=(self._looks.pop(0),))
         self.named, suspicion = judge(self._measured, self._count, self._groups, self._limits)
         if not self._swept:
             self._swept = True

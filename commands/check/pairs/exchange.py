@@ -14,6 +14,9 @@ from datetime import timedelta
 from statistics import median
 from typing import Any, Protocol
 
+#: Times the limit, for a partner that is still held up by the one before.
+_PATIENCE = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
@@ -65,7 +68,7 @@ def exchange(
     """
     limit_s = effort.limit_s
     try:
-        way.small(partner, tag, 0, limit_s)  # it is here
+        way.small(partner, tag, 0, _PATIENCE * limit_s)  # it is here; it may have waited for another one before
         times: list[float] = []
         began_s = clock()
         for _ in range(effort.small):

@@ -230,7 +230,7 @@ class Leader:
         self._follower.next()
         ranks = [rank for rank in range(self._place.world) if max(steps[rank // self._place.rails]) >= 0]
         length = max((len(each) for each in steps), default=1)
-        patience_s = self._effort.limit_s * (2 + length)
+        patience_s = self._effort.limit_s * (4 + 2 * length)
         found: dict[int, list[list[float]]] = {}
         for rank, told in self._told(number, ranks, patience_s).items():
             found[rank] = told

@@ -55,7 +55,7 @@ def _processes(uid: int, proc: Path) -> Iterator[Act]:
     own = os.getpid()
     count = 0
     for entry in sorted((int(each.name) for each in proc.iterdir() if each.name.isdecimal()), reverse=True):
-        if entry in (own, 1) or count >= MOST or not _is_of(entry, uid, proc):
+        if entry in (own, 1) or count >= MOST or not _is_of(entry, uid, proc) or _is_helper(entry, uid, proc):
             continue
         count += 1
         with contextlib.suppress(OSError):
@@ -81,6 +81,18 @@ def _is_of(pid: int, uid: int, proc: Path) -> bool:
     except OSError:
         pass
     return False
+
+
+def _is_helper(pid: int, uid: int, proc: Path) -> bool:
+    """Whether it opens the user's files for whichrank, ours or an agent's: named so, and a child of root's."""
+    try:
+        if (proc / str(pid) / "comm").read_text(errors="replace").strip() != f"helper-{uid}"[:15]:
+            return False
+        lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
+        parent = next(line.split()[1] for line in lines if line.startswith("PPid:"))
+        return _is_of(int(parent), 0, proc)
+    except (OSError, StopIteration):
+        return False
 
 
 def _is_gone(pid: int, uid: int, proc: Path) -> bool:

@@ -57,7 +57,9 @@ def drawn(count: int, seed: int) -> list[tuple[str, list[tuple[int, ...]], float
     for index in range(count):
         draw = random.Random(f"{seed}/{index}")
         kind, many, part = cases[index % len(cases)]
-        amount = {"rate": draw.uniform(4, 12), "loss": draw.uniform(0.25, 0.35), "delay": draw.uniform(0.03, 0.06)}[kind]
+        amount = {"rate": draw.uniform(4, 12), "loss": draw.uniform(0.25, 0.35), "delay": draw.uniform(0.03, 0.06)}[
+            kind
+        ]
         nodes = draw.sample(range(COUNT), 4)
         places: list[tuple[int, ...]] = [(nodes[0], nodes[1]), (nodes[2], nodes[3])]
         if part == "node":

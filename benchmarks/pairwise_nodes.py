@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -240,7 +241,7 @@ def rank() -> None:
     groups = dist.PrefixStore("groups", store)
     dist.init_process_group("gloo", store=groups, rank=number, world_size=world)
     place = Place(rank=torch.distributed.get_rank(), world=torch.distributed.get_world_size(), rails=1)
-    effort = Effort(size_bytes=256 << 10, small=40, repeats=3, limit_s=20.0, enough_s=0.3)
+    effort = Effort(size_bytes=256 << 10, small=40, repeats=3, limit_s=40.0, enough_s=0.3)
     way = TorchWay(torch, "cpu")
 
     def measure(partner: int, tag: int, asked: Effort, leads: bool) -> Timed:
@@ -253,7 +254,7 @@ def rank() -> None:
     while True:
         draw += 1
         own = dist.PrefixStore(f"draw{draw}", store)
-        follower = Follower(own, place, effort, measure, None)
+        follower = Follower(own, place, effort, measure, None, partial(way.renew, limit_s=120.0))
         if place.rank:
             own.get("go")
             follower.run()

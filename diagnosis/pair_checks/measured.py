@@ -139,6 +139,8 @@ _MANY = 120
 #: Percentiles that are taken, and by how many times the spread each of the outer ones is apart from the middle one. Of
 #: three nodes one that is slow has two pairs of three.
 _OF_MANY, _OF_FEW = (25.0, 50.0, 65.0, 0.674, 0.385), (10.0, 20.0, 30.0, 0.44, 0.318)
+#: A few values are alike by chance.
+_LEAST_SPREAD_OF_FEW = 0.05
 #: Of the logarithm: beyond it nothing could stand out.
 _MOST_SPREAD = 0.5
 
@@ -199,4 +201,5 @@ def _base(values: npt.NDArray[np.float64], otherwise: tuple[float, float] | None
     low, mid, high = np.log(np.percentile(values, (low_at, mid_at, high_at), method=method)).tolist()
     if otherwise is not None:
         return exp(mid), otherwise[1]
-    return exp(mid), min(max((mid - low) / below, (high - mid) / above), _MOST_SPREAD)
+    least = 0.0 if len(values) >= _MANY else _LEAST_SPREAD_OF_FEW
+    return exp(mid), min(max((mid - low) / below, (high - mid) / above, least), _MOST_SPREAD)

@@ -11,7 +11,6 @@ from typing import Annotated, NoReturn
 import typer
 
 from ....diagnosis.health_checks.outcome import CheckStatus
-from ....diagnosis.pair_checks.measured import Limits
 from ....diagnosis.topology import TopologyError, parse_topology
 from ...settings.command_line import CONFIG, KAFKA, PAIRS
 from ...support.stderr import say
@@ -49,8 +48,9 @@ def pairs_command(
         Path | None, typer.Option(metavar="FILE", help="each node's leaf or rack, so that a switch's ways out are seen")
     ] = None,
     slower: Annotated[
-        float, typer.Option(metavar="PERCENT", min=1, help="bandwidth lower than others' by more than this stands out")
-    ] = 20.0,
+        float | None,
+        typer.Option(metavar="PERCENT", min=1, help="lower than others' bandwidth by more; default 20, with gloo 50"),
+    ] = None,
     least: Annotated[float | None, typer.Option(metavar="GB/S", help="less stands out, whatever others have")] = None,
     perftest: Annotated[
         bool, typer.Option("--perftest", help="bandwidth by ib_write_bw, where both ends have it")
@@ -77,11 +77,10 @@ def pairs_command(
 
     if not _LEAST_S <= timeout <= _MOST_S:
         _refuse(f"--timeout {timeout:g}: must be {_LEAST_S:g} to {_MOST_S:g} seconds")
-    if not slower < 100:
+    if slower is not None and not slower < 100:
         _refuse(f"--slower {slower:g}: must be below 100 percent")
     options = check_options(kafka, config, pairs)
     size_bytes = size << 20 if size is not None else None
-    limits = Limits(slower=1 / (1 - slower / 100))
     plan = Plan(
         backend=backend.value,
         size_bytes=size_bytes,
@@ -89,7 +88,7 @@ def pairs_command(
         ring=not no_ring,
         perftest=perftest,
         places=_places(topology) if topology is not None else None,
-        limits=limits,
+        slower_percent=slower,
         least_bytes_per_s=least * 1e9 if least else 0.0,
         timeout_s=timeout,
     )

@@ -10,8 +10,10 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from math import inf
 from typing import Any
 
 from ....diagnosis.hostlist import HostlistError, expand_hostlist
@@ -24,8 +26,9 @@ from .session import Follower, Leader, Outcome, Place
 #: Of a rendezvous that srun leaves to us.
 DEFAULT_PORT = 29_411
 _MEET_S = 300.0
-#: Over sockets an answer waits for a core at both ends, too.
-_LEAST_LATENCY_OF_HOSTS_S = 5e-3
+#: Over sockets data and answers wait for a core at both ends, too.
+_SLOWER_PERCENT, _SLOWER_PERCENT_OF_HOSTS = 20.0, 50.0
+_LEAST_LATENCY_S, _LEAST_LATENCY_OF_HOSTS_S = 5e-6, 5e-3
 
 
 class CannotMeet(RuntimeError):
@@ -42,7 +45,7 @@ class Plan:
     ring: bool = True
     perftest: bool = False
     places: Mapping[str, str] | None = None
-    limits: Limits = field(default_factory=Limits)
+    slower_percent: float | None = None
     least_bytes_per_s: float = 0.0
     timeout_s: float = 600.0
     seed: int = 0
@@ -134,7 +137,8 @@ def take_part(plan: Plan) -> Result | None:
         return all_reduce_seconds(torch, group, size_bytes, device)
 
     store.set(f"who/{place.rank}", json.dumps(_node_name()))
-    follower = Follower(store, place, effort, measure, ring if plan.ring else None)
+    renew = partial(way.renew, limit_s=_MEET_S) if backend == "gloo" else None
+    follower = Follower(store, place, effort, measure, ring if plan.ring else None, renew)
     result = None
     if place.rank == 0:
         result = _lead(plan, place, store, effort, follower, is_fabric=backend == "nccl")
@@ -153,12 +157,17 @@ def _lead(plan: Plan, place: Place, store: Any, effort: Effort, follower: Follow
         known = [plan.places.get(name, "") for name in names]
         groups = known if all(known) and len(set(known)) > 1 else None
     least = plan.least_bytes_per_s
-    limits = plan.limits if is_fabric else replace(plan.limits, least_latency_s=_LEAST_LATENCY_OF_HOSTS_S)
+    usual = _SLOWER_PERCENT if is_fabric else _SLOWER_PERCENT_OF_HOSTS
+    percent = plan.slower_percent if plan.slower_percent is not None else usual
     planner = PairPlanner(
         place.nodes,
         groups=group_numbers(groups).tolist() if groups is not None else None,
         sweep=plan.sweep,
-        limits=replace(limits, most_seconds=effort.size_bytes / least) if least else limits,
+        limits=Limits(
+            slower=1 / (1 - percent / 100),
+            least_latency_s=_LEAST_LATENCY_S if is_fabric else _LEAST_LATENCY_OF_HOSTS_S,
+            most_seconds=effort.size_bytes / least if least else inf,
+        ),
         seed=plan.seed,
     )
     leader = Leader(store, place, effort, follower, until_s=time.monotonic() + plan.timeout_s)

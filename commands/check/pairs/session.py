@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -25,6 +27,8 @@ from .exchange import Effort, Timed
 _TOLD_OF_SWEEP = 48
 _ODD, _ODD_LATENCY, _ODD_STALL_S = 1.2, 1.5, 0.03
 _END = "end"
+#: With so many others a node may fail before it is asked nothing any more.
+_MOST_FAILURES = 3
 
 
 class Store(Protocol):
@@ -86,6 +90,8 @@ class Outcome:
 
 #: (partner's rank, tag, effort, leads) -> what was timed.
 Measure = Callable[[int, int, Effort, bool], Timed]
+#: Ranks, all of which call it at once: they forget what an exchange that failed has broken.
+Renew = Callable[[Sequence[int]], None]
 #: Ranks, all of which call it at once with the same -> seconds of an all-reduce over them; 0: it is not one of them.
 Ring = Callable[[Sequence[int]], float]
 
@@ -93,8 +99,18 @@ Ring = Callable[[Sequence[int]], float]
 class Follower:
     """Carries orders out, one after the other."""
 
-    def __init__(self, store: Store, place: Place, effort: Effort, measure: Measure, ring: Ring | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        place: Place,
+        effort: Effort,
+        measure: Measure,
+        ring: Ring | None = None,
+        renew: Renew | None = None,
+    ) -> None:
+        """ring None: no all-reduce. renew None: after an exchange that failed its ranks can do no other one."""
         self._store, self._place, self._effort, self._measure, self._ring = store, place, effort, measure, ring
+        self.renew = renew
         self._number = 0
 
     def run(self) -> None:
@@ -111,6 +127,13 @@ class Follower:
         if "ring" in order:
             seconds = self._ring(order["ring"]) if self._ring is not None else 0.0
             self._store.set(_result(number, self._place.rank), json.dumps(seconds))
+            return True
+        if "renew" in order:
+            answer = 1
+            if self._place.rank in order["renew"] and self.renew is not None:
+                with suppress(RuntimeError):  # whoever has not met the others answers nobody
+                    self.renew(order["renew"])
+            self._store.set(_result(number, self._place.rank), json.dumps(answer))
             return True
         rows = self._carry_out(order)
         self._store.set(_result(number, self._place.rank), json.dumps(rows))
@@ -141,6 +164,9 @@ class Leader:
         self._store, self._place, self._effort, self._follower = store, place, effort, follower
         self._until_s = until_s
         self._usual_s = 0.0
+        self._failures: Counter[int] = Counter()
+        #: Nodes that are asked nothing any more: their exchanges fail.
+        self._gone: set[int] = set()
         self._number = 0
         self.tag = first_tag
 
@@ -180,11 +206,17 @@ class Leader:
         place = self._place
         steps = [[-1] * max(len(asked.pairings), 1) for _ in range(place.nodes)]
         controls: set[tuple[int, int]] = set()
+        lost: list[Exchange] = []
         for step, pairs in enumerate(asked.pairings):
             for a, b in pairs.tolist():
-                steps[a][step], steps[b][step] = b, a
+                if self._gone.isdisjoint((a, b)):
+                    steps[a][step], steps[b][step] = b, a
+                else:
+                    lost.append(Exchange(phase=asked.phase, a=a, b=b, failed=True))
         if asked.controls is not None:
             for a, b in asked.controls.tolist():
+                if not self._gone.isdisjoint((a, b)):
+                    continue
                 steps[a][0], steps[b][0] = b, a
                 controls.add((min(a, b), max(a, b)))
         tag, self.tag = self.tag, self.tag + max(len(asked.pairings), 1)
@@ -216,7 +248,33 @@ class Leader:
                             failed=bool(failed),
                         )
                     )
+        failed = [each for each in found if each.failed]
+        if failed and self._follower.renew is not None:
+            self._renew(failed)
+        found += [replace(each, rail=rail) for each in lost for rail in range(place.rails)]
         return Measured.of(found)
+
+    def _renew(self, failed: Sequence[Exchange]) -> None:
+        """Whoever failed with several others, or says nothing at all any more, is asked nothing; the others go on."""
+        self._failures.update(node for pair in {(each.a, each.b) for each in failed} for node in pair)
+        self._gone |= {node for node, count in self._failures.items() if count >= _MOST_FAILURES}
+        rails = self._place.rails
+        # First who is there: a group waits for all that are to be of it.
+        alive = self._ask_all({"renew": []})
+        nodes = {
+            node for node in range(self._place.nodes) if all(node * rails + rail in alive for rail in range(rails))
+        }
+        self._gone |= set(range(self._place.nodes)) - nodes
+        left = sorted(set(range(self._place.nodes)) - self._gone)
+        self._ask_all({"renew": [node * rails + rail for node in left for rail in range(rails)]})
+
+    def _ask_all(self, order: dict[str, object]) -> dict[int, object]:
+        """By rank: of those that answered in time."""
+        number = self._number
+        self._tell_all(json.dumps(order))
+        self._number += 1
+        self._follower.next()
+        return self._told(number, range(self._place.world), self._effort.limit_s)
 
     def _scale(self, results: Iterable[Sequence[Sequence[float]]]) -> float:
         """A sweep exchanges less: what is usual in it is made what was usual before."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 Bools = npt.NDArray[np.bool_]
 
 
-class Phase(IntEnum):
+class PairPhase(IntEnum):
     """Why a pair was measured. What is usual is learned of looks, and of the controls of a confirmation."""
 
     LOOK = 0
@@ -39,7 +39,7 @@ class Quantity(str, Enum):
 class Exchange:
     """One pair's measurement on one rail. seconds, latency_s, stall_s as ``Quantity`` says; failed: no answer came."""
 
-    phase: Phase
+    phase: PairPhase
     a: int
     b: int
     rail: int = 0
@@ -50,7 +50,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PairLimits:
     """What stands out. slower: so many times the usual, and never less than ``sigmas`` of the usual spread.
 
     stall_s: what was held up for longer. most_seconds, most_latency_s: whatever the others have (inf: no such limit).
@@ -113,7 +113,7 @@ class Measured:
         """Rows without an answer."""
         return self.columns["failed"] > 0
 
-    def of_phases(self, *phases: Phase) -> Bools:
+    def of_phases(self, *phases: PairPhase) -> Bools:
         """Rows that were measured for one of these reasons."""
         return np.isin(self.columns["phase"], phases)
 
@@ -145,14 +145,14 @@ _LEAST_SPREAD_OF_FEW = 0.05
 _MOST_SPREAD = 0.5
 
 
-def stand_out(measured: Measured, distance: npt.NDArray[np.int64], limits: Limits) -> StandOut:
+def stand_out(measured: Measured, distance: npt.NDArray[np.int64], limits: PairLimits) -> StandOut:
     """Which rows stand out from their like. distance: a number per row; rows of the same one are compared."""
     size = len(measured)
     excess = np.zeros((len(_ORDER), size))
     usual: dict[Quantity, float] = {}
-    look = measured.of_phases(Phase.LOOK) & ~measured.failed
-    control = measured.of_phases(Phase.CONTROL) & ~measured.failed
-    again = measured.of_phases(Phase.CONFIRM, Phase.CONTROL)
+    look = measured.of_phases(PairPhase.LOOK) & ~measured.failed
+    control = measured.of_phases(PairPhase.CONTROL) & ~measured.failed
+    again = measured.of_phases(PairPhase.CONFIRM, PairPhase.CONTROL)
     for at, quantity in enumerate((Quantity.SECONDS, Quantity.LATENCY)):
         values = measured.columns["seconds" if quantity is Quantity.SECONDS else "latency_s"]
         factor = limits.slower if quantity is Quantity.SECONDS else limits.slower_latency

@@ -103,8 +103,9 @@ class TorchWay:
         self._byte_out = torch.zeros(1, dtype=torch.uint8, device=device)
         self._byte_in = torch.zeros(1, dtype=torch.uint8, device=device)
         self._group: Any = None
-        self._out: dict[int, Any] = {}
-        self._in: dict[int, Any] = {}
+        self._size_bytes = 0
+        self._out: Any = None
+        self._in: Any = None
 
     def small(self, partner: int, tag: int, word: int, limit_s: float) -> int:
         """As ``Way`` says."""
@@ -114,11 +115,11 @@ class TorchWay:
 
     def large(self, partner: int, tag: int, size_bytes: int, limit_s: float) -> None:
         """As ``Way`` says."""
-        if size_bytes not in self._out:
-            make = self._torch.ones
-            self._out = {size_bytes: make(size_bytes, dtype=self._torch.uint8, device=self._device)}
-            self._in = {size_bytes: make(size_bytes, dtype=self._torch.uint8, device=self._device)}
-        self._both(self._out[size_bytes], self._in[size_bytes], partner, tag, limit_s)
+        if size_bytes != self._size_bytes:
+            self._size_bytes = size_bytes
+            self._out = self._torch.ones(size_bytes, dtype=self._torch.uint8, device=self._device)
+            self._in = self._torch.ones(size_bytes, dtype=self._torch.uint8, device=self._device)
+        self._both(self._out, self._in, partner, tag, limit_s)
 
     def renew(self, ranks: Sequence[int], limit_s: float) -> None:
         """Makes a group of its own for these ranks, all of which call it: one message that gloo gave up on ends all
@@ -130,7 +131,7 @@ class TorchWay:
     def _both(self, out: Any, into: Any, partner: int, tag: int, limit_s: float) -> None:
         op = self._dist.P2POp
         # gloo's tags keep a late message of an exchange that failed from being taken for one of the next.
-        own = {"group": self._group} if self._is_cuda else {"group": self._group, "tag": tag}
+        own = {"group": self._group} | ({} if self._is_cuda else {"tag": tag})
         ops = [op(self._dist.isend, out, partner, **own), op(self._dist.irecv, into, partner, **own)]
         works = self._dist.batch_isend_irecv(ops)
         if not self._is_cuda:

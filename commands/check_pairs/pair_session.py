@@ -269,9 +269,9 @@ class PairLeader:
                             failed=bool(failed),
                         )
                     )
-        failed = [each for each in found if each.failed]
-        if failed and self._follower.renew is not None:
-            self._renew(failed)
+        unanswered = [each for each in found if each.failed]
+        if unanswered and self._follower.renew is not None:
+            self._renew(unanswered)
         found += [replace(each, rail=rail) for each in lost for rail in range(place.rails)]
         return Measured.of(found)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from math import exp, inf
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -197,7 +198,7 @@ def _base(values: npt.NDArray[np.float64], otherwise: tuple[float, float] | None
     # Of few rows those of one slow node are half.
     low_at, mid_at, high_at, below, above = _OF_MANY if len(values) >= _MANY else _OF_FEW
     # Of a few no value between a well one and an ill one is made up.
-    method = "linear" if len(values) >= _MANY else "lower"
+    method: Literal["linear", "lower"] = "linear" if len(values) >= _MANY else "lower"
     low, mid, high = np.log(np.percentile(values, (low_at, mid_at, high_at), method=method)).tolist()
     if otherwise is not None:
         return exp(mid), otherwise[1]

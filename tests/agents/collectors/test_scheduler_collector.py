@@ -90,8 +90,9 @@ class Slurm:
 
 
 def told(happenings: Sequence[NodeEvent]) -> dict[str, dict[str, Any]]:
-    """what -> attributes."""
-    return {happening.attributes["what"]: dict(happening.attributes) for happening in happenings}
+    """what -> attributes, of what the scheduler says."""
+    scheduler = [each for each in happenings if each.name is EventName.SCHEDULER]
+    return {happening.attributes["what"]: dict(happening.attributes) for happening in scheduler}
 
 
 @pytest.fixture

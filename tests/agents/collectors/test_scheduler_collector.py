@@ -33,6 +33,7 @@ from whichrank.diagnosis.scheduler_facts import (
     parse_slurm_time,
     slurm_job_id,
 )
+from whichrank.telemetry.vocabulary import EventName
 
 JOB = (
     "JobId=4711 JobName=llm pre train UserId=ada(1001) GroupId=ml(100) MCS_label=N/A Priority=4294 Nice=0 Account=ml "

@@ -30,6 +30,7 @@ from ...agents.user_files.capabilities import can_become_others, keep_needed
 from ...telemetry.identity import read_pod_labels, resolve_identity
 from ...telemetry.records import Identity
 from ...transport.kafka_client import KafkaTrouble
+from ..settings.check_options import what_is_wrong_with
 from ..settings.settings import AgentOptions
 from ..support.gc_tuning import search_seldom
 from ..support.stderr import SayHandler, say
@@ -124,6 +125,9 @@ def _own_identity() -> Identity:
 
 def agent(options: AgentOptions) -> int:
     """Runs ``whichrank agent`` until SIGTERM or SIGINT; the exit status: 0; 2 where it cannot start."""
+    if wrong := what_is_wrong_with(options.site_checks):
+        say(wrong)
+        return EXIT_USAGE
     capabilities = keep_needed()
     _prepare_process()
     ended = _asked_to_end()

@@ -38,7 +38,7 @@ def test_ranks_of_several_nodes_measure_each_other() -> None:
             "SLURMD_NODENAME": f"node-{rank}",
             "OMP_NUM_THREADS": "1",
         }
-        words = [WHICHRANK, "check", "pairs", "--json", "--backend", "gloo", "--size", "1"]
+        words = [str(WHICHRANK), "check", "pairs", "--json", "--backend", "gloo", "--size", "1"]
         ranks.append(
             subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
@@ -55,7 +55,7 @@ def test_ranks_of_several_nodes_measure_each_other() -> None:
 
 def test_one_process_alone_is_no_check() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    words = [WHICHRANK, "check", "pairs"]
+    words = [str(WHICHRANK), "check", "pairs"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2
     assert "torchrun" in done.stderr

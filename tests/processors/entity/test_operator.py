@@ -15,7 +15,7 @@ def test_the_rules_can_be_read_and_hold_together() -> None:
     rules = load_rules()
     assert len(rules.events) > 10
     for rule in rules.events:
-        # A drain is told, and ends nothing; so is some of what others judge by themselves (services, what nobody knows).
+        # A drain is told, and ends nothing; so is some of what others judge by themselves (services, the unknown).
         is_told_only = rule.source is EventName.NODE_CONDITION or rule.words == {"node_drain"}
         assert rule.effect.explains or is_told_only
         assert 0 <= rule.severity < len(SEVERITIES)

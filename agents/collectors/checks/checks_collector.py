@@ -1,15 +1,19 @@
 """Checks on a period: a site's own at any time, ``whichrank check`` while no job is here. Off unless it is set.
 
-Looks run in the collector's thread, programs in another one. ``whichrank check`` is a program, too, as in a prolog: what
-hangs is its matter.
+Looks run in the collector's thread, programs in another one, which holds up no end. ``whichrank check`` is a program,
+too, as in a prolog: what hangs is its matter.
 """
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import subprocess
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ....diagnosis.health_checks.site_checks import SiteCheck
 from ...base.bounded_command import run_bounded
@@ -22,6 +26,7 @@ _TURN_S = 5.0
 _LIMIT_S = 90.0
 #: A look that takes longer would be told as late.
 _WAIT_S = 3.0
+_MOST_WAITING = 128
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,9 +54,10 @@ class ChecksCollector:
         self._site, self._command, self._idle_period_s, self._ranks = site, tuple(command), idle_period_s, ranks
         self._due = _Due()
         self._idle_since_s: float | None = None
-        # One after the other: checks are not to be what a node is busy with.
-        self._runner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="whichrank-check")
-        self._running: list[Future[_Run]] = []
+        self._asked: queue.SimpleQueue[Callable[[], _Run]] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[_Run] = queue.SimpleQueue()
+        self._open = 0
+        self._thread: threading.Thread | None = None
 
     def collect(self, now: Timestamps) -> Collected:
         """Starts what is due, and tells of what has ended; a program that takes long is told of with a later look."""
@@ -59,18 +65,15 @@ class ChecksCollector:
         for check in self._site:
             if now_s >= self._due.site.get(check.name, 0.0):
                 self._due.site[check.name] = now_s + check.period_s
-                self._running.append(self._runner.submit(_run_site, check))
+                self._begin(partial(_run_site, check))
         self._idle_since_s = None if self._ranks() else now_s if self._idle_since_s is None else self._idle_since_s
         is_idle = self._idle_since_s is not None and now_s - self._idle_since_s >= min(self._idle_period_s, 60.0)
         if self._idle_period_s and is_idle and now_s >= self._due.own:
             self._due.own = now_s + self._idle_period_s
-            self._running.append(self._runner.submit(_run_own, self._command))
-        wait(self._running, timeout=_WAIT_S)
-        ended = [each for each in self._running if each.done()]
-        self._running = [each for each in self._running if not each.done()]
+            self._begin(partial(_run_own, self._command))
         happenings: list[NodeEvent] = []
         problems: list[str] = []
-        for run in (each.result() for each in ended):
+        for run in self._ended():
             problems += [run.problem] if run.problem else []
             # A job that began meanwhile holds GPUs and memory: that is no fault of the node.
             if not run.is_of_idle or not self._ranks():
@@ -78,8 +81,31 @@ class ChecksCollector:
         return Collected(happenings=happenings, problems=problems)
 
     def close(self) -> None:
-        """What is queued is not begun any more; what runs ends by its own limit."""
-        self._runner.shutdown(wait=False, cancel_futures=True)
+        """What waits is not begun any more; what runs ends by its own limit."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._asked.get_nowait()
+
+    def _begin(self, task: Callable[[], _Run]) -> None:
+        if self._open >= _MOST_WAITING:
+            return  # they take longer than their periods
+        self._open += 1
+        self._asked.put(task)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="whichrank-programs", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        """One after the other: checks are not to be what a node is busy with."""
+        while True:
+            self._said.put(self._asked.get()())
+
+    def _ended(self) -> Iterator[_Run]:
+        until_s = time.monotonic() + _WAIT_S
+        with contextlib.suppress(queue.Empty):
+            while self._open:
+                yield self._said.get(timeout=max(until_s - time.monotonic(), 0.0))
+                self._open -= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

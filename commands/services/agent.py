@@ -125,18 +125,17 @@ def _own_identity() -> Identity:
 
 def agent(options: AgentOptions) -> int:
     """Runs ``whichrank agent`` until SIGTERM or SIGINT; the exit status: 0; 2 where it cannot start."""
-    if wrong := what_is_wrong_with(options.site_checks):
-        say(wrong)
-        return EXIT_USAGE
     capabilities = keep_needed()
     _prepare_process()
     ended = _asked_to_end()
     own, clock = _own_identity(), BrokerClock()
     try:
+        if wrong := what_is_wrong_with(options.site_checks):
+            raise ValueError(wrong)
         publisher, client = make_publisher(
             options, f"whichrank-agent-{own.node}", options.data / "spool", options.spool_limit, clock
         )
-    except KafkaTrouble as trouble:
+    except (KafkaTrouble, ValueError) as trouble:
         say(str(trouble))
         return EXIT_USAGE
     settings = service_settings(options)

@@ -1,10 +1,11 @@
 """The tables of the crosswalk, read and checked once. A file per exporter:
 
     [source]
-    entity = "node"                    # node | switch | storage | fabric; a rule may say another
+    entity = "node"                    # node | switch | storage | service | power | fabric; a rule may say another
     device = ["{UUID}", "gpu{gpu}"]    # the first whose labels are all there; absent: the metric has no device
     device_attribute = "hw.id"         # the attribute that holds it
     ignored = { device = "veth.*" }    # points with such a whole label are left out
+    only = { fstype = "nfs.*" }        # so are those without such a one; a rule may say its own
     [[rule]]
     names = ["DCGM_FI_DEV_GPU_UTIL"]   # as the exporter gives them
     metric = "hw.gpu.utilization"      # of telemetry/node_metrics
@@ -12,6 +13,7 @@
     attributes = { "hw.type" = "gpu" } # "{label}" stands for a label's value; without that label the point is left out
     one_if = 1                         # the value is a state: 1 if it is this, else 0
     at_least = 0                       # smaller values mean that nothing is known
+    at_most = 4                        # likewise larger ones
 
 How names are compared: exactly, with or without "_total"; after ``strip`` (prefixes) too; with ``path`` by how they
 end, written with underscores; with ``letters`` by letters and digits alone.
@@ -44,7 +46,17 @@ class CrosswalkRule:
     device_attribute: str
     one_if: float | None
     at_least: float | None
+    at_most: float | None
     ignored: Mapping[str, re.Pattern[str]]
+    only: Mapping[str, re.Pattern[str]]
+
+    def is_about(self, value: float, labels: Mapping[str, object]) -> bool:
+        """Whether a point of the metric with this value and these labels says anything that the rule translates."""
+        if (self.at_least is not None and value < self.at_least) or (self.at_most is not None and value > self.at_most):
+            return False
+        if any(form.fullmatch(str(labels.get(label, ""))) for label, form in self.ignored.items()):
+            return False
+        return all(form.fullmatch(str(labels.get(label, ""))) for label, form in self.only.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,7 @@ def sources() -> Mapping[str, _Source]:
 def _read(table: Mapping[str, Any]) -> _Source:
     source = table["source"]
     is_path, is_letters = source.get("path", False), source.get("letters", False)
-    ignored = {label: re.compile(text) for label, text in source.get("ignored", {}).items()}
+    ignored = _forms(source.get("ignored", {}))
     rules: dict[str, CrosswalkRule] = {}
     for entry in table["rule"]:
         rule = CrosswalkRule(
@@ -79,7 +91,9 @@ def _read(table: Mapping[str, Any]) -> _Source:
             device_attribute=entry.get("device_attribute", source.get("device_attribute", "")),
             one_if=entry.get("one_if"),
             at_least=entry.get("at_least"),
+            at_most=entry.get("at_most"),
             ignored=ignored,
+            only=_forms(entry.get("only", source.get("only", {}))),
         )
         for name in entry["names"]:
             spelt = _letters(name) if is_letters else name
@@ -87,6 +101,10 @@ def _read(table: Mapping[str, Any]) -> _Source:
                 raise ValueError(f"{name} stands there twice")
             rules[spelt] = rule
     return _Source(rules, tuple(source.get("strip", ())), is_path, is_letters)
+
+
+def _forms(texts: Mapping[str, str]) -> Mapping[str, re.Pattern[str]]:
+    return {label: re.compile(text) for label, text in texts.items()}
 
 
 @lru_cache(maxsize=_REMEMBERED_NAMES)

@@ -124,6 +124,8 @@ def _places(scene: Scene) -> Iterable[Candidate]:
             continue
         for value in _values(scene, rule, fitting):
             under = [t for t in fitting if scene.place(t, value) is not None]
+            if rule.needs_symptom:  # what its own devices say, it says of where it stands
+                under = [t for t in under if any(value in set(scene.memory.landscape.values_of(n)) for n in t.nodes)]
             hit = together(rule, under)
             enough = len({t.job for t in hit}) >= rule.min_jobs or any(_are_apart(scene, rule, value, t) for t in hit)
             if rule.needs_symptom and 2 * sum(_shows_symptom(rule, t) for t in hit) < len(hit):

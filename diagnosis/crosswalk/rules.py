@@ -22,7 +22,7 @@ end, written with underscores; with ``letters`` by letters and digits alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
@@ -33,6 +33,7 @@ from ..data_file import read_toml
 _NO_RULES = frozenset({"hosts.toml"})
 #: Other people's metrics have a few thousand names; what nobody knows is looked up again when this is full.
 _REMEMBERED_NAMES = 8192
+_WORD_OF_NAME = re.compile(r"[A-Z]+[a-z0-9]*|[a-z0-9]+")
 _NOT_WORD = re.compile(r"[^a-z0-9]+")
 
 
@@ -61,9 +62,13 @@ class CrosswalkRule:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Rules of one file by name in the form in which that file's names are compared."""
+    """Rules of one file by name in the form in which that file's names are compared.
+
+    written: each rule with a regular expression (RE2) of all ways in which its names are written.
+    """
 
     rules: Mapping[str, CrosswalkRule]
+    written: Sequence[tuple[CrosswalkRule, str]]
     strip: tuple[str, ...]
     is_path: bool
     is_letters: bool
@@ -81,6 +86,8 @@ def _read(table: Mapping[str, Any]) -> _Source:
     is_path, is_letters = source.get("path", False), source.get("letters", False)
     ignored = _forms(source.get("ignored", {}))
     rules: dict[str, CrosswalkRule] = {}
+    written: list[tuple[CrosswalkRule, str]] = []
+    strip = tuple(source.get("strip", ()))
     for entry in table["rule"]:
         rule = CrosswalkRule(
             metric=entry["metric"],
@@ -95,12 +102,23 @@ def _read(table: Mapping[str, Any]) -> _Source:
             ignored=ignored,
             only=_forms(entry.get("only", source.get("only", {}))),
         )
+        written.append((rule, _written(entry["names"], strip, is_path=is_path, is_letters=is_letters)))
         for name in entry["names"]:
             spelt = _letters(name) if is_letters else name
             if spelt in rules:
                 raise ValueError(f"{name} stands there twice")
             rules[spelt] = rule
-    return _Source(rules, tuple(source.get("strip", ())), is_path, is_letters)
+    return _Source(rules, written, strip, is_path, is_letters)
+
+
+def _written(names: Sequence[str], strip: Sequence[str], *, is_path: bool, is_letters: bool) -> str:
+    """All ways in which collectors and Prometheus write these names, as an expression that fits a whole name."""
+    words = [name.removesuffix("_total") for name in names]
+    if is_letters:
+        words = ["_?".join(_WORD_OF_NAME.findall(name)) for name in words]
+    before = ".*" if is_path else f"(?:{'|'.join(each + ('_?' if is_letters else '') for each in strip)})?" if strip else ""
+    of_names = words[0] if len(words) == 1 else f"(?:{'|'.join(words)})"
+    return f"{'(?i)' if is_letters else ''}{before}{of_names}(?:_total)?"
 
 
 def _forms(texts: Mapping[str, str]) -> Mapping[str, re.Pattern[str]]:

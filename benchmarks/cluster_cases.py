@@ -332,7 +332,7 @@ def _with_nvlinks(*told: tuple[str, str]) -> Callable[[Fleet], None]:
 
 def _quiet(spell: Spell, at: float, _: str) -> Iterator[str]:
     """What is told of the fault comes of agents; the page beside it is of a switch that is well."""
-    yield f'ifOperStatus{{{_SNMP.replace("PLACE", "Eth1/1")}}} {spell.level(at, 1, 1)}'
+    yield f"ifOperStatus{{{_SNMP.replace('PLACE', 'Eth1/1')}}} {spell.level(at, 1, 1)}"
 
 
 def _storage(name: str, page: Page, hit: Callable[[Fleet], None] = _DATA, **more: object) -> Case:

@@ -113,10 +113,13 @@ def _read(table: Mapping[str, Any]) -> _Source:
 
 def _written(names: Sequence[str], strip: Sequence[str], *, is_path: bool, is_letters: bool) -> str:
     """All ways in which collectors and Prometheus write these names, as an expression that fits a whole name."""
-    words = [name.removesuffix("_total") for name in names]
+    # Prometheus keeps one "total" of a counter that came by OTLP, and puts it last.
+    words = [name.removesuffix("_total").replace("_total_", "_(?:total_)?") for name in names]
     if is_letters:
         words = ["_?".join(_WORD_OF_NAME.findall(name)) for name in words]
-    before = ".*" if is_path else f"(?:{'|'.join(each + ('_?' if is_letters else '') for each in strip)})?" if strip else ""
+    before = (
+        ".*" if is_path else f"(?:{'|'.join(each + ('_?' if is_letters else '') for each in strip)})?" if strip else ""
+    )
     of_names = words[0] if len(words) == 1 else f"(?:{'|'.join(words)})"
     return f"{'(?i)' if is_letters else ''}{before}{of_names}(?:_total)?"
 

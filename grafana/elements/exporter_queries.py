@@ -69,7 +69,9 @@ def _rules(asked: Told) -> Iterator[tuple[str, CrosswalkRule, str]]:
         if asked.files and file.removesuffix(".toml") not in asked.files:
             continue
         for rule, names in source.written:
-            is_it = all("{" in (own := rule.attributes.get(key, "")) or own == value for key, value in asked.where.items())
+            is_it = all(
+                "{" in (own := rule.attributes.get(key, "")) or own == value for key, value in asked.where.items()
+            )
             if rule.metric == asked.metric and is_it:
                 yield file, rule, names
 

@@ -90,8 +90,8 @@ class Plans:
         self._asked, self._columns = asked, columns
         self._plans: dict[frozenset[str], ColumnPlan] = {}
         keys = [series.key for _, each in asked for series in each]
-        #: Whether no series is asked about twice, or about its own past; else one look follows from another, and columns
-        #: do not do.
+        #: Whether no series is asked about twice, or about its own past; else one look follows from another, and
+        #: columns do not do.
         self.is_plain = len(set(keys)) == len(keys) and all(rule.test in _IN_COLUMNS for rule, _ in asked)
 
     def plan(self, watching: dict[str, bool]) -> ColumnPlan:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from ...diagnosis.health_checks.site_checks import read_site_checks
 from ...telemetry.records import Identity
 from .base.collector import Collector, Isolation
+from .checks.checks_collector import ChecksCollector
 from .logs.job_log_events import JobLogEvents
 from .logs.job_logs import JobLogsCollector
 from .logs.kernel_events import KernelEvents
@@ -70,8 +72,23 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
             factory=".collector_plans:make_job_logs",
             options={"ranks": ranks, "patterns": options.job_logs},
         ),
+        CollectorPlan(
+            name="checks",
+            factory=".collector_plans:make_checks",
+            options={"options": options, "ranks": ranks},
+        ),
     )
-    return [plan for plan in plans if plan.name in options.collect]
+    has_checks = options.site_checks or options.check_idle_s
+    return [plan for plan in plans if plan.name in options.collect and (plan.name != "checks" or has_checks)]
+
+
+def make_checks(options: NodeOptions, ranks: Callable[[], Collection[JobProcess]]) -> Collector:
+    """A collector that runs a site's own checks, and whichrank's while no job is here.
+
+    Raises BadSiteChecks for a file that cannot be used.
+    """
+    site = read_site_checks(options.site_checks) if options.site_checks else []
+    return ChecksCollector(site, options.check_command, options.check_idle_s, ranks)
 
 
 def make_job_logs(ranks: Callable[[], Collection[JobProcess]], patterns: Sequence[str]) -> Collector:

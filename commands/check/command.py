@@ -10,13 +10,20 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from ...agents.user_files.user_files import end_helpers
+from ..settings.command_line import CONFIG, KAFKA, PAIRS
 from ..support.stderr import say
+from .acts.act import ActResult, carry_out
+from .acts.reclaim import NoUser, reclaim_acts, uid_of
+from .acts.set_up import BadSetUp, read_set_up
 from .check_report import print_json, print_lines
 from .check_setup import CheckMode, Setup
 from .expectations_file import BadExpectations, read_expectations
 from .expected import Expected
 from .finding import EXIT_UNKNOWN, EXIT_USAGE, Family, exit_status, verdict
+from .pairs.command import pairs_command
 from .probes import PROBES, WHOLE_S, run_probes
+from .telling import check_options, tell_findings
 
 _NAMES = ", ".join(family.value for family in Family)
 _LEAST_S, _MOST_S = 1.0, 3600.0
@@ -31,14 +38,24 @@ STRICT = typer.Option("--strict", help="exit status 1 for WARN as well")
 VERBOSE = typer.Option("--verbose", help="show what is OK as well")
 JSON = typer.Option("--json", help="one JSON document on stdout")
 KERNEL_LOG = typer.Option(metavar="FILE", help="in place of /dev/kmsg, journald or the usual files")
+SET_UP = typer.Option(metavar="FILE.toml", help="set up what stands there first: limits, clocks, persistence, mounts")
+RECLAIM = typer.Option(metavar="USER", help="first what this user has left: processes, shared memory, temporary files")
+RECLAIM_TMP = typer.Option(metavar="DIR", help="where temporary files are, beside /dev/shm; may be given several times")
+ACT = typer.Option("--act", help="do what --set-up and --reclaim would do; without it they only say it")
 ROOT = typer.Option(metavar="DIR", help="where proc, sys and etc are: the host's, seen from a container")
 
 
-def register(app: typer.Typer) -> None:
-    """Adds ``whichrank check`` to the program."""
+check_app = typer.Typer(invoke_without_command=True)
+check_app.command("pairs")(pairs_command)
 
-    @app.command("check")
+
+def register(app: typer.Typer) -> None:
+    """Adds ``whichrank check`` to the program, with ``pairs`` below it."""
+    app.add_typer(check_app, name="check")
+
+    @check_app.callback()
     def check_command(
+        context: typer.Context,
         mode: Annotated[CheckMode, MODE] = CheckMode.PREFLIGHT,
         only: Annotated[list[Family] | None, ONLY] = None,
         skip: Annotated[list[Family] | None, SKIP] = None,
@@ -51,17 +68,29 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[bool, JSON] = False,
         kernel_log: Annotated[str, KERNEL_LOG] = "",
         root: Annotated[Path, ROOT] = Path("/"),
+        set_up: Annotated[Path | None, SET_UP] = None,
+        reclaim: Annotated[str | None, RECLAIM] = None,
+        reclaim_tmp: Annotated[list[str] | None, RECLAIM_TMP] = None,
+        act: Annotated[bool, ACT] = False,
+        kafka: Annotated[str | None, KAFKA] = None,
+        pairs: Annotated[list[str] | None, PAIRS] = None,
+        config: Annotated[Path | None, CONFIG] = None,
     ) -> None:
         """Is this node fit for a job? OK, WARN, CRITICAL or UNKNOWN, with reasons.
 
         Families: gpu, nvlink, compute (preflight only), network, storage,
-        memory, host, services, versions, kernel_log. Whatever hangs is left,
+        memory, host, services, versions, kernel_log, site. Whatever hangs is left,
         and said. Exit status: 0 OK or WARN; 1 CRITICAL; 2 usage; 3 nothing is
         wrong, but something could not be seen. How to use it in Slurm and
         Kubernetes: docs/check.md.
         """
+        if context.invoked_subcommand is not None:
+            return
+        options = check_options(kafka, config, pairs)
         expected = _expected(expect, write or [])
         families = frozenset(only or Family) - frozenset(skip or ())
+        if not options.site_checks:
+            families -= {Family.SITE}
         if timeout is not None and not _LEAST_S <= timeout <= _MOST_S:
             _refuse(f"--timeout {timeout:g}: must be {_LEAST_S:g} to {_MOST_S:g} seconds")
         if not any(mode in probe.limits_s and not families.isdisjoint(probe.families) for probe in PROBES):
@@ -76,16 +105,38 @@ def register(app: typer.Typer) -> None:
             limit_s=whole_s,
             root=root,
             kernel_log=kernel_log,
+            site_checks=options.site_checks,
         )
         began_s = time.monotonic()
+        acts = _acts(set_up, reclaim, reclaim_tmp or [], root, is_meant=act)
         findings = run_probes(setup, whole_s)
         took_s = time.monotonic() - began_s
         code = exit_status(verdict(findings), strict=strict) if findings else EXIT_UNKNOWN
         if as_json:
-            print_json(mode, findings, code, took_s)
+            print_json(mode, findings, code, took_s, acts)
         else:
-            print_lines(findings, took_s, verbose=verbose)
+            print_lines(findings, took_s, verbose=verbose, acts=acts)
+        tell_findings(options, mode.value, findings, acts)
         raise typer.Exit(code)
+
+
+def _acts(
+    set_up: Path | None, reclaim: str | None, folders: list[str], root: Path, *, is_meant: bool
+) -> list[ActResult]:
+    """What was done, or would be: the set-up, then what is reclaimed."""
+    results: list[ActResult] = []
+    try:
+        if set_up is not None:
+            results += carry_out(read_set_up(set_up, root), is_meant=is_meant)
+        if reclaim is not None:
+            if wrong := [folder for folder in folders if not os.path.isabs(folder)]:
+                _refuse(f"--reclaim-tmp {wrong[0]}: must be an absolute path")
+            results += carry_out(reclaim_acts(uid_of(reclaim), tuple(folders)), is_meant=is_meant)
+    except (BadSetUp, NoUser) as error:
+        _refuse(str(error))
+    finally:
+        end_helpers()
+    return results
 
 
 def _expected(expect: Path | None, write: list[str]) -> Expected:

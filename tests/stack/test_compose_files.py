@@ -31,7 +31,8 @@ PROFILES = {
     "standby": {"processor-standby"},
     "readers": {"log-readers"},
     "respond": {"respond"},
-    "*": {"kafka-ui", "demo", "agent", "log-readers", "processor-standby", "respond"},
+    "intake": {"intake"},
+    "*": {"kafka-ui", "demo", "agent", "log-readers", "processor-standby", "respond", "intake"},
 }
 #: Run to their end, once.
 ONE_SHOT = {"topic-init", "acl-init", "busybox", "store-folders"}
@@ -164,12 +165,13 @@ def test_our_own_services_take_their_variables(overlays: list[str], tmp_path: Pa
     assert asked == {"agent", "process", "respond"}
 
 
-def test_only_kafka_can_be_opened_to_others_and_only_by_its_own_variable() -> None:
-    opened = services(values={**REQUIRED, "KAFKA_BIND": "0.0.0.0", "KAFKA_HOST": "broker.example"})
+@pytest.mark.parametrize(("variable", "service"), [("KAFKA_BIND", "kafka"), ("INTAKE_BIND", "intake")])
+def test_only_two_can_be_opened_to_others_and_each_by_its_own_variable(variable: str, service: str) -> None:
+    opened = services(values={**REQUIRED, variable: "0.0.0.0", "KAFKA_HOST": "broker.example"})
     outside = {
         name for name, definition in opened.items() for port in definition.raw.get("ports", []) if "0.0.0.0" in port
     }
-    assert outside == {"kafka"}
+    assert outside == {service}
     assert opened["kafka"].environment["KAFKA_OUTSIDE"] == "broker.example:19092"
 
 
@@ -181,7 +183,7 @@ def test_the_images_are_of_the_versions_that_are_tested() -> None:
     minor = PROMETHEUS.version.removeprefix("v0.3").split(".")[0]  # v0.315.0 is the module of v3.15.0
     tags = {name: definition.image.partition(":")[2] for name, definition in services().items()}
     assert tags["kafka"] == tags["acl-init"] == kafka[1]
-    assert tags["collector"] == collector[1]
+    assert tags["collector"] == tags["intake"] == collector[1]
     assert tags["victorialogs"] == VICTORIALOGS.version
     assert tags["log-readers"] == VMAUTH.version
     jaeger = JAEGER.version.removeprefix("v1.").split(".")[0]  # v1.76.0 is the module of v2.13.0

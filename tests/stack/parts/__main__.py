@@ -21,6 +21,7 @@ from tests.stack.parts.go_programs import (
     JAEGER,
     NODE_EXPORTER,
     PROMETHEUS,
+    SNMP_EXPORTER,
     VICTORIALOGS,
     GoProgram,
     built,
@@ -30,7 +31,7 @@ from tests.stack.parts.kafka import kafka_home
 from tests.stack.parts.promtool import PROMTOOL
 
 #: In the order in which tests need them: what the whole stack is made of first.
-_PROGRAMS: tuple[GoProgram, ...] = (VICTORIALOGS, JAEGER, PROMETHEUS, PROMTOOL, COMPOSE, NODE_EXPORTER)
+_PROGRAMS: tuple[GoProgram, ...] = (VICTORIALOGS, JAEGER, PROMETHEUS, PROMTOOL, COMPOSE, NODE_EXPORTER, SNMP_EXPORTER)
 PARTS: Mapping[str, Callable[[], Path]] = {
     "kafka": kafka_home,
     "otelcol": built_collector,

@@ -76,6 +76,15 @@ NODE_EXPORTER = GoProgram(
     oldest_go=(1, 25, 0),
     tags="netgo,osusergo",
 )
+SNMP_EXPORTER = GoProgram(
+    name="snmp_exporter",
+    module="github.com/prometheus/snmp_exporter",
+    version="v0.29.0",
+    checksum="h1:COShgBj1tmWvA5pAkWQgO/lB3+bL/MFqUIqOELSZaBw=",
+    package=".",
+    oldest_go=(1, 24, 1),
+    tags="netgo,osusergo",
+)
 COMPOSE = GoProgram(
     name="docker-compose",
     module="github.com/docker/compose/v5",

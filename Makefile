@@ -288,9 +288,9 @@ pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in
 	compile oldest requirements/oldest.in pyproject.toml --extra all; \
 	compile docs requirements/docs.in; \
 	compile frameworks requirements/frameworks.in pyproject.toml --extra all; \
-	compile image requirements/build.in pyproject.toml --extra all --extra confluent; \
+	compile image requirements/build.in pyproject.toml --extra all --extra confluent --extra grpc; \
 	compile flink requirements/build.in pyproject.toml --extra flink; \
-	compile newest requirements/build.in pyproject.toml --extra all --extra confluent --extra dev --extra torch
+	compile newest requirements/build.in pyproject.toml --extra all --extra confluent --extra grpc --extra dev --extra torch
 
 .PHONY: clean
 clean: ## remove the environments and everything that was built

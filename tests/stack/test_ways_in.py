@@ -1,4 +1,4 @@
-"""Telemetry of others by the shipped intake: real exporters found by files, OTLP with a token; Kafka, and conditions."""
+"""Telemetry of others by the shipped intake: exporters found by files, OTLP with a token; Kafka, and conditions."""
 
 from __future__ import annotations
 

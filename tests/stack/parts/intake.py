@@ -29,7 +29,7 @@ OFTEN = {
 
 
 class Intake:
-    """``targets`` is the folder of whom to scrape: ``scrape`` writes a file into it. ``grpc``, ``http``: where OTLP goes."""
+    """``targets``: the folder of whom to scrape, which ``scrape`` fills. ``grpc``, ``http``: where OTLP goes."""
 
     def __init__(self, folder: Path, kafka: Kafka) -> None:
         grpc, http, health, metrics = (f"127.0.0.1:{port}" for port in free_ports(4))

@@ -58,7 +58,7 @@ class PlayedSwitch:
 
     def say_port(self, index: int, state: int) -> None:
         with self._lock:
-            self._tree[*_INTERFACES, 8, index] = (type_of["integer"], state)
+            self._tree[(*_INTERFACES, 8, index)] = (type_of["integer"], state)
 
     def close(self) -> None:
         self._socket.close()

@@ -168,22 +168,25 @@ class FailureRegister:
         self._table = table
 
     def of(self, run: str) -> list[Failure]:
-        """Failures noted of the run, the oldest first; [] for an unknown run."""
-        return [
-            Failure(
-                incident=row["incident"],
-                attempt=(row["attempt"][0], row["attempt"][1]),
-                onset=row["onset"],
-                kind=row["kind"],
-                failed_of=key_of_failure(row["error"]),
-                condition=row["condition"],
-                ranks=tuple(row["ranks"]),
-                nodes=tuple(row["nodes"]),
-                step=row["step"],
-                place=row["place"],
-            )
-            for row in json.loads(self._table.get(run) or b"[]")
-        ]
+        """Failures noted of the run, the oldest first; [] for an unknown run, and where its row cannot be read."""
+        try:
+            return [
+                Failure(
+                    incident=row["incident"],
+                    attempt=(row["attempt"][0], row["attempt"][1]),
+                    onset=row["onset"],
+                    kind=row["kind"],
+                    failed_of=key_of_failure(row["error"]),
+                    condition=row["condition"],
+                    ranks=tuple(row["ranks"]),
+                    nodes=tuple(row["nodes"]),
+                    step=row["step"],
+                    place=row["place"],
+                )
+                for row in json.loads(self._table.get(run) or b"[]")
+            ]
+        except (ValueError, TypeError, KeyError, IndexError):
+            return []  # the run's next incident must not go down with it
 
     def note(self, run: str, incident: IncidentDocument) -> None:
         """Notes the failure of an incident as it is published, in place of what was noted of it before.

@@ -66,7 +66,7 @@ class Memory:
         self.version = int(self._misc.get("version") or 0)
         self.placements = Placements(table("placements"))
         self.landscape = Landscape(table("labels"), table("versions"), table("loads"))
-        self.sums = Sums(table("sums"))
+        self.sums = Sums(table("sums"), self.note_problem)
         self._troubles, self._signs, self._plans, self._labels = map(table, ("troubles", "signs", "plans", "told"))
         self.troubles: dict[str, Trouble] = {}
         self.open: dict[str, Trouble] = {}
@@ -108,11 +108,9 @@ class Memory:
     @classmethod
     def current(cls, known: Memory | None, ctx: Context) -> Memory:
         """``known`` if it is what the rows say, else a new copy of them; an empty one where they cannot be read."""
-        version = int(ctx.state.table(_MISC).get("version") or 0)
-        if known is not None and known.version == version:
-            return known
         try:
-            return cls(ctx)
+            version = int(ctx.state.table(_MISC).get("version") or 0)
+            return known if known is not None and known.version == version else cls(ctx)
         except (KeyError, TypeError, ValueError, AttributeError):
             # Each job's incidents do not need it: they must not go down with it. It is kept, and made anew.
             for name in _TABLES:

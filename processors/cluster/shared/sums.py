@@ -7,7 +7,7 @@ takes a count back.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...operator import Table
@@ -42,8 +42,9 @@ class NodeSums:
 class Sums:
     """Hours and blame of nodes and of the fleet, over a table whose rows are read as they are needed."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
+    def __init__(self, table: Table, note_problem: Callable[[str], None] = lambda _what: None) -> None:
+        """note_problem: takes what is wrong with a row, in words; a row that cannot be read counts as none."""
+        self.table, self._note_problem = table, note_problem
         self._rows: dict[str, NodeSums] = {}
 
     def add_hours(self, attempt: Attempt, until: float, *, sign: float = 1.0) -> None:
@@ -100,10 +101,12 @@ class Sums:
     def _read(self, node: str) -> NodeSums:
         known = self._rows.get(node)
         if known is None:
-            row = json.loads(self.table.get(node) or b"{}")
-            blame = {id_: (job, weight, day, time) for id_, (job, weight, day, time) in row.get("blame", {}).items()}
-            days = row.get("days", {}) if node == _FLEET else None
-            known = self._rows[node] = NodeSums(hours=row.get("hours", {}), blame=blame, days=days)
+            try:
+                known = _sums_of(self.table.get(node) or b"{}", of_fleet=node == _FLEET)
+            except (ValueError, TypeError, AttributeError, OverflowError):
+                known = NodeSums(days={} if node == _FLEET else None)
+                self._note_problem("sums of a node that could not be read")
+            self._rows[node] = known
         return known
 
     def _write(self, node: str, row: NodeSums, now: float) -> None:
@@ -117,6 +120,23 @@ class Sums:
         else:
             self.table.delete(node)
             self._rows.pop(node, None)
+
+
+def _sums_of(packed: bytes, *, of_fleet: bool) -> NodeSums:
+    """What ``NodeSums.pack`` wrote. Raises ValueError, TypeError, AttributeError or OverflowError for anything else."""
+    row = json.loads(packed)
+    return NodeSums(
+        hours=_by_day(row.get("hours", {})),
+        blame={
+            str(id_): (str(job), float(weight), str(int(day)), float(time))
+            for id_, (job, weight, day, time) in row.get("blame", {}).items()
+        },
+        days=_by_day(row.get("days", {})) if of_fleet else None,
+    )
+
+
+def _by_day(told: Mapping[str, float]) -> dict[str, float]:
+    return {str(int(day)): float(value) for day, value in told.items()}
 
 
 def _recent(days: Mapping[str, float], now: float) -> float:

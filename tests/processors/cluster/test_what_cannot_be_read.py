@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -117,3 +118,50 @@ def test_numbers_of_other_peoples_json() -> None:
     assert (incident.job.id, incident.job.attempt) == ("77", "3")
     assert incident.first_bad.step == 12
     assert (incident.suspects[0].id, incident.suspects[0].rank) == ("3", 3)
+
+
+def of_job(job: str, at: float) -> Finding:
+    sound = make_finding(Kind.RANK_DIED, 2, at=at)
+    return replace(sound, identity=replace(sound.identity, job=job))
+
+
+class Containing(Court):
+    """What is attempted and fails is contained, as the runner does it."""
+
+    def attempt(self, act: Callable[[], None], about: Record | str) -> bool:
+        try:
+            act()
+        except (ValueError, TypeError, AttributeError, KeyError):
+            return False
+        return True
+
+
+def court_with_a_past() -> Court:
+    """Jobs that run on nodes, end, and were told of; one of their nodes was to blame."""
+    court = Containing()
+    for number, job in enumerate(["one", "two"]):
+        begin = number * 100.0
+        place = {"job": job, "attempt": "a1", "run": job, "owner": "o", "begin": START_S + begin, "world": 8}
+        told = {**place, "nodes": {"n1": "0-3", "n2": "4-7"}, "end": None}
+        who = make_finding(Kind.RANK_DIED, 2, at=begin).identity
+        for end in (None, START_S + begin + 50.0):
+            court.hear(Finding(identity=replace(who, job=job), key=f"placement/{job}/a1", cleared=False,
+                               time_ns=round((START_S + begin + (50.0 if end else 1.0)) * 1e9),
+                               body={"placement": {**told, "end": end}}))  # fmt: skip
+        court.hear(of_job(job, begin + 40.0))
+        court.pass_time(begin + 60.0)
+    return court
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x00" * 16, b"", b"[]", b"null", b"\xff\xfe", b'{"a":1}', b"-1", b"1e999"], ids=repr
+)
+def test_whichever_row_of_the_state_is_garbled_the_next_job_is_told_of(garbage: bytes) -> None:
+    rows = [(name, row) for name, table in court_with_a_past().tables.items() for row, _ in table.rows()]
+    assert {name for name, _ in rows} >= {"incidents", "sums", "shared", "troubles", "placements"}
+    for name, row in rows:
+        court = court_with_a_past()
+        court.table(name).put(row, garbage)
+        court.hear(of_job("new", 300.0))
+        court.pass_time(320.0)
+        assert "new" in {document["job"]["id"] for document in court.revisions}, (name, row)

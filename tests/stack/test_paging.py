@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands.incidents.documents import document
 from tests.ports import free_ports
 from tests.stack.parts.compose import REQUIRED, service
 from tests.stack.parts.go_programs import ALERTMANAGER, built
@@ -16,11 +17,12 @@ from tests.stack.parts.kafka import PLAIN, Kafka
 from tests.stack.parts.placing import DEPLOY, place, replace
 from tests.stack.parts.service import Service, answers_http, eventually, get_json
 from tests.stack.parts.stores import Prometheus
-from tests.stack.test_otlp_export_collector import document
 from tests.stack.test_process_command import WHICHRANK, Bench
 from whichrank.telemetry.otlp import encode_payloads
 from whichrank.telemetry.records import Incident
 from whichrank.telemetry.topics import TOPIC_INCIDENTS
+
+ID = "00000000000071f0"
 
 
 class Alertmanager:
@@ -83,19 +85,21 @@ def test_an_incident_is_an_alert_as_long_as_it_lasts(
     try:
         notify.start()
         now = time.time()
-        opened = {**document("opened"), "times": {"onset": now, "detected": now, "attributed": now, "resolved": None}}
-        bench.send(TOPIC_INCIDENTS, encode_payloads([Incident(document=opened)]), key="1f0c")
+        opened = document(ID, 1, times={"onset": now, "detected": now})
+        bench.send(TOPIC_INCIDENTS, encode_payloads([Incident(document=opened)]), key=ID)
         eventually(lambda: len(alertmanager.alerts()) == 1, what=f"an alert; {notify.output()}", timeout_s=60)
         (alert,) = alertmanager.alerts()
         assert {name: alert["labels"][name] for name in ("alertname", "incident", "severity", "bucket")} == {
             "alertname": "WhichrankIncident",
-            "incident": "1f0c",
+            "incident": ID,
             "severity": "page",
             "bucket": "immediate_crash",
         }
         assert [receiver["name"] for receiver in alert["receivers"]] == ["people"]
-        over = {**document("resolved"), "times": {**opened["times"], "resolved": now + 1}}
-        bench.send(TOPIC_INCIDENTS, encode_payloads([Incident(document=over)]), key="1f0c")
+        over = document(
+            ID, 2, change="resolved", state="resolved", times={"onset": now, "detected": now, "resolved": now + 1}
+        )
+        bench.send(TOPIC_INCIDENTS, encode_payloads([Incident(document=over)]), key=ID)
         eventually(lambda: not alertmanager.alerts(), what=f"its end; {notify.output()}", timeout_s=60)
     finally:
         notify.kill()

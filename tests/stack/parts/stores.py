@@ -23,9 +23,10 @@ _LOOK_BACK_US = 3_600_000_000
 
 
 class Prometheus:
-    """It scrapes itself; of the other parts only what is told here (name in compose -> address). values: variables of compose.
+    """It scrapes itself; of the other parts only what is told here (name in compose -> address).
 
-    secrets: the folder of passwords, of a stack with users; without it nobody is asked for one (compose.open.yaml).
+    values: variables of compose. secrets: the folder of passwords, of a stack with users; without it nobody is asked
+    for one (compose.open.yaml).
     ``headers``: of a request that it answers. ``config``: the folder that is /etc/prometheus.
     """
 

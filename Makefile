@@ -197,6 +197,10 @@ lint: setup ## ruff and mypy --strict over source and tests
 	@MYPYPATH=$(VENV)/typing $(BIN)/mypy --explicit-package-bases \
 	  $(addprefix $(VENV)/typing/whichrank/,$(PACKAGES)) $(wildcard tests benchmarks)
 
+.PHONY: packages
+packages: setup ## build/packages: a deb and an rpm with units of systemd (Go; PACKAGE_PYTHON=3.12: of which Python; docs/agent.md)
+	@deploy/packages/build.sh build/packages $(PACKAGE_PYTHON)
+
 .PHONY: dashboards
 dashboards: setup ## grafana/dashboards and the rules of Prometheus and Grafana anew, from grafana/
 	@$(BIN)/python -m whichrank.grafana.generate

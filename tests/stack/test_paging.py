@@ -93,7 +93,7 @@ def test_an_incident_is_an_alert_as_long_as_it_lasts(
             "alertname": "WhichrankIncident",
             "incident": ID,
             "severity": "page",
-            "bucket": "immediate_crash",
+            "bucket": "communication_hang",
         }
         assert [receiver["name"] for receiver in alert["receivers"]] == ["people"]
         over = document(

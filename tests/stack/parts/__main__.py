@@ -20,6 +20,7 @@ from tests.stack.parts.go_programs import (
     ALERTMANAGER,
     COMPOSE,
     JAEGER,
+    NFPM,
     NODE_EXPORTER,
     PROMETHEUS,
     SNMP_EXPORTER,
@@ -41,6 +42,7 @@ _PROGRAMS: tuple[GoProgram, ...] = (
     NODE_EXPORTER,
     SNMP_EXPORTER,
     ALERTMANAGER,
+    NFPM,
 )
 PARTS: Mapping[str, Callable[[], Path]] = {
     "kafka": kafka_home,

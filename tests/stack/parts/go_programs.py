@@ -96,6 +96,14 @@ ALERTMANAGER = GoProgram(
     oldest_go=(1, 25, 0),
     adds=(("ui/app/dist/index.html", "<html></html>"),),
 )
+NFPM = GoProgram(
+    name="nfpm",
+    module="github.com/goreleaser/nfpm/v2",
+    version="v2.45.2",
+    checksum="h1:sWBXUErMSKHMvT8f1mgtY3yn2jbNBAE2TNBXNXpSDGc=",
+    package="./cmd/nfpm",
+    oldest_go=(1, 24, 0),
+)
 COMPOSE = GoProgram(
     name="docker-compose",
     module="github.com/docker/compose/v5",

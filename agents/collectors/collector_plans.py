@@ -55,6 +55,12 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
             isolation=Isolation.PROCESS,  # a rank's folder may lie on a dead mount
         ),
         CollectorPlan(
+            name="bmc",
+            factory=".chassis.bmc_collector:BmcCollector",
+            isolation=Isolation.PROCESS,  # a management controller may not answer for minutes
+        ),
+        CollectorPlan(name="services", factory=".chassis.services_collector:ServicesCollector"),
+        CollectorPlan(
             name="topology",
             factory=".surroundings.topology_collector:TopologyCollector",
             options={"table_file": options.topology_file},

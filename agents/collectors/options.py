@@ -14,6 +14,8 @@ NAMES = (
     "processes",
     "scheduler",
     "versions",
+    "bmc",
+    "services",
     "topology",
     "job_logs",
 )

@@ -1,4 +1,4 @@
-"""Whether a user has another job on the node: then what he has there is not left over, and nothing of it is reclaimed."""
+"""Whether a user has another job on the node: then what he has there is not left over, and none of it is reclaimed."""
 
 from __future__ import annotations
 

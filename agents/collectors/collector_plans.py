@@ -30,6 +30,29 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
         return [JobProcess(pid=pid, job=who.job, rank=who.rank) for pid, who in rank_processes().items()]
 
     plans = (
+        *_of_the_node(options),
+        CollectorPlan(name="host", factory=".host.host_collector:HostCollector", options={"pids": pids}),
+        CollectorPlan(
+            name="processes", factory=".processes.process_collector:ProcessCollector", options={"ranks": ranks}
+        ),
+        CollectorPlan(
+            name="job_logs",
+            factory=".collector_plans:make_job_logs",
+            options={"ranks": ranks, "patterns": options.job_logs},
+        ),
+        CollectorPlan(
+            name="checks",
+            factory=".collector_plans:make_checks",
+            options={"options": options, "ranks": ranks},
+        ),
+    )
+    has_checks = options.site_checks or options.check_idle_s
+    return [plan for plan in plans if plan.name in options.collect and (plan.name != "checks" or has_checks)]
+
+
+def _of_the_node(options: NodeOptions) -> Sequence[CollectorPlan]:
+    """Of those that need not know which ranks are here."""
+    return (
         CollectorPlan(name="gpu", factory=".gpu.gpu_collector:GpuCollector", isolation=Isolation.PROCESS),
         CollectorPlan(
             name="kernel_log", factory=".collector_plans:make_kernel_log", options={"path": options.kernel_log}
@@ -40,10 +63,6 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
             factory=".storage.storage_collector:StorageCollector",
             options={"write_folders": options.write_folders},
             isolation=Isolation.PROCESS,
-        ),
-        CollectorPlan(name="host", factory=".host.host_collector:HostCollector", options={"pids": pids}),
-        CollectorPlan(
-            name="processes", factory=".processes.process_collector:ProcessCollector", options={"ranks": ranks}
         ),
         CollectorPlan(
             name="scheduler",
@@ -67,19 +86,7 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
             factory=".surroundings.topology_collector:TopologyCollector",
             options={"table_file": options.topology_file},
         ),
-        CollectorPlan(
-            name="job_logs",
-            factory=".collector_plans:make_job_logs",
-            options={"ranks": ranks, "patterns": options.job_logs},
-        ),
-        CollectorPlan(
-            name="checks",
-            factory=".collector_plans:make_checks",
-            options={"options": options, "ranks": ranks},
-        ),
     )
-    has_checks = options.site_checks or options.check_idle_s
-    return [plan for plan in plans if plan.name in options.collect and (plan.name != "checks" or has_checks)]
 
 
 def make_checks(options: NodeOptions, ranks: Callable[[], Collection[JobProcess]]) -> Collector:

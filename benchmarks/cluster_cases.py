@@ -100,8 +100,8 @@ def _waits_for_data(*names: str, kind: Kind = Kind.SLOW_TOGETHER, phase: str = "
     def hit(fleet: Fleet) -> None:
         jobs = _jobs(fleet)
         for i, name in enumerate(names):
-            about = {} if kind is Kind.SLOW_TOGETHER else {"node": jobs[name].nodes[i]}
-            jobs[name].tell(kind, 40.0 + i, onset=12.0 + i, phase=phase, **about)
+            node = None if kind is Kind.SLOW_TOGETHER else jobs[name].nodes[i]
+            jobs[name].tell(kind, 40.0 + i, onset=12.0 + i, phase=phase, node=node)
 
     return hit
 

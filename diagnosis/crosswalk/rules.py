@@ -51,10 +51,12 @@ class CrosswalkRule:
     ignored: Mapping[str, re.Pattern[str]]
     only: Mapping[str, re.Pattern[str]]
 
-    def is_about(self, value: float, labels: Mapping[str, object]) -> bool:
-        """Whether a point of the metric with this value and these labels says anything that the rule translates."""
-        if (self.at_least is not None and value < self.at_least) or (self.at_most is not None and value > self.at_most):
-            return False
+    def holds_of(self, value: float) -> bool:
+        """Whether a value of the metric means that anything is known."""
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+    def is_about(self, labels: Mapping[str, object]) -> bool:
+        """Whether a point of the metric with these labels is of anything that the rule translates."""
         if any(form.fullmatch(str(labels.get(label, ""))) for label, form in self.ignored.items()):
             return False
         return all(form.fullmatch(str(labels.get(label, ""))) for label, form in self.only.items())

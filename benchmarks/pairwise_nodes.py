@@ -21,6 +21,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -230,8 +232,8 @@ def rank() -> None:
     """One rank: carries out check after check. The first one leads, and is told of each on its input."""
     import torch
 
-    from whichrank.commands.check.pairs.exchange import Effort, Timed, TorchWay, exchange
-    from whichrank.commands.check.pairs.session import Follower, Leader, Place, plain_outcome
+    from whichrank.commands.check_pairs.exchange import Effort, Timed, TorchWay, exchange
+    from whichrank.commands.check_pairs.pair_session import PairFollower, PairLeader, PairRank
     from whichrank.diagnosis.pair_checks.planner import PairPlanner
 
     torch.set_num_threads(1)
@@ -239,8 +241,8 @@ def rank() -> None:
     store, number, world = next(dist.rendezvous("env://"))
     groups = dist.PrefixStore("groups", store)
     dist.init_process_group("gloo", store=groups, rank=number, world_size=world)
-    place = Place(rank=torch.distributed.get_rank(), world=torch.distributed.get_world_size(), rails=1)
-    effort = Effort(size_bytes=256 << 10, small=40, repeats=3, limit_s=20.0, enough_s=0.3)
+    place = PairRank(rank=torch.distributed.get_rank(), world=torch.distributed.get_world_size(), rails=1)
+    effort = Effort(size_bytes=256 << 10, small=40, repeats=3, limit_s=40.0, enough_s=0.3)
     way = TorchWay(torch, "cpu")
 
     def measure(partner: int, tag: int, asked: Effort, leads: bool) -> Timed:
@@ -253,7 +255,7 @@ def rank() -> None:
     while True:
         draw += 1
         own = dist.PrefixStore(f"draw{draw}", store)
-        follower = Follower(own, place, effort, measure, None)
+        follower = PairFollower(own, place, effort, measure, None, partial(way.renew, limit_s=120.0))
         if place.rank:
             own.get("go")
             follower.run()
@@ -264,10 +266,10 @@ def rank() -> None:
         asked = json.loads(line)
         own.set("go", "1")
         planner = PairPlanner(place.nodes, seed=asked["seed"])
-        leader = Leader(own, place, effort, follower, until_s=time.monotonic() + 400.0, first_tag=tag)
+        leader = PairLeader(own, place, effort, follower, until_s=time.monotonic() + 400.0, first_tag=tag)
         outcome = leader.run(planner, with_ring=False)
         tag = leader.tag
-        print(json.dumps(plain_outcome(outcome)), flush=True)
+        print(json.dumps(asdict(outcome)), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from whichrank.diagnosis.pair_checks.judging import Named, Part
-from whichrank.diagnosis.pair_checks.measured import Measured, Phase
+from whichrank.diagnosis.pair_checks.judging import Named, SlowPart
+from whichrank.diagnosis.pair_checks.measured import Measured, PairPhase
 from whichrank.diagnosis.pair_checks.planner import PairPlanner, Round
 
 LEAF = 32
@@ -72,17 +72,17 @@ class World:
     def truth(self) -> set[tuple[str, tuple[int, ...]]]:
         """What has to be named, and nothing else."""
         if self.leaf >= 0:
-            return {(Part.GROUP.value, tuple(range(self.leaf * LEAF, (self.leaf + 1) * LEAF)))}
+            return {(SlowPart.GROUP.value, tuple(range(self.leaf * LEAF, (self.leaf + 1) * LEAF)))}
         if self.links:
-            return {(Part.LINK.value, pair) for pair in self.links}
-        part = Part.RAIL if self.rail >= 0 and self.rails > 1 else Part.NODE
+            return {(SlowPart.LINK.value, pair) for pair in self.links}
+        part = SlowPart.RAIL if self.rail >= 0 and self.rails > 1 else SlowPart.NODE
         return {(part.value, (node,)) for node in self.nodes}
 
-    def measure(self, pairs: npt.NDArray[np.int32], phase: Phase) -> Measured:
+    def measure(self, pairs: npt.NDArray[np.int32], phase: PairPhase) -> Measured:
         """One pairing, on all rails."""
         return Measured(self._columns(pairs, phase))
 
-    def _columns(self, pairs: npt.NDArray[np.int32], phase: Phase) -> dict[str, npt.NDArray[np.float64]]:
+    def _columns(self, pairs: npt.NDArray[np.int32], phase: PairPhase) -> dict[str, npt.NDArray[np.float64]]:
         pairs = np.repeat(pairs, self.rails, axis=0)
         rail = np.tile(np.arange(self.rails), len(pairs) // max(self.rails, 1))
         size, draw = len(pairs), self.random
@@ -125,11 +125,11 @@ class World:
 
     def measured_round(self, asked: Round) -> Measured:
         """All that one round measures; of a sweep each node keeps those pairs of it that stand out most."""
-        if asked.phase is Phase.SWEEP:
+        if asked.phase is PairPhase.SWEEP:
             return self._swept(asked)
         parts = [self.measure(pairs, asked.phase) for pairs in asked.pairings]
         if asked.controls is not None and len(asked.controls):
-            parts.append(self.measure(asked.controls, Phase.CONTROL))
+            parts.append(self.measure(asked.controls, PairPhase.CONTROL))
         whole = Measured()
         for part in parts:
             whole = whole.and_more(part)
@@ -138,7 +138,7 @@ class World:
     def _swept(self, asked: Round) -> Measured:
         kept: list[Measured] = []
         for pairs in asked.pairings:
-            measured = self.measure(pairs, Phase.SWEEP)
+            measured = self.measure(pairs, PairPhase.SWEEP)
             seconds, latency = measured.columns["seconds"], measured.columns["latency_s"]
             odd = (seconds > 1.2 * np.median(seconds)) | (latency > 2 * np.median(latency))
             kept.append(measured.where(odd | (measured.columns["stall_s"] > 0.05) | measured.failed))

@@ -46,8 +46,8 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
             options={"options": options, "ranks": ranks},
         ),
     )
-    has_checks = options.site_checks or options.check_idle_s
-    return [plan for plan in plans if plan.name in options.collect and (plan.name != "checks" or has_checks)]
+    asked = options.collect if options.site_checks or options.check_idle_s else options.collect - {"checks"}
+    return [plan for plan in plans if plan.name in asked]
 
 
 def _of_the_node(options: NodeOptions) -> Sequence[CollectorPlan]:

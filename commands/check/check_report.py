@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...diagnosis.health_checks.outcome import CheckStatus
-from .acts.act import ActResult, Done
+from .acts.act import ActResult, ActState
 from .check_setup import CheckMode
 from .finding import CheckFinding, Family, verdict
 
@@ -68,7 +68,7 @@ def print_lines(
     for group in _alike(_sorted(findings) if verbose else bad):
         console.print(_line(group))
     for each in acts:
-        if verbose or each.done is not Done.ALREADY:
+        if verbose or each.done is not ActState.ALREADY:
             console.print(Text(f"{each.done.value:<8} {each.text}" + (f": {each.why}" if each.why else "")))
     words = []
     for family in Family:

@@ -19,12 +19,11 @@ from .acts.reclaim import NoUser, reclaim_acts, uid_of
 from .acts.set_up import BadSetUp, read_set_up
 from .check_report import print_json, print_lines
 from .check_setup import CheckMode, Setup
+from .check_telling import check_options, tell_findings
 from .expectations_file import BadExpectations, read_expectations
 from .expected import Expected
 from .finding import EXIT_UNKNOWN, EXIT_USAGE, Family, exit_status, verdict
-from .pairs.command import pairs_command
 from .probes import PROBES, WHOLE_S, run_probes
-from .telling import check_options, tell_findings
 
 _NAMES = ", ".join(family.value for family in Family)
 _LEAST_S, _MOST_S = 1.0, 3600.0
@@ -47,78 +46,77 @@ ROOT = typer.Option(metavar="DIR", help="where proc, sys and etc are: the host's
 
 
 check_app = typer.Typer(invoke_without_command=True)
-check_app.command("pairs")(pairs_command)
 
 
-def register(app: typer.Typer) -> None:
-    """Adds ``whichrank check`` to the program, with ``pairs`` below it."""
-    app.add_typer(check_app, name="check")
+@check_app.callback()
+def check_command(
+    context: typer.Context,
+    mode: Annotated[CheckMode, MODE] = CheckMode.PREFLIGHT,
+    only: Annotated[list[Family] | None, ONLY] = None,
+    skip: Annotated[list[Family] | None, SKIP] = None,
+    expect: Annotated[Path | None, EXPECT] = None,
+    # Text, not Path: of a Path typer asks the file system at once, and a dead mount never answers.
+    write: Annotated[list[str] | None, WRITE] = None,
+    timeout: Annotated[float | None, TIMEOUT] = None,
+    strict: Annotated[bool, STRICT] = False,
+    verbose: Annotated[bool, VERBOSE] = False,
+    as_json: Annotated[bool, JSON] = False,
+    kernel_log: Annotated[str, KERNEL_LOG] = "",
+    root: Annotated[Path, ROOT] = Path("/"),
+    set_up: Annotated[Path | None, SET_UP] = None,
+    reclaim: Annotated[str | None, RECLAIM] = None,
+    reclaim_tmp: Annotated[list[str] | None, RECLAIM_TMP] = None,
+    act: Annotated[bool, ACT] = False,
+    kafka: Annotated[str | None, KAFKA] = None,
+    pairs: Annotated[list[str] | None, PAIRS] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+) -> None:
+    """Is this node fit for a job? OK, WARN, CRITICAL or UNKNOWN, with reasons.
 
-    @check_app.callback()
-    def check_command(
-        context: typer.Context,
-        mode: Annotated[CheckMode, MODE] = CheckMode.PREFLIGHT,
-        only: Annotated[list[Family] | None, ONLY] = None,
-        skip: Annotated[list[Family] | None, SKIP] = None,
-        expect: Annotated[Path | None, EXPECT] = None,
-        # Text, not Path: of a Path typer asks the file system at once, and a dead mount never answers.
-        write: Annotated[list[str] | None, WRITE] = None,
-        timeout: Annotated[float | None, TIMEOUT] = None,
-        strict: Annotated[bool, STRICT] = False,
-        verbose: Annotated[bool, VERBOSE] = False,
-        as_json: Annotated[bool, JSON] = False,
-        kernel_log: Annotated[str, KERNEL_LOG] = "",
-        root: Annotated[Path, ROOT] = Path("/"),
-        set_up: Annotated[Path | None, SET_UP] = None,
-        reclaim: Annotated[str | None, RECLAIM] = None,
-        reclaim_tmp: Annotated[list[str] | None, RECLAIM_TMP] = None,
-        act: Annotated[bool, ACT] = False,
-        kafka: Annotated[str | None, KAFKA] = None,
-        pairs: Annotated[list[str] | None, PAIRS] = None,
-        config: Annotated[Path | None, CONFIG] = None,
-    ) -> None:
-        """Is this node fit for a job? OK, WARN, CRITICAL or UNKNOWN, with reasons.
+    Families: gpu, nvlink, compute (preflight only), network, storage,
+    memory, host, services, versions, kernel_log, site. Whatever hangs is left,
+    and said. Exit status: 0 OK or WARN; 1 CRITICAL; 2 usage; 3 nothing is
+    wrong, but something could not be seen. How to use it in Slurm and
+    Kubernetes: docs/check.md.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    options = check_options(kafka, config, pairs)
+    families = frozenset(only or Family) - frozenset(skip or ())
+    if not options.site_checks:
+        families -= {Family.SITE}
+    whole_s = _seconds(mode, families, timeout, root)
+    setup = Setup(
+        mode=mode,
+        families=families,
+        expected=_expected(expect, write or []),
+        limit_s=whole_s,
+        root=root,
+        kernel_log=kernel_log,
+        site_checks=options.site_checks,
+    )
+    began_s = time.monotonic()
+    acts = _acts(set_up, reclaim, reclaim_tmp or [], root, is_meant=act)
+    findings = run_probes(setup, whole_s)
+    took_s = time.monotonic() - began_s
+    code = exit_status(verdict(findings), strict=strict) if findings else EXIT_UNKNOWN
+    if as_json:
+        print_json(mode, findings, code, took_s, acts)
+    else:
+        print_lines(findings, took_s, verbose=verbose, acts=acts)
+    tell_findings(options, mode.value, findings, acts)
+    raise typer.Exit(code)
 
-        Families: gpu, nvlink, compute (preflight only), network, storage,
-        memory, host, services, versions, kernel_log, site. Whatever hangs is left,
-        and said. Exit status: 0 OK or WARN; 1 CRITICAL; 2 usage; 3 nothing is
-        wrong, but something could not be seen. How to use it in Slurm and
-        Kubernetes: docs/check.md.
-        """
-        if context.invoked_subcommand is not None:
-            return
-        options = check_options(kafka, config, pairs)
-        expected = _expected(expect, write or [])
-        families = frozenset(only or Family) - frozenset(skip or ())
-        if not options.site_checks:
-            families -= {Family.SITE}
-        if timeout is not None and not _LEAST_S <= timeout <= _MOST_S:
-            _refuse(f"--timeout {timeout:g}: must be {_LEAST_S:g} to {_MOST_S:g} seconds")
-        if not any(mode in probe.limits_s and not families.isdisjoint(probe.families) for probe in PROBES):
-            _refuse(f"nothing is left to check in mode {mode.value}; families are {_NAMES}")
-        if not (root / "proc").is_dir():
-            _refuse(f"--root {root}: there is no folder proc in it")
-        whole_s = timeout if timeout is not None else WHOLE_S[mode]
-        setup = Setup(
-            mode=mode,
-            families=families,
-            expected=expected,
-            limit_s=whole_s,
-            root=root,
-            kernel_log=kernel_log,
-            site_checks=options.site_checks,
-        )
-        began_s = time.monotonic()
-        acts = _acts(set_up, reclaim, reclaim_tmp or [], root, is_meant=act)
-        findings = run_probes(setup, whole_s)
-        took_s = time.monotonic() - began_s
-        code = exit_status(verdict(findings), strict=strict) if findings else EXIT_UNKNOWN
-        if as_json:
-            print_json(mode, findings, code, took_s, acts)
-        else:
-            print_lines(findings, took_s, verbose=verbose, acts=acts)
-        tell_findings(options, mode.value, findings, acts)
-        raise typer.Exit(code)
+
+def _seconds(mode: CheckMode, families: frozenset[Family], timeout: float | None, root: Path) -> float:
+    """That the whole check may take; what makes no sense ends the command."""
+    if timeout is not None and not _LEAST_S <= timeout <= _MOST_S:
+        _refuse(f"--timeout {timeout:g}: must be {_LEAST_S:g} to {_MOST_S:g} seconds")
+    if not any(mode in probe.limits_s and not families.isdisjoint(probe.families) for probe in PROBES):
+        _refuse(f"nothing is left to check in mode {mode.value}; families are {_NAMES}")
+    if not (root / "proc").is_dir():
+        _refuse(f"--root {root}: there is no folder proc in it")
+    return timeout if timeout is not None else WHOLE_S[mode]
 
 
 def _acts(

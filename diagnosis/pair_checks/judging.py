@@ -17,7 +17,7 @@ from math import exp, lgamma, log, log1p
 import numpy as np
 import numpy.typing as npt
 
-from .measured import Limits, Measured, Phase, Quantity, StandOut, quantity_of, stand_out
+from .measured import Measured, PairLimits, PairPhase, Quantity, StandOut, quantity_of, stand_out
 
 #: A node is guilty that was bad with at least this share of those it met, and with so many of them.
 GUILTY_SHARE, GUILTY_PARTNERS = 0.5, 2
@@ -35,7 +35,7 @@ GROUPS_LEAST = 3
 _GROUP_LIFT = 4.0
 
 
-class Part(str, Enum):
+class SlowPart(str, Enum):
     """What is named."""
 
     NODE = "node"
@@ -52,7 +52,7 @@ class Named:
     median bad pair, in seconds; usual: what others need.
     """
 
-    part: Part
+    part: SlowPart
     nodes: tuple[int, ...]
     rail: int = -1
     group: int = -1
@@ -87,7 +87,7 @@ class _Rail:
 
 
 def judge(
-    measured: Measured, count: int, groups: npt.NDArray[np.int64] | None, limits: Limits
+    measured: Measured, count: int, groups: npt.NDArray[np.int64] | None, limits: PairLimits
 ) -> tuple[list[Named], Suspicion]:
     """What is named by now, and what has to be looked at again. count: nodes, 0 to count - 1. groups: of each node."""
     found: list[_Rail] = []
@@ -103,10 +103,10 @@ def judge(
 
 def _judge_rail(rows: Measured, seen: StandOut, count: int, groups: npt.NDArray[np.int64] | None) -> _Rail:
     rail = _Rail(rows=rows, seen=seen)
-    met = ~rows.of_phases(Phase.SWEEP)  # of the sweep only bad ones were kept: they say nothing of a share
+    met = ~rows.of_phases(PairPhase.SWEEP)  # of the sweep only bad ones were kept: they say nothing of a share
     unexplained = np.ones(len(rows), dtype=np.bool_)
     if groups is not None:
-        looks = rows.of_phases(Phase.LOOK)  # who is asked again is chosen
+        looks = rows.of_phases(PairPhase.LOOK)  # who is asked again is chosen
         for group, counted in _guilty_groups(rows, seen.bad & looks, looks, groups):
             rail.groups[group] = counted
             unexplained &= ~((groups[rows.a] == group) ^ (groups[rows.b] == group))
@@ -141,7 +141,7 @@ def _worst_node(
     partners = np.unique(np.where(rows.a[mine] == node, rows.b[mine], rows.a[mine]))
     if len(partners) < GUILTY_PARTNERS:
         return None
-    again = rows.of_phases(Phase.CONFIRM) & met & ((rows.a == node) | (rows.b == node))
+    again = rows.of_phases(PairPhase.CONFIRM) & met & ((rows.a == node) | (rows.b == node))
     if again.any() and 3 * int((bad & again).sum()) < int(again.sum()):
         # It was well when it was asked again: what others have is asked of the others.
         return _worst_node(rows, bad & ~mine, met & ~mine, count)
@@ -203,7 +203,7 @@ def _take_links(rail: _Rail, unexplained: npt.NDArray[np.bool_]) -> None:
     rows, bad = rail.rows, rail.seen.bad & unexplained
     low, high = np.minimum(rows.a, rows.b), np.maximum(rows.a, rows.b)
     ids = low * (int(high.max(initial=0)) + 1) + high
-    again = rows.of_phases(Phase.CONFIRM)
+    again = rows.of_phases(PairPhase.CONFIRM)
     odd, first, which = np.unique(ids[np.isin(ids, ids[bad])], return_index=True, return_inverse=True)
     at_rows = np.flatnonzero(np.isin(ids, ids[bad]))
     is_bad, is_again = bad[at_rows], again[at_rows]
@@ -235,7 +235,7 @@ def _name(found: Sequence[_Rail], groups: npt.NDArray[np.int64] | None) -> list[
         member = groups == group
         named.append(
             _named(
-                Part.GROUP,
+                SlowPart.GROUP,
                 tuple(np.flatnonzero(member).tolist()),
                 on,
                 [r.groups[group] for r in on],
@@ -247,16 +247,16 @@ def _name(found: Sequence[_Rail], groups: npt.NDArray[np.int64] | None) -> list[
     for node in sorted({node for rail in found for node in rail.nodes}):
         on = [rail for rail in found if node in rail.nodes]
         rows = [(r.rows.a == node) | (r.rows.b == node) for r in on]
-        named += _by_rail(Part.NODE, (node,), on, [r.nodes[node] for r in on], len(found), rows)
+        named += _by_rail(SlowPart.NODE, (node,), on, [r.nodes[node] for r in on], len(found), rows)
     for pair in sorted({pair for rail in found for pair in rail.links}):
         on = [rail for rail in found if pair in rail.links]
         rows = [np.isin(r.rows.a, pair) & np.isin(r.rows.b, pair) for r in on]
-        named += _by_rail(Part.LINK, pair, on, [r.links[pair] for r in on], len(found), rows)
+        named += _by_rail(SlowPart.LINK, pair, on, [r.links[pair] for r in on], len(found), rows)
     return named
 
 
 def _by_rail(
-    part: Part,
+    part: SlowPart,
     nodes: tuple[int, ...],
     on: Sequence[_Rail],
     counted: Sequence[tuple[int, int]],
@@ -266,12 +266,12 @@ def _by_rail(
     """A node that is bad on half of its rails is one thing; on fewer each rail is."""
     if 2 * len(on) >= rails:
         return [_named(part, nodes, on, counted, rails, rows)]
-    own = Part.RAIL if part is Part.NODE else part
+    own = SlowPart.RAIL if part is SlowPart.NODE else part
     return [_named(own, nodes, [r], [c], rails, [w]) for r, c, w in zip(on, counted, rows, strict=True)]
 
 
 def _named(
-    part: Part,
+    part: SlowPart,
     nodes: tuple[int, ...],
     on: Sequence[_Rail],
     counted: Sequence[tuple[int, int]],
@@ -344,8 +344,8 @@ def tail(bad: int, met: int, rate: float) -> float:
 
 def without(count: int, named: Collection[Named]) -> list[int]:
     """The nodes that are not named, and of each link its lower end out."""
-    gone = {node for each in named if each.part in (Part.NODE, Part.RAIL) for node in each.nodes}
+    gone = {node for each in named if each.part in (SlowPart.NODE, SlowPart.RAIL) for node in each.nodes}
     for each in named:
-        if each.part is Part.LINK and gone.isdisjoint(each.nodes):
+        if each.part is SlowPart.LINK and gone.isdisjoint(each.nodes):
             gone.add(each.nodes[0])
     return [node for node in range(count) if node not in gone]

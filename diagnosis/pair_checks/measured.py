@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from math import exp, inf
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ import numpy.typing as npt
 Bools = npt.NDArray[np.bool_]
 
 
-class Phase(IntEnum):
+class PairPhase(IntEnum):
     """Why a pair was measured. What is usual is learned of looks, and of the controls of a confirmation."""
 
     LOOK = 0
@@ -39,7 +40,7 @@ class Quantity(str, Enum):
 class Exchange:
     """One pair's measurement on one rail. seconds, latency_s, stall_s as ``Quantity`` says; failed: no answer came."""
 
-    phase: Phase
+    phase: PairPhase
     a: int
     b: int
     rail: int = 0
@@ -50,7 +51,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PairLimits:
     """What stands out. slower: so many times the usual, and never less than ``sigmas`` of the usual spread.
 
     stall_s: what was held up for longer. most_seconds, most_latency_s: whatever the others have (inf: no such limit).
@@ -113,7 +114,7 @@ class Measured:
         """Rows without an answer."""
         return self.columns["failed"] > 0
 
-    def of_phases(self, *phases: Phase) -> Bools:
+    def of_phases(self, *phases: PairPhase) -> Bools:
         """Rows that were measured for one of these reasons."""
         return np.isin(self.columns["phase"], phases)
 
@@ -139,18 +140,20 @@ _MANY = 120
 #: Percentiles that are taken, and by how many times the spread each of the outer ones is apart from the middle one. Of
 #: three nodes one that is slow has two pairs of three.
 _OF_MANY, _OF_FEW = (25.0, 50.0, 65.0, 0.674, 0.385), (10.0, 20.0, 30.0, 0.44, 0.318)
+#: A few values are alike by chance.
+_LEAST_SPREAD_OF_FEW = 0.05
 #: Of the logarithm: beyond it nothing could stand out.
 _MOST_SPREAD = 0.5
 
 
-def stand_out(measured: Measured, distance: npt.NDArray[np.int64], limits: Limits) -> StandOut:
+def stand_out(measured: Measured, distance: npt.NDArray[np.int64], limits: PairLimits) -> StandOut:
     """Which rows stand out from their like. distance: a number per row; rows of the same one are compared."""
     size = len(measured)
     excess = np.zeros((len(_ORDER), size))
     usual: dict[Quantity, float] = {}
-    look = measured.of_phases(Phase.LOOK) & ~measured.failed
-    control = measured.of_phases(Phase.CONTROL) & ~measured.failed
-    again = measured.of_phases(Phase.CONFIRM, Phase.CONTROL)
+    look = measured.of_phases(PairPhase.LOOK) & ~measured.failed
+    control = measured.of_phases(PairPhase.CONTROL) & ~measured.failed
+    again = measured.of_phases(PairPhase.CONFIRM, PairPhase.CONTROL)
     for at, quantity in enumerate((Quantity.SECONDS, Quantity.LATENCY)):
         values = measured.columns["seconds" if quantity is Quantity.SECONDS else "latency_s"]
         factor = limits.slower if quantity is Quantity.SECONDS else limits.slower_latency
@@ -195,8 +198,9 @@ def _base(values: npt.NDArray[np.float64], otherwise: tuple[float, float] | None
     # Of few rows those of one slow node are half.
     low_at, mid_at, high_at, below, above = _OF_MANY if len(values) >= _MANY else _OF_FEW
     # Of a few no value between a well one and an ill one is made up.
-    method = "linear" if len(values) >= _MANY else "lower"
+    method: Literal["linear", "lower"] = "linear" if len(values) >= _MANY else "lower"
     low, mid, high = np.log(np.percentile(values, (low_at, mid_at, high_at), method=method)).tolist()
     if otherwise is not None:
         return exp(mid), otherwise[1]
-    return exp(mid), min(max((mid - low) / below, (high - mid) / above), _MOST_SPREAD)
+    least = 0.0 if len(values) >= _MANY else _LEAST_SPREAD_OF_FEW
+    return exp(mid), min(max((mid - low) / below, (high - mid) / above, least), _MOST_SPREAD)

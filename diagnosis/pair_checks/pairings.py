@@ -17,7 +17,10 @@ def rounds_of(count: int) -> int:
 
 
 def pairing_of(members: Sequence[int] | npt.NDArray[np.int32], number: int) -> Pairing:
-    """The pairs of round ``number`` (modulo ``rounds_of``) of the members' tournament; of an odd number one rests."""
+    """Rows of (pairs, 2) node indices: one round of the tournament of (n,) members, of an odd n one rests.
+
+    number: of the round, modulo ``rounds_of``.
+    """
     nodes = np.asarray(members, dtype=np.int32)
     size = len(nodes) + len(nodes) % 2
     if size < 2:
@@ -31,6 +34,6 @@ def pairing_of(members: Sequence[int] | npt.NDArray[np.int32], number: int) -> P
 
 
 def pairing_within(groups: Sequence[npt.NDArray[np.int32]], number: int) -> Pairing:
-    """The same round of each group's own tournament, all at once."""
+    """Rows of (pairs, 2) node indices: the same round of each group's own tournament, at once. groups: (n,) each."""
     parts = [pairing_of(group, number) for group in groups if len(group) > 1]
     return np.concatenate(parts) if parts else np.empty((0, 2), dtype=np.int32)

@@ -15,8 +15,8 @@ from math import ceil, log2
 import numpy as np
 import numpy.typing as npt
 
-from .judging import Named, Part, Suspicion, judge
-from .measured import Limits, Measured, Phase, stand_out
+from .judging import Named, SlowPart, Suspicion, judge
+from .measured import Measured, PairLimits, PairPhase, stand_out
 from .pairings import Pairing, pairing_of, pairing_within, rounds_of
 
 #: Up to so many nodes all pairs are few enough to be looked at, twice: what is lost now and then may not be at once.
@@ -36,7 +36,7 @@ class Round:
     """One order: its pairings are measured one after the other. controls: pairs that are measured to compare with."""
 
     number: int
-    phase: Phase
+    phase: PairPhase
     pairings: Sequence[Pairing]
     controls: Pairing | None = None
 
@@ -55,11 +55,11 @@ class PairPlanner:
         *,
         groups: Sequence[int] | None = None,
         sweep: bool = False,
-        limits: Limits | None = None,
+        limits: PairLimits | None = None,
         seed: int = 0,
     ) -> None:
         """count: nodes. groups: which leaf or rack each is of. sweep: all pairs are wanted, however many there are."""
-        self._count, self._limits = count, limits or Limits()
+        self._count, self._limits = count, limits or PairLimits()
         self._random = np.random.default_rng(seed)
         self._groups = np.asarray(groups, dtype=np.int64) if groups is not None and len(set(groups)) > 1 else None
         self._shuffled = self._random.permutation(count).astype(np.int32)
@@ -116,16 +116,16 @@ class PairPlanner:
 
     def _choose(self) -> Round | None:
         if self._looks:
-            return Round(number=self._number, phase=Phase.LOOK, pairings=(self._looks.pop(0),))
+            return Round(number=self._number, phase=PairPhase.LOOK, pairings=(self._looks.pop(0),))
         self.named, suspicion = judge(self._measured, self._count, self._groups, self._limits)
         if not self._swept:
             self._swept = True
             # Whoever is slow with all would only hold the others up.
-            known = {node for each in self.named if each.part is Part.NODE for node in each.nodes}
+            known = {node for each in self.named if each.part is SlowPart.NODE for node in each.nodes}
             pairings = [pairing_of(self._shuffled, turn) for turn in self._left]
             guilty = np.fromiter(known, dtype=np.int64)
             left = [pairs[~np.isin(pairs, guilty).any(axis=1)] for pairs in pairings]
-            return Round(number=self._number, phase=Phase.SWEEP, pairings=left)
+            return Round(number=self._number, phase=PairPhase.SWEEP, pairings=left)
         if not self._confirmed:
             self._asked_nodes = suspicion.nodes[:MOST_SUSPECTS]
             self.left_out = max(0, len(suspicion.nodes) - MOST_SUSPECTS) + max(0, len(suspicion.links) - MOST_LINKS)
@@ -158,7 +158,7 @@ class PairPlanner:
         controls = list(zip(free[0:most:2], free[1:most:2], strict=False))
         return Round(
             number=self._number,
-            phase=Phase.CONFIRM,
+            phase=PairPhase.CONFIRM,
             pairings=pairings,
             controls=np.asarray(controls, dtype=np.int32).reshape(-1, 2),
         )

@@ -274,8 +274,8 @@ def dashboard(logs: LogStore) -> Dashboard:
             ),
             events(
                 "Checks of the node",
-                "What whichrank check and the site's own checks found (prolog, epilog, preflight, while idle, pairs), and "
-                "what a check has set up or reclaimed. The field anew: it looked, and all that it does not name is well.",
+                "What whichrank check and the site's own checks found, and what a check has set up or reclaimed. With "
+                "anew: it has looked, and whatever it does not name is well.",
                 LogQuery(
                     logsql=f'{names.NODE_ID}:="$node" event_name:="{EventName.NODE_CONDITION.value}"'
                     f' "whichrank.source":~"^(check|site)[.]"',

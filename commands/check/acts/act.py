@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Done(str, Enum):
+class ActState(str, Enum):
     """What became of an act."""
 
     #: Without --act: it would be done.
@@ -19,7 +19,7 @@ class Done(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class NodeAct:
     """what: a word of docs/check.md ("limit", "mount", "end_process"). on: what it is done to. text: for people.
 
     is_so: whether nothing is left to do. do: does it; raises OSError, ValueError with the reason.
@@ -39,25 +39,25 @@ class ActResult:
     what: str
     on: str
     text: str
-    done: Done
+    done: ActState
     why: str = ""
 
 
-def carry_out(acts: Iterable[Act], *, is_meant: bool) -> list[ActResult]:
+def carry_out(acts: Iterable[NodeAct], *, is_meant: bool) -> list[ActResult]:
     """Does what is not so yet, one after the other, if it is meant; tells what became of each."""
     return [_carry_out(act, is_meant=is_meant) for act in acts]
 
 
-def _carry_out(act: Act, *, is_meant: bool) -> ActResult:
+def _carry_out(act: NodeAct, *, is_meant: bool) -> ActResult:
     why = ""
     try:
         if act.is_so():
-            done = Done.ALREADY
+            done = ActState.ALREADY
         elif is_meant:
             act.do()
-            done = Done.DONE
+            done = ActState.DONE
         else:
-            done = Done.WOULD
+            done = ActState.WOULD
     except (OSError, ValueError) as error:
-        done, why = Done.FAILED, str(error)[:300]
+        done, why = ActState.FAILED, str(error)[:300]
     return ActResult(what=act.what, on=act.on, text=act.text, done=done, why=why)

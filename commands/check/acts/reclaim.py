@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ....agents.user_files.system_calls import BELOW
 from ....agents.user_files.user_files import UserFiles, files_of
-from .act import Act
+from .act import NodeAct
 
 #: Accounts of the system are none of a job.
 LEAST_UID = 1000
@@ -43,7 +43,7 @@ def uid_of(name: str) -> int:
     return uid
 
 
-def reclaim_acts(uid: int, folders: tuple[str, ...], *, proc: Path = Path("/proc")) -> Iterator[Act]:
+def reclaim_acts(uid: int, folders: tuple[str, ...], *, proc: Path = Path("/proc")) -> Iterator[NodeAct]:
     """What there is to reclaim, processes first: they would write on. folders: of temporary files, the system's own."""
     yield from _processes(uid, proc)
     for folder in dict.fromkeys(("/dev/shm", *folders)):
@@ -51,7 +51,7 @@ def reclaim_acts(uid: int, folders: tuple[str, ...], *, proc: Path = Path("/proc
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
-def _processes(uid: int, proc: Path) -> Iterator[Act]:
+def _processes(uid: int, proc: Path) -> Iterator[NodeAct]:
     own = os.getpid()
     count = 0
     for entry in sorted((int(each.name) for each in proc.iterdir() if each.name.isdecimal()), reverse=True):
@@ -61,7 +61,7 @@ def _processes(uid: int, proc: Path) -> Iterator[Act]:
         with contextlib.suppress(OSError):
             name = (proc / str(entry) / "comm").read_text(errors="replace").strip()
             shown = "".join(c if c.isprintable() else "?" for c in name)
-            yield Act(
+            yield NodeAct(
                 what="end_process",
                 on=str(entry),
                 text=f"end process {entry} ({shown}) of user {uid}",
@@ -123,7 +123,7 @@ def _has_ended(held: int, patience_s: float) -> bool:
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
-def _files(uid: int, folder: str) -> Iterator[Act]:
+def _files(uid: int, folder: str) -> Iterator[NodeAct]:
     """The user's own regular files that lie in a folder of the system's, which everybody may write."""
     try:
         place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -149,10 +149,10 @@ def _files(uid: int, folder: str) -> Iterator[Act]:
         os.close(place)
 
 
-def _file(uid: int, folder: str, name: str, size_bytes: int, files: UserFiles) -> Act:
+def _file(uid: int, folder: str, name: str, size_bytes: int, files: UserFiles) -> NodeAct:
     shown = "".join(c if c.isprintable() else "?" for c in name)[:200]
     what = "remove_shared_memory" if folder == "/dev/shm" else "remove_file"
-    return Act(
+    return NodeAct(
         what=what,
         on=f"{folder}/{shown}",
         text=f"remove {folder}/{shown} ({size_bytes >> 10} KiB) of user {uid}",

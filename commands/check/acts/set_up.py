@@ -16,7 +16,7 @@ from typing import Any
 from ....agents.base.bounded_command import run_bounded
 from ...settings.file_trust import who_else_decides
 from ...settings.given_file import read_given_file
-from .act import Act
+from .act import NodeAct
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,7 +32,7 @@ class BadSetUp(ValueError):
     """One line: the file, what is wrong in it, and what would be right."""
 
 
-def read_set_up(path: Path, root: Path = Path("/")) -> list[Act]:
+def read_set_up(path: Path, root: Path = Path("/")) -> list[NodeAct]:
     """The acts that the file asks for. Raises BadSetUp, also where others than root and the caller can change it."""
     try:
         content, state = read_given_file(path)
@@ -57,7 +57,7 @@ def read_set_up(path: Path, root: Path = Path("/")) -> list[Act]:
         raise BadSetUp(f"{path}: {error}") from None
 
 
-def _limits(table: Any, root: Path) -> Iterator[Act]:
+def _limits(table: Any, root: Path) -> Iterator[NodeAct]:
     """``"fs.file-max" = 2000000``: as sysctl names them."""
     if not isinstance(table, Mapping):
         raise ValueError("[limits] is a table of names as sysctl has them, with values")
@@ -68,7 +68,7 @@ def _limits(table: Any, root: Path) -> Iterator[Act]:
         yield _file_act("limit", name, file, str(value))
 
 
-def _clocks(table: Any, root: Path) -> Iterator[Act]:
+def _clocks(table: Any, root: Path) -> Iterator[NodeAct]:
     """governor of the CPUs; gpu_mhz: [least, most] of the GPUs' clocks."""
     if not isinstance(table, Mapping) or set(table) - {"governor", "gpu_mhz"}:
         raise ValueError("[clocks] has governor and gpu_mhz")
@@ -83,7 +83,7 @@ def _clocks(table: Any, root: Path) -> Iterator[Act]:
             raise ValueError(f"clocks.gpu_mhz = {span!r}: two numbers, the least and the most")
         words = ["nvidia-smi", f"--lock-gpu-clocks={span[0]},{span[1]}"]
         # What is locked cannot be asked for: it is set each time.
-        yield Act(
+        yield NodeAct(
             what="gpu_clocks",
             on="all GPUs",
             text=f"lock the clocks of all GPUs to {span[0]} to {span[1]} MHz",
@@ -92,12 +92,12 @@ def _clocks(table: Any, root: Path) -> Iterator[Act]:
         )
 
 
-def _persistence(wanted: Any) -> Iterator[Act]:
+def _persistence(wanted: Any) -> Iterator[NodeAct]:
     if not isinstance(wanted, bool):
         raise ValueError(f"persistence = {wanted!r}: true or false")
     if wanted:
         asked = ["nvidia-smi", "--query-gpu=persistence_mode", "--format=csv,noheader"]
-        yield Act(
+        yield NodeAct(
             what="persistence",
             on="all GPUs",
             text="turn the persistence mode of all GPUs on",
@@ -106,12 +106,12 @@ def _persistence(wanted: Any) -> Iterator[Act]:
         )
 
 
-def _mounts(paths: Any, root: Path) -> Iterator[Act]:
+def _mounts(paths: Any, root: Path) -> Iterator[NodeAct]:
     """As /etc/fstab has them."""
     if not isinstance(paths, list) or not all(isinstance(each, str) and each.startswith("/") for each in paths):
         raise ValueError("mounts is a list of whole paths that stand in /etc/fstab")
     for path in paths:
-        yield Act(
+        yield NodeAct(
             what="mount",
             on=path,
             text=f"mount {path} as /etc/fstab has it",
@@ -120,7 +120,7 @@ def _mounts(paths: Any, root: Path) -> Iterator[Act]:
         )
 
 
-def _file_act(what: str, on: str, file: Path, value: str) -> Act:
+def _file_act(what: str, on: str, file: Path, value: str) -> NodeAct:
     """A file of the kernel's, which holds one value."""
 
     def is_so() -> bool:
@@ -131,7 +131,7 @@ def _file_act(what: str, on: str, file: Path, value: str) -> Act:
         if not is_so():
             raise OSError(f"it is {file.read_text().strip()} afterwards")
 
-    return Act(what=what, on=on, text=f"set {on} to {value}", is_so=is_so, do=do)
+    return NodeAct(what=what, on=on, text=f"set {on} to {value}", is_so=is_so, do=do)
 
 
 def _is_mounted(path: str, root: Path) -> bool:

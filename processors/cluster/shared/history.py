@@ -5,7 +5,7 @@ Each function looks at what is open now in the light of 28 days, and gives the v
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....telemetry.incident_document import EvidenceRow, Value
@@ -20,6 +20,7 @@ from .scoring import (
     lemon_probability,
     rate_per_hour,
 )
+from .sums import Blame
 from .troubles import Trouble
 
 #: A node is a lemon from so many incidents on, of so many jobs, and when it is so sure.
@@ -198,19 +199,24 @@ def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], 
                 "value": node,
                 "hours": hours,
             },
-            evidence=[
-                EvidenceRow(
-                    signal="history.incidents",
-                    source=node,
-                    time_s=entry[3],
-                    value=round(entry[1], 3),
-                    shows=f"a check of the node: {id_.removeprefix(CHECKED)}"
-                    if id_ in checks
-                    else f"incident {id_} of job {entry[0]} began there",
-                )
-                for id_, entry in sorted(blame.items(), key=lambda each: float(each[1][3]))[-6:]
-            ],
+            evidence=_lemon_evidence(node, blame),
         )
+
+
+def _lemon_evidence(node: str, blame: Mapping[str, Blame]) -> list[EvidenceRow]:
+    """The last incidents and failed checks that count against the node."""
+    return [
+        EvidenceRow(
+            signal="history.incidents",
+            source=node,
+            time_s=entry[3],
+            value=round(entry[1], 3),
+            shows=f"a check of the node: {id_.removeprefix(CHECKED)}"
+            if id_.startswith(CHECKED)
+            else f"incident {id_} of job {entry[0]} began there",
+        )
+        for id_, entry in sorted(blame.items(), key=lambda each: float(each[1][3]))[-6:]
+    ]
 
 
 def _words_elsewhere(memory: Memory, node: str, now: float) -> set[tuple[str, str]]:

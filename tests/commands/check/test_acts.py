@@ -12,7 +12,7 @@ import pytest
 
 from tests.commands.check.checking import check
 from whichrank.agents.user_files.user_files import end_helpers
-from whichrank.commands.check.acts.act import ActResult, Done, carry_out
+from whichrank.commands.check.acts.act import ActResult, ActState, carry_out
 from whichrank.commands.check.acts.reclaim import NoUser, reclaim_acts, uid_of
 from whichrank.commands.check.acts.set_up import BadSetUp, read_set_up
 
@@ -46,7 +46,7 @@ def listed(folder: Path, text: str) -> Path:
 LIMITS = '[limits]\n"vm.max_map_count" = 262144\n"fs.file-max" = "2000000"\n[clocks]\ngovernor = "performance"\n'
 
 
-def by_target(results: list[ActResult]) -> dict[str, Done]:
+def by_target(results: list[ActResult]) -> dict[str, ActState]:
     return {each.on: each.done for each in results}
 
 
@@ -54,18 +54,21 @@ def test_a_set_up_is_only_said_unless_it_is_meant_and_done_once(tmp_path: Path, 
     file = listed(tmp_path, "mounts = ['/home']\n" + LIMITS)
     said = by_target(carry_out(read_set_up(file, root), is_meant=False))
     assert said == {
-        "vm.max_map_count": Done.WOULD, "fs.file-max": Done.ALREADY, "cpu0": Done.WOULD, "/home": Done.ALREADY
-    }  # fmt: skip
+        "vm.max_map_count": ActState.WOULD,
+        "fs.file-max": ActState.ALREADY,
+        "cpu0": ActState.WOULD,
+        "/home": ActState.ALREADY,
+    }
     assert (root / "proc/sys/vm/max_map_count").read_text() == "65530\n"
-    assert by_target(carry_out(read_set_up(file, root), is_meant=True))["cpu0"] is Done.DONE
+    assert by_target(carry_out(read_set_up(file, root), is_meant=True))["cpu0"] is ActState.DONE
     assert (root / "proc/sys/vm/max_map_count").read_text() == "262144\n"
-    assert set(by_target(carry_out(read_set_up(file, root), is_meant=True)).values()) == {Done.ALREADY}
+    assert set(by_target(carry_out(read_set_up(file, root), is_meant=True)).values()) == {ActState.ALREADY}
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path, root: Path) -> None:
     file = listed(tmp_path, '[limits]\n"vm.no_such_thing" = 1\n')
     (result,) = carry_out(read_set_up(file, root), is_meant=True)
-    assert result.done is Done.FAILED
+    assert result.done is ActState.FAILED
     assert "no_such_thing" in result.why
 
 
@@ -138,12 +141,12 @@ def test_a_users_processes_and_memory_go_and_nobody_elses(left: dict[str, Path])
         assert own.stdout is not None
         own.stdout.readline()
         would = by_target(carry_out(reclaim_acts(UID, ()), is_meant=False))
-        assert would[str(own.pid)] is Done.WOULD
-        assert would[str(left["own"])] is Done.WOULD
+        assert would[str(own.pid)] is ActState.WOULD
+        assert would[str(left["own"])] is ActState.WOULD
         assert own.poll() is None
         assert left["own"].exists()
         done = by_target(carry_out(reclaim_acts(UID, ()), is_meant=True))
-        assert done == {str(own.pid): Done.DONE, str(left["own"]): Done.DONE}
+        assert done == {str(own.pid): ActState.DONE, str(left["own"]): ActState.DONE}
         assert own.wait(5) == -9
         assert other.poll() is None
         assert not left["own"].exists()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.pairwise_simulation import FAULTS, NEED_SWEEP, World, run
-from whichrank.diagnosis.pair_checks.judging import Part, tail
-from whichrank.diagnosis.pair_checks.measured import Exchange, Limits, Measured, Phase, Quantity
+from whichrank.diagnosis.pair_checks.judging import SlowPart, tail
+from whichrank.diagnosis.pair_checks.measured import Exchange, Measured, PairLimits, PairPhase, Quantity
 from whichrank.diagnosis.pair_checks.planner import PairPlanner, group_numbers
 
 
@@ -39,7 +39,7 @@ def measured(planner: PairPlanner, slow: set[int], *, failed: bool = False) -> N
     while (asked := planner.next()) is not None:
         rows = []
         for pairing, phase in [(p, asked.phase) for p in asked.pairings] + (
-            [(asked.controls, Phase.CONTROL)] if asked.controls is not None else []
+            [(asked.controls, PairPhase.CONTROL)] if asked.controls is not None else []
         ):
             for a, b in pairing.tolist():
                 ill = bool(slow & {a, b})
@@ -54,23 +54,23 @@ def measured(planner: PairPlanner, slow: set[int], *, failed: bool = False) -> N
 def test_a_node_without_any_answer_is_named_as_that() -> None:
     planner = PairPlanner(16, seed=1)
     measured(planner, {7}, failed=True)
-    assert [(each.part, each.nodes, each.worst) for each in planner.named] == [(Part.NODE, (7,), Quantity.FAILED)]
+    assert [(each.part, each.nodes, each.worst) for each in planner.named] == [(SlowPart.NODE, (7,), Quantity.FAILED)]
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 8])
 def test_few_nodes_are_enough_to_name_one(count: int) -> None:
     planner = PairPlanner(count, seed=2)
     measured(planner, {1})
-    assert [(each.part, each.nodes) for each in planner.named] == [(Part.NODE, (1,))]
+    assert [(each.part, each.nodes) for each in planner.named] == [(SlowPart.NODE, (1,))]
 
 
 def test_of_two_nodes_nobody_can_say_which_but_a_limit_says_that_it_is_slow() -> None:
     planner = PairPlanner(2, seed=2)
     measured(planner, {1})
     assert planner.named == []
-    planner = PairPlanner(2, seed=2, limits=Limits(most_seconds=2e-3))
+    planner = PairPlanner(2, seed=2, limits=PairLimits(most_seconds=2e-3))
     measured(planner, {1})
-    assert [(each.part, each.nodes) for each in planner.named] == [(Part.LINK, (0, 1))]
+    assert [(each.part, each.nodes) for each in planner.named] == [(SlowPart.LINK, (0, 1))]
 
 
 def test_groups_by_name() -> None:

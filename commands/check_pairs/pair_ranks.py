@@ -10,22 +10,25 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from math import inf
 from typing import Any
 
-from ....diagnosis.hostlist import HostlistError, expand_hostlist
-from ....diagnosis.pair_checks.measured import Limits
-from ....diagnosis.pair_checks.planner import PairPlanner, group_numbers
+from ...diagnosis.hostlist import HostlistError, expand_hostlist
+from ...diagnosis.pair_checks.measured import PairLimits
+from ...diagnosis.pair_checks.planner import PairPlanner, group_numbers
 from .exchange import Effort, Timed, TorchWay, all_reduce_seconds, exchange
+from .pair_session import PairFollower, PairLeader, PairOutcome, PairRank
 from .perftest import Perftest
-from .session import Follower, Leader, Outcome, Place
 
 #: Of a rendezvous that srun leaves to us.
 DEFAULT_PORT = 29_411
 _MEET_S = 300.0
-#: Over sockets an answer waits for a core at both ends, too.
-_LEAST_LATENCY_OF_HOSTS_S = 5e-3
+#: Over sockets data and answers wait for a core at both ends, too.
+_SLOWER_PERCENT, _SLOWER_PERCENT_OF_HOSTS = 20.0, 50.0
+_LEAST_LATENCY_S, _LEAST_LATENCY_OF_HOSTS_S = 5e-6, 5e-3
 
 
 class CannotMeet(RuntimeError):
@@ -33,7 +36,7 @@ class CannotMeet(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PairPlan:
     """As the flags have it. backend: "auto", "gloo" or "nccl". size_bytes None: what suits it. groups: of each node."""
 
     backend: str = "auto"
@@ -42,7 +45,7 @@ class Plan:
     ring: bool = True
     perftest: bool = False
     places: Mapping[str, str] | None = None
-    limits: Limits = field(default_factory=Limits)
+    slower_percent: float | None = None
     least_bytes_per_s: float = 0.0
     timeout_s: float = 600.0
     seed: int = 0
@@ -52,7 +55,7 @@ class Plan:
 class Result:
     """Of the rank that leads; nodes: names. groups: of each, None where none are known."""
 
-    outcome: Outcome
+    outcome: PairOutcome
     nodes: Sequence[str]
     groups: Sequence[str] | None
     rails: int
@@ -86,7 +89,7 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def take_part(plan: Plan) -> Result | None:
+def take_part(plan: PairPlan) -> Result | None:
     """Takes part in the check to its end; the result where this rank leads, else None. Raises CannotMeet."""
     try:
         import torch
@@ -111,7 +114,7 @@ def take_part(plan: Plan) -> Result | None:
         raise CannotMeet(f"the ranks did not meet: {str(error).splitlines()[0][:200]}") from None
     # Before two of them exchange anything all have to have met: NCCL makes its communicator then.
     dist.all_reduce(torch.zeros(1, device=device))
-    place = Place(rank=dist.get_rank(), world=dist.get_world_size(), rails=rails)
+    place = PairRank(rank=dist.get_rank(), world=dist.get_world_size(), rails=rails)
     if place.world % rails or place.nodes < 2:
         raise CannotMeet(f"{place.world} ranks, {rails} a node: at least two nodes with as many ranks each are needed")
     store = dist.PrefixStore("pairs", met)
@@ -134,7 +137,8 @@ def take_part(plan: Plan) -> Result | None:
         return all_reduce_seconds(torch, group, size_bytes, device)
 
     store.set(f"who/{place.rank}", json.dumps(_node_name()))
-    follower = Follower(store, place, effort, measure, ring if plan.ring else None)
+    renew = partial(way.renew, limit_s=_MEET_S) if backend == "gloo" else None
+    follower = PairFollower(store, place, effort, measure, ring if plan.ring else None, renew)
     result = None
     if place.rank == 0:
         result = _lead(plan, place, store, effort, follower, is_fabric=backend == "nccl")
@@ -146,22 +150,29 @@ def take_part(plan: Plan) -> Result | None:
     return result
 
 
-def _lead(plan: Plan, place: Place, store: Any, effort: Effort, follower: Follower, *, is_fabric: bool) -> Result:
+def _lead(
+    plan: PairPlan, place: PairRank, store: Any, effort: Effort, follower: PairFollower, *, is_fabric: bool
+) -> Result:
     names = [str(json.loads(store.get(f"who/{node * place.rails}"))) for node in range(place.nodes)]
     groups = None
     if plan.places:
         known = [plan.places.get(name, "") for name in names]
         groups = known if all(known) and len(set(known)) > 1 else None
     least = plan.least_bytes_per_s
-    limits = plan.limits if is_fabric else replace(plan.limits, least_latency_s=_LEAST_LATENCY_OF_HOSTS_S)
+    usual = _SLOWER_PERCENT if is_fabric else _SLOWER_PERCENT_OF_HOSTS
+    percent = plan.slower_percent if plan.slower_percent is not None else usual
     planner = PairPlanner(
         place.nodes,
         groups=group_numbers(groups).tolist() if groups is not None else None,
         sweep=plan.sweep,
-        limits=replace(limits, most_seconds=effort.size_bytes / least) if least else limits,
+        limits=PairLimits(
+            slower=1 / (1 - percent / 100),
+            least_latency_s=_LEAST_LATENCY_S if is_fabric else _LEAST_LATENCY_OF_HOSTS_S,
+            most_seconds=effort.size_bytes / least if least else inf,
+        ),
         seed=plan.seed,
     )
-    leader = Leader(store, place, effort, follower, until_s=time.monotonic() + plan.timeout_s)
+    leader = PairLeader(store, place, effort, follower, until_s=time.monotonic() + plan.timeout_s)
     outcome = leader.run(planner, with_ring=plan.ring)
     return Result(outcome=outcome, nodes=names, groups=groups, rails=place.rails, size_bytes=effort.size_bytes)
 

@@ -7,7 +7,7 @@ last message of a large exchange answers for its arrival, so that both ends see 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -102,8 +102,10 @@ class TorchWay:
         self._is_cuda = device.startswith("cuda")
         self._byte_out = torch.zeros(1, dtype=torch.uint8, device=device)
         self._byte_in = torch.zeros(1, dtype=torch.uint8, device=device)
-        self._out: dict[int, Any] = {}
-        self._in: dict[int, Any] = {}
+        self._group: Any = None
+        self._size_bytes = 0
+        self._out: Any = None
+        self._in: Any = None
 
     def small(self, partner: int, tag: int, word: int, limit_s: float) -> int:
         """As ``Way`` says."""
@@ -113,19 +115,25 @@ class TorchWay:
 
     def large(self, partner: int, tag: int, size_bytes: int, limit_s: float) -> None:
         """As ``Way`` says."""
-        if size_bytes not in self._out:
-            make = self._torch.ones
-            self._out = {size_bytes: make(size_bytes, dtype=self._torch.uint8, device=self._device)}
-            self._in = {size_bytes: make(size_bytes, dtype=self._torch.uint8, device=self._device)}
-        self._both(self._out[size_bytes], self._in[size_bytes], partner, tag, limit_s)
+        if size_bytes != self._size_bytes:
+            self._size_bytes = size_bytes
+            self._out = self._torch.ones(size_bytes, dtype=self._torch.uint8, device=self._device)
+            self._in = self._torch.ones(size_bytes, dtype=self._torch.uint8, device=self._device)
+        self._both(self._out, self._in, partner, tag, limit_s)
+
+    def renew(self, ranks: Sequence[int], limit_s: float) -> None:
+        """Makes a group of its own for these ranks, all of which call it: one message that gloo gave up on ends all
+        that its group could do. Raises RuntimeError where they do not meet.
+        """
+        timeout = timedelta(seconds=limit_s)
+        self._group = self._dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
 
     def _both(self, out: Any, into: Any, partner: int, tag: int, limit_s: float) -> None:
         op = self._dist.P2POp
         # gloo's tags keep a late message of an exchange that failed from being taken for one of the next.
-        own = {} if self._is_cuda else {"tag": tag}
-        works = self._dist.batch_isend_irecv([
-            op(self._dist.isend, out, partner, **own), op(self._dist.irecv, into, partner, **own)
-        ])  # fmt: skip
+        own = {"group": self._group} | ({} if self._is_cuda else {"tag": tag})
+        ops = [op(self._dist.isend, out, partner, **own), op(self._dist.irecv, into, partner, **own)]
+        works = self._dist.batch_isend_irecv(ops)
         if not self._is_cuda:
             for work in works:
                 work.wait(timedelta(seconds=limit_s))

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from ....diagnosis.health_checks.outcome import CheckStatus, worst
-from ....diagnosis.pair_checks.judging import Named, Part
-from ....diagnosis.pair_checks.measured import Quantity
-from .session import Outcome
+from ...diagnosis.health_checks.outcome import CheckStatus, worst
+from ...diagnosis.pair_checks.judging import Named, SlowPart
+from ...diagnosis.pair_checks.measured import Quantity
+from .pair_session import PairOutcome
 
 SCHEMA = 1
 FAMILY = "pairs"
@@ -32,7 +32,7 @@ class PairFinding:
 
 
 def findings_of(
-    outcome: Outcome, nodes: Sequence[str], groups: Sequence[str] | None, size_bytes: int
+    outcome: PairOutcome, nodes: Sequence[str], groups: Sequence[str] | None, size_bytes: int
 ) -> list[PairFinding]:
     """The findings, the worst first. nodes: their names. groups: of each node, "" none. size_bytes: of an exchange."""
     found = [_finding(each, nodes, groups, size_bytes) for each in outcome.named]
@@ -43,10 +43,10 @@ def findings_of(
 def _finding(each: Named, nodes: Sequence[str], groups: Sequence[str] | None, size_bytes: int) -> PairFinding:
     names = tuple(nodes[node] for node in each.nodes)
     rail = f" rail {each.rail}" if each.rail >= 0 else ""
-    if each.part is Part.LINK:
+    if each.part is SlowPart.LINK:
         device = f"{names[0]} - {names[1]}{rail}"
         remedy = "look at the ports, cables and switches between the two (whichrank check --only network at both ends)"
-    elif each.part is Part.GROUP:
+    elif each.part is SlowPart.GROUP:
         device = f"ways out of {groups[each.nodes[0]] if groups else 'a group'}{rail}"
         remedy = "look at the switch's uplinks: one of several that is ill slows a part of all flows"
     else:
@@ -62,12 +62,12 @@ def _finding(each: Named, nodes: Sequence[str], groups: Sequence[str] | None, si
         what = f"exchanges are held up for {_time(each.value)}: what is sent is lost on the way"
     else:
         what = "no answer"
-    if each.part is not Part.LINK:
+    if each.part is not SlowPart.LINK:
         many = f" with {each.bad} of {each.met} that it met"
     else:
         many = f" {each.bad} of {each.met} times, and both ends are well with others"
     # A node can be left out; to leave a link out takes a scheduler that knows of links.
-    status = CheckStatus.CRITICAL if each.part in (Part.NODE, Part.RAIL) else CheckStatus.WARN
+    status = CheckStatus.CRITICAL if each.part in (SlowPart.NODE, SlowPart.RAIL) else CheckStatus.WARN
     return PairFinding(
         check=each.part.value,
         status=status,
@@ -79,7 +79,7 @@ def _finding(each: Named, nodes: Sequence[str], groups: Sequence[str] | None, si
     )
 
 
-def status_of(findings: Sequence[PairFinding], outcome: Outcome) -> CheckStatus:
+def status_of(findings: Sequence[PairFinding], outcome: PairOutcome) -> CheckStatus:
     """OK where nothing is named; UNKNOWN where too few nodes met to say anything."""
     if findings:
         return worst(each.status for each in findings)
@@ -87,7 +87,7 @@ def status_of(findings: Sequence[PairFinding], outcome: Outcome) -> CheckStatus:
 
 
 def print_pairs(
-    outcome: Outcome,
+    outcome: PairOutcome,
     findings: Sequence[PairFinding],
     nodes: Sequence[str],
     *,

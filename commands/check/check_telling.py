@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ...agents.collectors.base.collector import NodeEvent, Timestamps
@@ -24,10 +23,8 @@ from ...telemetry.vocabulary import Action
 from ..settings.check_options import CheckOptions
 from ..settings.settings_or_exit import settings_or_exit
 from ..support.stderr import say
-from .acts.act import ActResult, Done
+from .acts.act import ActResult, ActState
 from .finding import CheckFinding
-from .pairs.pair_report import FAMILY as PAIRS
-from .pairs.pair_report import PairFinding
 
 _REQUEST_BYTES = 600_000
 _ACTS, _MOST_ACTS = "check.act", 500
@@ -63,10 +60,10 @@ def tell_findings(
     if not options.kafka:
         return
     looked = {source_of(each.family.value, each.check) for each in findings}
-    now = _now()
+    now = moment()
     events = events_of(results_of(findings), sorted(looked), now, before=mode)
-    events += [_act_event(each, mode, now) for each in acts[:_MOST_ACTS] if each.done is not Done.ALREADY]
-    _send(options, [(own_identity(), each) for each in events])
+    events += [_act_event(each, mode, now) for each in acts[:_MOST_ACTS] if each.done is not ActState.ALREADY]
+    send_told(options, [(own_identity(), each) for each in events])
 
 
 def _act_event(act: ActResult, mode: str, now: Timestamps) -> NodeEvent:
@@ -76,43 +73,17 @@ def _act_event(act: ActResult, mode: str, now: Timestamps) -> NodeEvent:
     return told.happening(_ACTS, now)
 
 
-def tell_pairs(options: CheckOptions, findings: Sequence[PairFinding], nodes: Sequence[str]) -> None:
-    """Tells of every node that took part what is wrong with it, and of all others that nothing is."""
-    if not options.kafka:
-        return
-    own, now = own_identity(), _now()
-    by_node: dict[str, list[CheckResult]] = {node: [] for node in nodes}
-    for each in findings:
-        for node in each.nodes:
-            by_node[node].append(
-                CheckResult(
-                    family=PAIRS,
-                    check=each.check,
-                    status=each.status,
-                    reason=each.reason,
-                    device="" if each.device == node else each.device,
-                    remedy=each.remedy,
-                )
-            )
-    told = [
-        (replace(own, node=node), event)
-        for node, results in by_node.items()
-        for event in events_of(results, [source_of(PAIRS)], now)
-    ]
-    _send(options, told)
-
-
 def own_identity() -> Identity:
     """The node's."""
     found = resolve_identity(os.environ, pod_labels=read_pod_labels(os.environ), hostname=socket.gethostname())
     return Identity(cluster=found.cluster, node=found.node)
 
 
-def _now() -> Timestamps:
+def moment() -> Timestamps:
     return Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())
 
 
-def _send(options: CheckOptions, told: Sequence[tuple[Identity, NodeEvent]]) -> None:
+def send_told(options: CheckOptions, told: Sequence[tuple[Identity, NodeEvent]]) -> None:
     """Within the time that is set; a client that hangs is left in its thread, which ends with the process."""
     events = [
         Event(name=each.name, identity=who, time_ns=each.time_ns, mono_ns=each.mono_ns, attributes=each.attributes)

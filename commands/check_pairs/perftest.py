@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .exchange import Effort, Timed
-from .session import Place
+from .pair_session import PairRank
 
 PROGRAM = "ib_write_bw"
 _FIRST_PORT, _PORTS = 21_000, 4_000
@@ -29,7 +29,7 @@ _ROW = re.compile(r"^\s*\d+\s+\d+\s+[\d.]+\s+([\d.]+)\s+[\d.]+", re.MULTILINE)
 class Perftest:
     """Of one rank: its device is that of its rail, in the order of their names."""
 
-    def __init__(self, store: Any, place: Place, devices: Path = _DEVICES) -> None:
+    def __init__(self, store: Any, place: PairRank, devices: Path = _DEVICES) -> None:
         self._store, self._place = store, place
         self._program = shutil.which(PROGRAM)
         names = sorted(each.name for each in devices.iterdir()) if devices.is_dir() else []

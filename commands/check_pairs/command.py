@@ -6,16 +6,19 @@ import os
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ....diagnosis.health_checks.outcome import CheckStatus
-from ....diagnosis.pair_checks.measured import Limits
-from ....diagnosis.topology import TopologyError, parse_topology
-from ...settings.command_line import CONFIG, KAFKA, PAIRS
-from ...support.stderr import say
-from ..finding import EXIT_USAGE, exit_status
+from ...diagnosis.health_checks.outcome import CheckStatus
+from ...diagnosis.topology import TopologyError, parse_topology
+from ..check.finding import EXIT_USAGE, exit_status
+from ..settings.command_line import CONFIG, KAFKA, PAIRS
+from ..support.stderr import say
+
+if TYPE_CHECKING:
+    from ..settings.check_options import CheckOptions
+    from .pair_ranks import PairPlan
 
 _LEAST_S, _MOST_S = 10.0, 24 * 3600.0
 _MOST_TOPOLOGY_BYTES = 64 << 20
@@ -29,7 +32,7 @@ class Backend(str, Enum):
     nccl = "nccl"
 
 
-class Links(str, Enum):
+class LinkChoice(str, Enum):
     met = "met"
     all = "all"
 
@@ -42,15 +45,16 @@ def pairs_command(
         int | None, typer.Option(metavar="MIB", min=1, help="of one exchange; default 256 with nccl, 4 with gloo")
     ] = None,
     links: Annotated[
-        Links,
+        LinkChoice,
         typer.Option(help="met: links of nodes that meet in the rounds; all: one more round, in which each meets each"),
-    ] = Links.met,
+    ] = LinkChoice.met,
     topology: Annotated[
         Path | None, typer.Option(metavar="FILE", help="each node's leaf or rack, so that a switch's ways out are seen")
     ] = None,
     slower: Annotated[
-        float, typer.Option(metavar="PERCENT", min=1, help="bandwidth lower than others' by more than this stands out")
-    ] = 20.0,
+        float | None,
+        typer.Option(metavar="PERCENT", min=1, help="lower than others' bandwidth by more; default 20, with gloo 50"),
+    ] = None,
     least: Annotated[float | None, typer.Option(metavar="GB/S", help="less stands out, whatever others have")] = None,
     perftest: Annotated[
         bool, typer.Option("--perftest", help="bandwidth by ib_write_bw, where both ends have it")
@@ -71,34 +75,41 @@ def pairs_command(
     first rank: 0 OK or WARN (a link, a switch's ways out); 1 CRITICAL (a node
     or a rail); 2 usage, or the ranks did not meet; 3 nothing could be seen.
     """
-    from ..telling import check_options, tell_pairs
-    from .job import CannotMeet, Plan, take_part
-    from .pair_report import findings_of, print_pairs, status_of
+    from ..check.check_telling import check_options
+    from .pair_ranks import PairPlan
 
     if not _LEAST_S <= timeout <= _MOST_S:
         _refuse(f"--timeout {timeout:g}: must be {_LEAST_S:g} to {_MOST_S:g} seconds")
-    if not slower < 100:
+    if slower is not None and not slower < 100:
         _refuse(f"--slower {slower:g}: must be below 100 percent")
     options = check_options(kafka, config, pairs)
     size_bytes = size << 20 if size is not None else None
-    limits = Limits(slower=1 / (1 - slower / 100))
-    plan = Plan(
+    plan = PairPlan(
         backend=backend.value,
         size_bytes=size_bytes,
-        sweep=links is Links.all,
+        sweep=links is LinkChoice.all,
         ring=not no_ring,
         perftest=perftest,
         places=_places(topology) if topology is not None else None,
-        limits=limits,
+        slower_percent=slower,
         least_bytes_per_s=least * 1e9 if least else 0.0,
         timeout_s=timeout,
     )
+    _end(_take_part(plan, options, strict=strict, as_json=as_json))
+
+
+def _take_part(plan: PairPlan, options: CheckOptions, *, strict: bool, as_json: bool) -> int:
+    """The exit status of this rank; the one that leads prints and tells the result."""
+    from .pair_ranks import CannotMeet, take_part
+    from .pair_report import findings_of, print_pairs, status_of
+    from .pair_telling import tell_pairs
+
     try:
         result = take_part(plan)
     except CannotMeet as error:
         _refuse(str(error))
     if result is None:
-        _end(0)
+        return 0
     findings = findings_of(result.outcome, result.nodes, result.groups, result.size_bytes)
     status = status_of(findings, result.outcome)
     code = exit_status(CheckStatus.UNKNOWN if result.outcome.rounds == 0 else status, strict=strict)
@@ -112,7 +123,7 @@ def pairs_command(
         as_json=as_json,
     )
     tell_pairs(options, findings, result.nodes)
-    _end(code)
+    return code
 
 
 def _end(code: int) -> NoReturn:

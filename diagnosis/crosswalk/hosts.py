@@ -56,7 +56,7 @@ def with_scraped_host(resource: Mapping[str, object], points: Iterable[Point]) -
 def entity_of(
     kind: str, labels: Mapping[str, object], resource: Mapping[str, object], aliases: Mapping[str, str]
 ) -> str:
-    """The id of the node or switch (``kind``) that a foreign point is about; "" if nothing names one.
+    """The id of the node, switch, server or service (``kind``) that a foreign point is about; "" if nothing names one.
 
     aliases: any name of a host, and any GPU's UUID, in lower case -> the id by which that node is known here. A GPU
     goes before any name, a name that is known before one that is not.
@@ -66,7 +66,7 @@ def entity_of(
         text = labels.get(label)
         if isinstance(text, str) and text.lower() in aliases:
             return aliases[text.lower()]
-    names = list(_names(table["switch" if kind == "switch" else "node"], labels, resource))
+    names = list(_names(table[kind if kind in ("switch", "service") else "node"], labels, resource))
     names = names or list(_names(table["own"], labels, resource))
     for name in names:
         known = aliases.get(name) or aliases.get(name.partition(".")[0])

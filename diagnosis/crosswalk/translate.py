@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from enum import Enum
 from typing import NamedTuple
 
 from ...telemetry.records import Point
-from ...telemetry.vocabulary import Scope
 from .hosts import entity_of, host_of
 from .rules import CrosswalkRule, rule_for
 
@@ -18,13 +18,23 @@ _MAX_TEXT = 256
 #: "node-7 HCA-1" of a host.
 _SWITCH_DESCRIPTION = re.compile(r"MF\d+;(?P<name>[^:;]{1,100})[:;]")
 _HOST_DESCRIPTION = re.compile(r"(?P<host>\S{1,100})\s+(?P<device>(?:mlx5|mlx4|hfi1|ibp\w*)_?\w*|HCA-\d+)\s*$")
-_DESCRIPTIONS = ("node_desc", "node_description", "node_name", "device_name", "description", "system_name")
+_DESCRIPTIONS = ("node_desc", "node_description", "node_name", "device_name", "description", "system_name", "switch")
+
+
+class EntityKind(str, Enum):
+    """What a foreign point may be about (``telemetry.records.Samples``)."""
+
+    NODE = "node"
+    SWITCH = "switch"
+    STORAGE = "storage"
+    SERVICE = "service"
+    POWER = "power"
 
 
 class Crossed(NamedTuple):
     """``entity_id``: as ``hosts`` finds it, "" if nothing names one. The point is one of telemetry/node_metrics."""
 
-    entity_kind: Scope
+    entity_kind: EntityKind
     entity_id: str
     point: Point
 
@@ -45,12 +55,10 @@ def crosswalk(
     resource: of whoever sent it, as OTLP has them; times in Unix ns. aliases: see ``hosts.entity_of``.
     """
     rule = rule_for(name)
-    if rule is None or (rule.at_least is not None and value < rule.at_least):
+    if rule is None or not rule.is_about(value, attributes):
         return None
     ours_value = value * rule.factor if rule.one_if is None else float(value == rule.one_if)
     if not (math.isfinite(value) and math.isfinite(ours_value)):
-        return None
-    if any(form.fullmatch(str(attributes.get(label, ""))) for label, form in rule.ignored.items()):
         return None
     kind, entity, port_device = _entity(rule, attributes, resource, aliases or {})
     ours: dict[str, str] = {}
@@ -86,22 +94,22 @@ def _filled(form: str, labels: Mapping[str, object]) -> str | None:
 
 def _entity(
     rule: CrosswalkRule, labels: Mapping[str, object], resource: Mapping[str, object], aliases: Mapping[str, str]
-) -> tuple[Scope, str, str]:
+) -> tuple[EntityKind, str, str]:
     """(kind, id, the InfiniBand device whose port it is, where the port's number alone would not say which)."""
     if rule.entity != "fabric":
-        return Scope(rule.entity), entity_of(rule.entity, labels, resource, aliases), ""
+        return EntityKind(rule.entity), entity_of(rule.entity, labels, resource, aliases), ""
     descriptions = [text for text in (labels.get(label) for label in _DESCRIPTIONS) if isinstance(text, str)]
     for text in descriptions:
         switch = _SWITCH_DESCRIPTION.match(text)
         if switch is not None:
-            return Scope.SWITCH, switch["name"].strip().lower(), ""
+            return EntityKind.SWITCH, switch["name"].strip().lower(), ""
         host = _HOST_DESCRIPTION.match(text)
         if host is not None:
             known = host_of(host["host"])
-            return Scope.NODE, aliases.get(known, known), host["device"]
+            return EntityKind.NODE, aliases.get(known, known), host["device"]
     kind = str(labels.get("device_type") or labels.get("node_type") or "").lower()
     if kind in ("host", "hca", "ca", "server", "1"):
-        return Scope.NODE, entity_of("node", labels, resource, aliases), ""
+        return EntityKind.NODE, entity_of("node", labels, resource, aliases), ""
     named = next((host for host in map(host_of, descriptions) if host), "")
-    guid = labels.get("node_guid")
-    return Scope.SWITCH, named or (guid.lower()[:_MAX_TEXT] if isinstance(guid, str) else ""), ""
+    guid = labels.get("node_guid") or labels.get("guid")
+    return EntityKind.SWITCH, named or (guid.lower()[:_MAX_TEXT] if isinstance(guid, str) else ""), ""

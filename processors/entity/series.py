@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+from ...diagnosis.node_limits.table import FILES
 from ...telemetry.records import Point, Samples
 from ...telemetry.speaker_series import SeriesShape, SpeakerSeries
 from .asked_series import AskedRules
@@ -19,13 +20,15 @@ from .condition_rules import Rules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What rules ask of samples. wholes: keys of what others are compared with, and the places of their points.
+    """What rules ask of samples. wholes: keys of what others are compared with, and the places of their points; counts:
+    likewise, of counters by whose growth others' is divided.
 
     rules: with their series; plans: the same as columns. watching: collectors, and the places of the points that say
     whether they see. loads: places of points that count what is asked of a service.
     """
 
     wholes: tuple[tuple[str, int], ...]
+    counts: tuple[tuple[str, int], ...]
     rules: AskedRules
     plans: Plans = field(compare=False)
     watching: tuple[tuple[str, int], ...]
@@ -35,31 +38,33 @@ class Asked:
 class AskedOf:
     """Called with samples: ``find_asked`` of their points, remembered as long as samples with the same series come.
 
+    Whoever speaks in an order that is known is of one kind: an agent is of a node.
     Of speakers whose series have one shape most of it is worked out once.
     """
 
     def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+        self._rules = {kind: rules.of_entity(kind) for kind in FILES}
+        self._of_none = rules.of_entity("")
         self._known: WeakKeyDictionary[object, Asked] = WeakKeyDictionary()
         self._templates: WeakKeyDictionary[SeriesShape, AskedTemplate] = WeakKeyDictionary()
 
     def __call__(self, samples: Samples) -> Asked:
-        order = samples.order
+        order, rules = samples.order, self._rules.get(samples.entity, self._of_none)
         if order is None:
-            return find_asked(samples.points, self._rules)
+            return find_asked(samples.points, rules)
         asked = self._known.get(order)
         if asked is None:
             if isinstance(order, SpeakerSeries):
-                asked = self._of_speaker(order)
+                asked = self._of_speaker(order, rules)
             else:
-                asked = find_asked(samples.points, self._rules)
+                asked = find_asked(samples.points, rules)
             self._known[order] = asked
         return asked
 
-    def _of_speaker(self, series: SpeakerSeries) -> Asked:
+    def _of_speaker(self, series: SpeakerSeries, rules: Rules) -> Asked:
         template = self._templates.get(series.shape)
         if template is None:
-            template = self._templates[series.shape] = AskedTemplate(series.shape, self._rules)
+            template = self._templates[series.shape] = AskedTemplate(series.shape, rules)
         return _asked(template.found(series.words), series.words)
 
 
@@ -74,6 +79,7 @@ def _asked(found: Found, words: Sequence[str]) -> Asked:
     rules = tuple([(rule, tuple([slot.filled(words) for slot in slots])) for rule, slots in found.rules])
     return Asked(
         wholes=tuple([(f"{whole}/{filled(device, words)}", place) for whole, device, place in found.wholes]),
+        counts=tuple({f"{count}/{filled(device, words)}": place for count, device, place in found.counts}.items()),
         rules=rules,
         plans=Plans(rules, found.columns),
         watching=tuple([(name, place) for parts, place in found.watching if (name := filled(parts, words))]),

@@ -12,7 +12,9 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from ....telemetry.incident_document import EvidenceRow
-from .fitting import are_enough, is_lone, speaks_of
+from .fitting import are_enough, is_lone, speaks_of, speaks_of_its_errors
+from .landscape import RAIL
+from .memory import FAULTS, Sign
 from .neighbours import actors_on
 from .placements import Attempt, Value
 from .rules import Rule, rules_of
@@ -20,8 +22,13 @@ from .scene import YOUNG_S, Scene
 from .scoring import CHANCE, Candidate, hit_or_not
 from .troubles import Trouble
 
-#: What a sign of the thing itself is worth.
-SIGN = 4.0
+#: What a sign of the thing itself is worth: a fault that began shortly before; what only says that it is busy; what it
+#: had long before anybody was hit.
+SIGN, BUSY_SIGN, OLD_SIGN = 4.0, 1.5, 0.5
+#: A sign that is older says little of what begins now.
+RECENT_S = 900.0
+#: One job is enough where the thing itself says so, and said it so shortly before or after.
+ALONE_BEFORE_S, ALONE_AFTER_S = 300.0, 60.0
 #: A job that begins takes so long at most to have come together.
 STARTS_S = 900.0
 #: Two jobs that disturb each other: one has run so long before without trouble, the other has begun so shortly before.
@@ -35,7 +42,8 @@ def all_candidates(scene: Scene) -> list[Candidate]:
     """Candidates of all rules that look at several jobs at one time; [] where no rule has enough jobs."""
     if not scene.is_shared():
         return []
-    found = [*_places(scene), *_throttled(scene), *_full(scene), *_starting(scene), *_actors(scene), *_pairs(scene)]
+    looks = (_places, _rails, _throttled, _full, _starting, _actors, _pairs)
+    found = [candidate for look in looks for candidate in look(scene)]
     return [_kept(scene, candidate) for candidate in found]
 
 
@@ -112,13 +120,66 @@ def _values(scene: Scene, rule: Rule, troubles: Iterable[Trouble]) -> list[Value
 def _places(scene: Scene) -> Iterable[Candidate]:
     for rule in rules_of("place"):
         fitting = scene.fitting(rule)
-        if not are_enough(rule, fitting):
+        if not are_enough(rule, fitting) and not (rule.alone_with_sign and fitting):
             continue
         for value in _values(scene, rule, fitting):
             under = [t for t in fitting if scene.place(t, value) is not None]
+            if rule.needs_symptom:  # what its own devices say, it says of where it stands
+                under = [t for t in under if any(value in set(scene.memory.landscape.values_of(n)) for n in t.nodes)]
             hit = together(rule, under)
-            if len({t.job for t in hit}) >= rule.min_jobs or any(_are_apart(scene, rule, value, t) for t in hit):
-                yield _at_place(scene, rule, value, hit)
+            enough = len({t.job for t in hit}) >= rule.min_jobs or any(_are_apart(scene, rule, value, t) for t in hit)
+            if rule.needs_symptom and 2 * sum(_shows_symptom(rule, t) for t in hit) < len(hit):
+                continue
+            if enough or (hit and says_so_itself(scene, rule, value, hit)):
+                yield _at_place(scene, rule, value, hit, is_alone=not enough)
+
+
+def says_so_itself(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble]) -> bool:
+    """Whether the thing itself says that it is at fault, since just then, and the only job that is hit waits for such a
+    thing.
+    """
+    if not rule.alone_with_sign or not all(_is_sure_of(rule, trouble) for trouble in hit):
+        return False
+    onset = min(t.onset for t in hit)
+    signs = scene.memory.signs_of(value[1], rule.signs, onset, rule.window_s)
+    return any(
+        sign.severity in FAULTS and onset - ALONE_BEFORE_S <= sign.since <= onset + ALONE_AFTER_S for sign in signs
+    )
+
+
+def _shows_symptom(rule: Rule, trouble: Trouble) -> bool:
+    return trouble.own.get("condition") in rule.symptoms or speaks_of_its_errors(rule, trouble)
+
+
+def _rails(scene: Scene) -> Iterable[Candidate]:
+    """Ports of several nodes of different jobs that stand on one rail: each node has all rails, so it is the port that
+    tells.
+    """
+    for rule in rules_of("rail"):
+        by_rail: dict[str, list[Trouble]] = {}
+        rails_of: dict[str, int] = {}
+        for trouble in scene.fitting(rule):
+            for node in trouble.nodes:
+                labels = scene.memory.landscape.labels.get(node, {})
+                rail = labels.get(f"{RAIL}{trouble.own.get('device', '').partition('/')[0]}")
+                if rail:
+                    by_rail.setdefault(rail, []).append(trouble)
+                    rails_of[trouble.id] = sum(name.startswith(RAIL) for name in labels)
+        for rail, fitting in sorted(by_rail.items()):
+            hit = together(rule, fitting)
+            if len({t.job for t in hit}) < rule.min_jobs or len({node for t in hit for node in t.nodes}) < 2:
+                continue
+            plain = _at_place(scene, rule, (rule.attribute, rail), hit)
+            covers = {t.id: hit_by(rule, t) + math.log(max(2, rails_of[t.id])) for t in hit}
+            yield Candidate(
+                **{n: getattr(plain, n) for n in Candidate.__slots__ if n not in ("covers", "prior")},
+                covers={**plain.covers, **covers},
+                prior=plain.prior - math.log(max(1, len(scene.memory.landscape.rails()))),
+            )
+
+
+def _is_sure_of(rule: Rule, trouble: Trouble) -> bool:
+    return trouble.phase in rule.phases or bool(trouble.own) or speaks_of_its_errors(rule, trouble)
 
 
 def _are_apart(scene: Scene, rule: Rule, value: Value, trouble: Trouble) -> bool:
@@ -133,7 +194,18 @@ def _nodes_of(scene: Scene, trouble: Trouble) -> Collection[str]:
     return attempt.nodes if attempt is not None else ()
 
 
-def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], more: float = 0.0) -> Candidate:
+def _worth(signs: Iterable[Sign], onset: float) -> float:
+    """What the best of them is worth; 0 for none."""
+    worth = 0.0
+    for sign in signs:
+        is_new = sign.since >= onset - RECENT_S
+        worth = max(worth, (SIGN if sign.severity in FAULTS else BUSY_SIGN) if is_new else OLD_SIGN)
+    return worth
+
+
+def _at_place(
+    scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], more: float = 0.0, *, is_alone: bool = False
+) -> Candidate:
     onset = min(t.onset for t in hit)
     jobs = {t.job for t in hit}
     against, exposed = _well(scene, rule, value, jobs, onset)
@@ -150,12 +222,12 @@ def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], mo
         against=against,
         prior=rule.prior
         + more
-        + (SIGN if signs else 0.0)
+        + _worth(signs, onset)
         - math.log(scene.memory.landscape.number_of_values(value[0], scene.nodes)),
         onset=onset,
         exposed=exposed,
         jobs=frozenset(jobs),
-        is_lone=bool(apart),
+        is_lone=bool(apart) or is_alone,
         words={"value": value[1], "attribute": value[0], "jobs": len(jobs)},
         evidence=[
             EvidenceRow(
@@ -240,7 +312,8 @@ def _starting(scene: Scene) -> Iterable[Candidate]:
         for value in sorted({v for t in fitting for v in scene.counts(t) if v[0] == rule.attribute}):
             hit = together(rule, (t for t in fitting if value in scene.counts(t)))
             jobs = {t.job for t in hit}
-            if len(jobs) < rule.min_jobs:
+            is_alone = len(jobs) < rule.min_jobs
+            if not hit or (is_alone and not says_so_itself(scene, rule, value, hit)):
                 continue
             onset = min(t.onset for t in hit)
             started_well = [
@@ -250,7 +323,7 @@ def _starting(scene: Scene) -> Iterable[Candidate]:
                 and onset - YOUNG_S <= attempt.begin <= onset + rule.window_s
                 and scene.now - attempt.begin > rule.patience_s
             ]
-            plain = _at_place(scene, rule, value, hit, more=1.5 if len(jobs) > 2 else 0.0)
+            plain = _at_place(scene, rule, value, hit, more=1.5 if len(jobs) > 2 else 0.0, is_alone=is_alone)
             yield Candidate(
                 **{n: getattr(plain, n) for n in Candidate.__slots__ if n not in ("against", "exposed")},
                 against=len(started_well) * math.log1p(-rule.p1),
@@ -303,6 +376,7 @@ def _actors(scene: Scene) -> Iterable[Candidate]:
                     "actor": actor.job,
                     "share": actor.share,
                     "operation": actor.operation,
+                    "counted_by": actor.counted_by.value,
                 },
                 evidence=actor.evidence,
             )
@@ -336,8 +410,9 @@ def _pair(
         return  # what stays under one leaf crosses no spine
     spines = sorted(v for v in counts[0] if v[0] == rule.attribute and v in counts[1])
     for value in spines:
-        if scene.memory.signs_of(value[1], frozenset({"switch"}), onset, rule.window_s):
-            continue
+        signs = scene.memory.signs_of(value[1], frozenset({"switch"}), onset, rule.window_s)
+        if any(sign.severity in FAULTS for sign in signs):
+            continue  # what is broken explains it; that a switch is busy does not
         pairs = max(1, len(scene.running) * (len(scene.running) - 1) // 2)
         surprise = math.log(max(1.0, (scene.now - before) / JUST_BEGUN_S))
         yield Candidate(

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ....telemetry.incident_document import EvidenceRow
 from .history import Verdict
-from .memory import Memory
+from .memory import FAULTS, Memory
 from .placements import Attempt, Value
 from .rules import the_rule
 from .troubles import Trouble
@@ -37,7 +37,8 @@ def newcomers(memory: Memory, troubles: Sequence[Trouble], _: Collection[str], n
             continue  # nobody, or it cannot be told who
         newcomer, (attribute, value) = shared[0]
         began = f"{trouble.onset - newcomer.begin:.0f} s before"
-        if memory.signs_of(value, rule.signs, trouble.onset, rule.window_s) or _was_in_trouble(memory, older, trouble):
+        signs = memory.signs_of(value, rule.signs, trouble.onset, rule.window_s)
+        if any(sign.severity in FAULTS for sign in signs) or _was_in_trouble(memory, older, trouble):
             continue
         yield Verdict(
             rule=rule,

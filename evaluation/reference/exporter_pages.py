@@ -1,7 +1,7 @@
 """docs/exporters: a page for each exporter of other people, made of the crosswalk and of the rules of conditions.
 
-What is used of an exporter, as what, and for which condition follows from the tables; how to scrape it and how its points
-find their node, switch or server stands here.
+What is used of an exporter, as what, and for which condition follows from the tables; how to scrape it, and how its
+points find their node, switch or server, stands here.
 """
 
 from __future__ import annotations
@@ -44,25 +44,33 @@ _TOLD: Mapping[str, tuple[str, str, str]] = {
         "other",
         "Let the collector of your switches (gnmic: its `prometheus` output) offer them, or send them by OTLP.",
     ),
-    "gpfs": ("IBM Storage Scale (gpfs_exporter)", "other", "Scrape the servers of the storage cluster, not each client."),
+    "gpfs": (
+        "IBM Storage Scale (gpfs_exporter)",
+        "other",
+        "Scrape the servers of the storage cluster, not each client.",
+    ),
     "infiniband": ("infiniband_exporter", "infiniband_exporter", "One for the whole fabric."),
     "lustre": (
         "Lustre (lustre_exporter and its heirs)",
         "lustre",
-        "With `jobid_var` set on clients, servers count for each job, and a noisy neighbour is named by the server's count.",
+        "With `jobid_var` set on clients, servers count for each job: the server's count names a noisy one.",
     ),
     "node_exporter": (
         "node_exporter",
         "node_exporter",
-        "For nodes without an agent, storage servers and gateways among them; where an agent runs, it sees the same sooner.",
+        "For nodes without an agent, as storage servers and gateways; where an agent runs, it sees the same sooner.",
     ),
-    "object_store": ("Object stores (MinIO, Ceph)", "other", "MinIO: metrics v2. Ceph: the manager's module `prometheus`."),
+    "object_store": (
+        "Object stores (MinIO, Ceph)",
+        "other",
+        "MinIO: metrics v2. Ceph: the manager's module `prometheus`.",
+    ),
     "power": ("Power units (snmp_exporter)", "snmp_exporter", "Rack PDUs (PowerNet-MIB) and UPS (RFC 1628)."),
     "snmp": (
         "Switches by SNMP (snmp_exporter, Telegraf)",
         "snmp_exporter",
-        "The module `if_mib` of the `snmp.yml` that comes with snmp_exporter. Without one: `deploy/collector/snmp.yaml`, "
-        "by which the intake asks switches itself.",
+        "The module `if_mib` of the `snmp.yml` that comes with snmp_exporter. Without one: "
+        "`deploy/collector/snmp.yaml`, by which the intake asks switches itself.",
     ),
     "ufm": ("UFM telemetry", "ufm", "One endpoint for the whole fabric, its path as your UFM has it."),
 }
@@ -85,22 +93,25 @@ def _told(name: str) -> tuple[str, str, str]:
 
 def _index() -> str:
     rows = [(f"[{_told(name)[0]}]({name}.md)", code(f"targets/{_told(name)[1]}.yaml")) for name in _names()]
-    return "\n\n".join(
-        [
-            "# Exporters of other people",
-            "Made by `make reference` from the tables of `diagnosis/crosswalk`; a test holds it current. How their "
-            "metrics come in: [ways in](../ways-in.md). What a condition is: [conditions](../conditions.md).",
-            table(["Exporter", "Whom to scrape, in `deploy/collector`"], rows),
-            section(
-                "Which node, switch or server",
-                "A point is about whoever the first of these names, looked up among the names and the GPUs that agents "
-                "have told. `label` is of the point, `resource` of who sent it; a port or a scheme is cut off; "
-                "127.0.0.1 and the like name nobody. A point that names nobody is counted "
-                "(`whichrank_process_nameless_points_total`) and left out.",
-                table(["About", "In this order"], _host_rows()),
-            ),
-        ]
-    ) + "\n"
+    return (
+        "\n\n".join(
+            [
+                "# Exporters of other people",
+                "Made by `make reference` from the tables of `diagnosis/crosswalk`; a test holds it current. How their "
+                "metrics come in: [ways in](../ways-in.md). What a condition is: [conditions](../conditions.md).",
+                table(["Exporter", "Whom to scrape, in `deploy/collector`"], rows),
+                section(
+                    "Which node, switch or server",
+                    "A point is about whoever the first of these names, looked up among the names and the GPUs that "
+                    "agents have told. `label` is of the point, `resource` of who sent it; port and scheme are cut off; "
+                    "127.0.0.1 and the like name nobody. A point that names nobody is counted "
+                    "(`whichrank_process_nameless_points_total`) and left out.",
+                    table(["About", "In this order"], _host_rows()),
+                ),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _host_rows() -> list[tuple[str, str]]:
@@ -120,21 +131,24 @@ def _page(name: str, content: Mapping[str, Any], rules: Rules) -> str:
     device = source.get("device")
     facts = [
         words,
-        f"Scraped by the intake: `deploy/collector/targets/{targets}.yaml` ([how](../ways-in.md)).",
+        f"Scraped by the intake: copy `deploy/collector/targets/{targets}.yaml.example` ([how](../ways-in.md)).",
         f"It is about {_KINDS[source['entity']]} ([whose name](index.md)).",
         f"The device is the first of {codes(device)} whose labels are there." if device else "",
     ]
-    ways = "It is known by these names, and by how other collectors spell them (prefixes, paths, with or without `_total`)."
+    ways = "It is known by these names, and as other collectors spell them (prefixes, paths, with or without `_total`)."
     rows = [_row(name, entry, rules) for entry in content["rule"]]
-    return "\n\n".join(
-        [
-            f"# {title}",
-            "Made by `make reference` from the crosswalk; a test holds it current.",
-            "\n".join(f"- {fact}" for fact in facts if fact),
-            ways,
-            table(["Metric of the exporter", "Becomes", "Used for"], rows),
-        ]
-    ) + "\n"
+    return (
+        "\n\n".join(
+            [
+                f"# {title}",
+                "Made by `make reference` from the crosswalk; a test holds it current.",
+                "\n".join(f"- {fact}" for fact in facts if fact),
+                ways,
+                table(["Metric of the exporter", "Becomes", "Used for"], rows),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _row(name: str, entry: Mapping[str, Any], rules: Rules) -> tuple[str, str, str]:

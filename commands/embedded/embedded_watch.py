@@ -120,25 +120,37 @@ class EmbeddedWatch:
         self._bus = EmbeddedBus(directory.capture, retain_bytes=capture_limit_bytes, report=self._say_once)
         self._log = IncidentLog(directory.incidents)
         self._runner = self._runner_of(directory.state)
+        self._agent = self._agent_of(directory.evidence, ring_directory, identity, job_name, collect, since_ns)
+        self._reports = self._reports_of(collect)
+        self._reports.start()
+
+    def _agent_of(
+        self,
+        evidence: Path,
+        rings: Path,
+        identity: Identity,
+        job_name: str,
+        collect: NodeOptions | None,
+        since_ns: int | None,
+    ) -> Agent:
+        publisher = self._publisher
         settings = agent_settings(
             publishes=publisher is not None,
-            tells_people=on_request is not None,
+            tells_people=self._on_request is not None,
             kernel_log=collect.kernel_log if collect is not None else "",
             withheld=collect.withheld if collect is not None else frozenset(),
         )
-        self._agent = Agent(
-            ring_directory=ring_directory,
+        return Agent(
+            ring_directory=rings,
             publish=self._publish_of_agent,
             identity=identity,
-            evidence_directory=directory.evidence,
+            evidence_directory=evidence,
             settings=settings,
             publish_ranked=self._publish_ranked if publisher is not None else None,
             more_health=(lambda: publisher.stats) if publisher is not None else dict,
             job_name=job_name if settings.tell_people else "",
             since_ns=since_ns,
         )
-        self._reports = self._reports_of(collect)
-        self._reports.start()
 
     def _runner_of(self, state: Path) -> EmbeddedRunner:
         """state: the file of the operators' state."""

@@ -34,7 +34,7 @@ from ..otlp_out.environment import (
     quieten_sdk,
     wanted_signals,
 )
-from ..otlp_out.sender import OtlpSender
+from ..otlp_out.otlp_sender import OtlpSender
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import ReadableLogRecord

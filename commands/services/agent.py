@@ -29,9 +29,9 @@ from ...agents.publish.broker_clock import BrokerClock
 from ...agents.user_files.capabilities import can_become_others, keep_needed
 from ...telemetry.identity import read_pod_labels, resolve_identity
 from ...telemetry.records import Identity
-from ...transport.kafka_client import KafkaTrouble
+from ...transport.kafka_client import Client, KafkaTrouble
 from ..otlp_out.environment import use_endpoint
-from ..otlp_out.sender import OtlpSender
+from ..otlp_out.otlp_sender import OtlpSender
 from ..settings.settings import AgentOptions
 from ..support.gc_tuning import search_seldom
 from ..support.stderr import SayHandler, say
@@ -131,20 +131,11 @@ def agent(options: AgentOptions) -> int:
     _prepare_process()
     ended = _asked_to_end()
     own, clock = _own_identity(), BrokerClock()
-    publisher, client = None, None
     try:
-        if options.kafka:
-            publisher, client = make_publisher(
-                options, f"whichrank-agent-{own.node}", options.data / "spool", options.spool_limit, clock
-            )
+        ways, client = _ways_of(options, own.node, clock)
     except KafkaTrouble as trouble:
         say(str(trouble))
         return EXIT_USAGE
-    use_endpoint(options.otlp, os.environ)
-    otlp = OtlpSender(os.environ)
-    if otlp.problem:
-        say(otlp.problem)
-    ways = AgentWays(publisher, otlp)
     settings = service_settings(options)
     node = NodeAgent(
         rings=options.rings,
@@ -180,7 +171,7 @@ def agent(options: AgentOptions) -> int:
             wall_ns=clock.now_ns,
         )
         requests.start()
-    say(f"agent of node {own.node}: watches {options.rings}, {_where_to(options, otlp)}")
+    say(f"agent of node {own.node}: watches {options.rings}, {ways.told_to(options.kafka)}")
     say(f"its capabilities: {', '.join(capabilities) or 'none'}")
     if not can_become_others():
         say(f"no SETUID and SETGID: only the jobs of user {os.geteuid()} can be watched")
@@ -193,10 +184,15 @@ def agent(options: AgentOptions) -> int:
     return 0
 
 
-def _where_to(options: AgentOptions, otlp: OtlpSender) -> str:
-    ways = [f"publishes to Kafka at {options.kafka}"] if options.kafka else []
-    if otlp.signals:
-        ways.append(
-            f"sends {', '.join(sorted(signal.lower() for signal in otlp.signals))} to an OpenTelemetry endpoint"
+def _ways_of(options: AgentOptions, node: str, clock: BrokerClock) -> tuple[AgentWays, Client | None]:
+    """Where this agent's messages go, and the client for Kafka, where that is one. Raises KafkaTrouble."""
+    publisher, client = None, None
+    if options.kafka:
+        publisher, client = make_publisher(
+            options, f"whichrank-agent-{node}", options.data / "spool", options.spool_limit, clock
         )
-    return " and ".join(ways) or "publishes nothing"
+    use_endpoint(options.otlp, os.environ)
+    otlp = OtlpSender(os.environ)
+    if otlp.problem:
+        say(otlp.problem)
+    return AgentWays(publisher, otlp), client

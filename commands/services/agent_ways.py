@@ -8,7 +8,7 @@ from ...agents.base.priority import Priority
 from ...agents.publish.kafka_publisher import KafkaPublisher, describe_stats
 from ...agents.publish.spool import OWN
 from ...telemetry.topics import TOPIC_LOGS
-from ..otlp_out.sender import OtlpSender
+from ..otlp_out.otlp_sender import OtlpSender
 
 
 class AgentWays:
@@ -37,6 +37,13 @@ class AgentWays:
             self.publish(topic, key, value, priority, owner=uid)
 
         return publish
+
+    def told_to(self, brokers: str) -> str:
+        """In words, where to. brokers: as the settings name them."""
+        ways = [f"publishes to Kafka at {brokers}"] if self._kafka is not None else []
+        if signals := sorted(signal.lower() for signal in self._otlp.signals):
+            ways.append(f"sends {', '.join(signals)} to an OpenTelemetry endpoint")
+        return " and ".join(ways) or "publishes nothing"
 
     @property
     def stats(self) -> Mapping[str, int]:

@@ -121,7 +121,7 @@ def test_the_deb_is_installed_runs_by_its_unit_and_goes_without_a_trace(packages
     assert agent[:2] == ["/opt/whichrank/bin/whichrank", "agent"]
     log = root.with_name("agent.log")
     # In a namespace, so that what is mounted is gone with it; as root of one of its own where we are not root.
-    enter = [
+    enter: list[str | Path] = [
         "unshare",
         "--mount",
         *([] if os.geteuid() == 0 else ["--map-root-user"]),

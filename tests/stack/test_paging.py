@@ -38,7 +38,8 @@ class Alertmanager:
         self.service = Service(
             "Alertmanager",
             [
-                *(built(ALERTMANAGER), *(replace(word, words) for word in definition.command)),
+                built(ALERTMANAGER),
+                *(replace(word, words) for word in definition.command),
                 f"--web.listen-address={self.address}",
             ],
             log=folder / "alertmanager.log",

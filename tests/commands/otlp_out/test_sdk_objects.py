@@ -12,10 +12,12 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from whichrank.commands.otlp_out.sdk_objects import logs_of, metrics_of, spans_of
 
+CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 TRACE, SPAN, PARENT = bytes(range(16)), bytes(range(8)), bytes(range(1, 9))
 
 
@@ -67,8 +69,10 @@ def test_spans_come_through_whole() -> None:
         encode_spans(spans_of(request.SerializeToString())).SerializeToString()
     )
     (theirs,) = again.resource_spans[0].scope_spans[0].spans
-    for each in (theirs, *theirs.links, span, *span.links):
-        each.flags = 0  # the SDK says beside it that parents are not remote
+    for whole in (theirs, span):  # the SDK says beside it that parents are not remote
+        whole.ClearField("flags")
+        for each in whole.links:
+            each.ClearField("flags")
     again.resource_spans[0].scope_spans[0].scope.ClearField("attributes")
     same(request, again)
 
@@ -82,11 +86,11 @@ def test_metrics_of_each_sort_come_through_whole() -> None:
     gauge = scoped.metrics.add(name="hw.temperature", unit="Cel", description="how warm")
     gauge.gauge.data_points.add(as_double=61.5, time_unix_nano=7, attributes=pairs(gpu="0"))
     counter = scoped.metrics.add(name="hw.errors", unit="{error}")
-    counter.sum.aggregation_temporality = 2
+    counter.sum.aggregation_temporality = CUMULATIVE
     counter.sum.is_monotonic = True
     counter.sum.data_points.add(as_int=4, time_unix_nano=7, start_time_unix_nano=1)
     exponential = scoped.metrics.add(name="whichrank.step.duration", unit="s")
-    exponential.exponential_histogram.aggregation_temporality = 2
+    exponential.exponential_histogram.aggregation_temporality = CUMULATIVE
     point = exponential.exponential_histogram.data_points.add(
         count=5, sum=2.5, scale=3, zero_count=1, time_unix_nano=7, start_time_unix_nano=1, min=0.1, max=0.9
     )
@@ -95,7 +99,7 @@ def test_metrics_of_each_sort_come_through_whole() -> None:
     exemplar = point.exemplars.add(as_double=0.9, time_unix_nano=6, trace_id=TRACE, span_id=SPAN)
     exemplar.filtered_attributes.extend(pairs(rank=3))
     plain = scoped.metrics.add(name="plain", unit="s")
-    plain.histogram.aggregation_temporality = 2
+    plain.histogram.aggregation_temporality = CUMULATIVE
     plain.histogram.data_points.add(
         count=2, sum=1.5, bucket_counts=[1, 1], explicit_bounds=[1.0], min=0.5, max=1.0, time_unix_nano=7
     )

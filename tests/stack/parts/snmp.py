@@ -58,7 +58,8 @@ class PlayedSwitch:
 
     def say_port(self, index: int, state: int) -> None:
         with self._lock:
-            self._tree[(*_INTERFACES, 8, index)] = (type_of["integer"], state)
+            name: Oid = (*_INTERFACES, 8, index)
+            self._tree[name] = (type_of["integer"], state)
 
     def close(self) -> None:
         self._socket.close()

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from whichrank.commands.otlp_out.sender import OtlpSender
+from whichrank.commands.otlp_out.otlp_sender import OtlpSender
 from whichrank.telemetry.topics import TOPIC_BLOCKS, TOPIC_SPANS
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"

@@ -20,6 +20,13 @@ from .vocabulary import Action, Bucket, Change, IncidentState, Kind, Scope, Seve
 Value = float | int | str
 
 
+class CountedBy(str, Enum):
+    """Who counted what a job asks of a service: the server, by job, or the nodes of the job, each for itself."""
+
+    SERVER = "server"
+    CLIENTS = "clients"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePlace:
     """Where a rank's program is, as far as that is known."""
@@ -206,7 +213,8 @@ class IncidentAdvice:
 class IncidentCause:
     """The condition that explains it, or what several jobs share. since_s: Unix seconds.
 
-    trust: told where only what a user could have written says so.
+    trust: told where only what a user could have written says so. counted_by: of a job that burdens a service, who
+    counted what it asks for.
     """
 
     condition: str | None = None
@@ -216,6 +224,7 @@ class IncidentCause:
     since_s: float | None = None
     domain: str | None = None
     trust: Trust | str | None = None
+    counted_by: CountedBy | str | None = None
     extra: str = ""
 
 

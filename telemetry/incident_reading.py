@@ -16,6 +16,7 @@ from .evidence_facts import FACT, read_fact
 from .incident import SCHEMA_VERSION
 from .incident_document import (
     CodePlace,
+    CountedBy,
     Coverage,
     EvidenceRow,
     FirstBadPlace,
@@ -254,7 +255,8 @@ def _read_cause(value: object) -> IncidentCause | None:
         since_s=_number(value, "since"),
         domain=_text(value, "domain"),
         trust=_word(value, "trust", Trust),
-        extra=_extra(value, ("condition", "entity", "device_kind", "device", "since", "domain", "trust")),
+        counted_by=_word(value, "counted_by", CountedBy),
+        extra=_extra(value, ("condition", "entity", "device_kind", "device", "since", "domain", "trust", "counted_by")),
     )
 
 

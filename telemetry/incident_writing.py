@@ -211,6 +211,8 @@ def write_cause(cause: IncidentCause) -> Document:
     }
     if cause.trust is not None:
         written["trust"] = word_of(cause.trust)
+    if cause.counted_by is not None:
+        written["counted_by"] = word_of(cause.counted_by)
     return _with(written, cause.extra)
 
 

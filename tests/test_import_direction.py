@@ -37,8 +37,8 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"numpy"},
     ),
-    # Dashboards and rules are made of names alone.
-    "grafana": ({"telemetry"}, {"grafana_client", "yaml"}),
+    # Dashboards and rules are made of names alone; those of others' metrics stand in the crosswalk.
+    "grafana": ({"telemetry", "diagnosis.crosswalk"}, {"grafana_client", "yaml"}),
     "commands": (
         {"telemetry", "instrumentation", "diagnosis", "agents", "transport", "processors", "grafana"},
         {

@@ -15,6 +15,7 @@ from ..settings.check_options import what_is_wrong_with
 from ..settings.command_line import CONFIG, KAFKA, PAIRS
 from ..support.stderr import say
 from .acts.act import ActResult, carry_out
+from .acts.other_jobs import OtherJob, refuse_beside_other_jobs
 from .acts.reclaim import NoUser, reclaim_acts, uid_of
 from .acts.set_up import BadSetUp, read_set_up
 from .check_report import print_json, print_lines
@@ -132,9 +133,13 @@ def _acts(
         if reclaim is not None:
             if wrong := [folder for folder in folders if not os.path.isabs(folder)]:
                 _refuse(f"--reclaim-tmp {wrong[0]}: must be an absolute path")
-            results += carry_out(reclaim_acts(uid_of(reclaim), tuple(folders)), is_meant=is_meant)
+            uid = uid_of(reclaim)
+            refuse_beside_other_jobs(uid)
+            results += carry_out(reclaim_acts(uid, tuple(folders)), is_meant=is_meant)
     except (BadSetUp, NoUser) as error:
         _refuse(str(error))
+    except OtherJob as error:  # the check goes on: a job of his runs here, and that is no fault
+        say(str(error))
     finally:
         end_helpers()
     return results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from ...telemetry.identity import DEFAULT_CLUSTER
 from ...telemetry.vocabulary import Kind
 from ...transport.kafka_topics import DEFAULT_PARTITIONS
 from ..multi_node.peer_tls import PeerTls
+from ..otlp_out.environment import check_otlp_url, wanted_signals
 from ..support.addresses import split_address
 from .annotate_options import AnnotateOptions
 from .check_options import IDLE_CHECK, SITE_CHECKS, CheckOptions
@@ -103,6 +105,17 @@ class NodeSettings(KafkaOptions):
         "", description="file with this node as JSON (kubectl get node NAME -o json), kept up to date by somebody"
     )
     withhold: str = Field("", description=f"what never leaves the node, with commas: {', '.join(WITHHELD)}")
+    otlp: str = Field(
+        "",
+        description="OpenTelemetry endpoint: http://, https://, or over gRPC grpc://, grpcs://; default: OTEL_* say it",
+    )
+
+    @field_validator("otlp")
+    @classmethod
+    def _check_otlp(cls, value: str) -> str:
+        if value:
+            check_otlp_url(value)
+        return value
 
     @field_validator("collect")
     @classmethod
@@ -232,7 +245,8 @@ class AgentOptions(NodeSettings):
 
     @model_validator(mode="after")
     def _check_brokers(self) -> AgentOptions:
-        self.kafka_settings()
+        if self.kafka or not (self.otlp or wanted_signals(os.environ)[0]):
+            self.kafka_settings()
         return self
 
 

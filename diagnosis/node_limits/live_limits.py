@@ -17,6 +17,8 @@ from .table import rows_of
 _ABOVE, _BELOW = ("above", "rises_above"), ("below", "drops_below")
 _BELOW_PEERS, _ABOVE_PEERS = "below_peers", "above_peers"
 _GROWING = ("grows", "rate_above")
+#: All others ask for more than a look says.
+_OF_ONE_LOOK = (*_ABOVE, *_BELOW, _BELOW_PEERS, _ABOVE_PEERS)
 #: Wholes of one node that are remembered: of its GPUs, file systems and groups of processes.
 MAX_WHOLES = 1024
 
@@ -89,6 +91,8 @@ class LiveLimits:
     def _holds(self, limit: _Limit, points: Sequence[Point]) -> bool:
         if not points or limit.test in _GROWING:
             return False
+        if limit.test not in _OF_ONE_LOOK:
+            return True
         values = [point.value for point in points]
         lowest, highest = min(values), max(values)
         # The median of the others lies between the lowest and the highest of all.

@@ -1,4 +1,6 @@
-"""The table of node limits: ``gpu.toml``, ``host.toml``, ``network.toml``, ``storage.toml``; a row per measured thing.
+"""The tables of limits, a row per measured thing: of nodes (``gpu.toml``, ``host.toml``, ``network.toml``,
+``storage.toml``, and ``exporters.toml`` for what only other people's exporters measure there), of switches
+(``switch.toml``), storage servers (``server.toml``), services (``service.toml``) and power units (``power.toml``).
 
 A row names the points that it is about: those of this metric that carry all these attributes (``where``). What follows
 has up to three parts, so that whoever changes a limit sees what else is said of the same thing:
@@ -19,23 +21,31 @@ from typing import Any
 
 from ..data_file import read_toml
 
-FILES = ("gpu.toml", "host.toml", "network.toml", "storage.toml")
+#: By the kind of entity (telemetry.records.Samples) that the rows are about.
+FILES = {
+    "node": ("gpu.toml", "host.toml", "network.toml", "storage.toml", "exporters.toml"),
+    "switch": ("switch.toml",),
+    "storage": ("server.toml",),
+    "service": ("service.toml",),
+    "power": ("power.toml",),
+}
 _PARTS = frozenset({"live", "check", "port"})
 
 
-def rows_of(part: str) -> Iterator[Mapping[str, Any]]:
+def rows_of(part: str, entity: str = "node") -> Iterator[Mapping[str, Any]]:
     """Of each row that has this part (``check``, ``port`` ...) its keys, with ``metric`` and ``where`` of the row.
 
-    In the files' order. Raises ValueError for a row with a key or a part that there is not.
+    In the files' order. entity: a kind of ``FILES``. Raises ValueError for a row with a key or a part that there is
+    not.
     """
-    for row in _rows():
+    for row in _rows(entity):
         for entry in row.get(part, ()):
             yield {**entry, "metric": row["metric"], "where": row.get("where", {})}
 
 
 @cache
-def _rows() -> tuple[Mapping[str, Any], ...]:
-    rows = tuple(row for file in FILES for row in read_toml(__package__ or "", file)["limit"])
+def _rows(entity: str) -> tuple[Mapping[str, Any], ...]:
+    rows = tuple(row for file in FILES[entity] for row in read_toml(__package__ or "", file)["limit"])
     for row in rows:
         unknown = set(row) - _PARTS - {"metric", "where"}
         if unknown or not set(row) & _PARTS:

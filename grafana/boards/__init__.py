@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..elements.dashboard import Dashboard
 from ..elements.panels import LogStore
-from . import fleet, goodput, incident_board, job_board, node, overview, pipeline
+from . import exporters, fleet, goodput, incident_board, job_board, node, overview, pipeline
 
 
 def all_dashboards(logs: LogStore = LogStore.VICTORIALOGS) -> list[Dashboard]:
@@ -20,4 +20,5 @@ def all_dashboards(logs: LogStore = LogStore.VICTORIALOGS) -> list[Dashboard]:
         fleet.dashboard(),
         goodput.dashboard(),
         pipeline.dashboard(logs),
+        exporters.dashboard(),
     ]

@@ -221,7 +221,8 @@ def _near(condition: ConditionReport, onset: float) -> bool:
 
 
 def _same_node(condition: ConditionReport, suspects: Sequence[SuspectEntry]) -> bool:
-    return any(suspect.node == condition.entity for suspect in suspects)
+    """A server or switch may have a node's name; what it says is no node's."""
+    return condition.entity_kind == "node" and any(suspect.node == condition.entity for suspect in suspects)
 
 
 def _concerns(condition: ConditionReport, suspects: Sequence[SuspectEntry], job: str) -> bool:

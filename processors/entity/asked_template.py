@@ -49,10 +49,12 @@ class Slot:
 class Found:
     """What rules ask of the series of some speakers (``series.Asked``), with parts in place of names.
 
-    wholes: metric and device of what others are compared with, and the place of its point. columns: of ``rules``.
+    wholes: metric and device of what others are compared with, and the place of its point; counts: likewise, of what
+    others' growth is divided by. columns: of ``rules``.
     """
 
     wholes: Sequence[tuple[str, Parts, int]]
+    counts: Sequence[tuple[str, Parts, int]]
     rules: Sequence[tuple[MetricRule, Sequence[Slot]]]
     columns: RuleColumns
     watching: Sequence[tuple[Parts, int]]
@@ -66,6 +68,7 @@ class AskedTemplate:
         load_rules = load_load_rules()
         self._watching: list[tuple[Parts, int]] = []
         self._wholes: list[tuple[str, Parts, int]] = []
+        self._counts: list[tuple[str, Parts, int]] = []
         self._loads: list[int] = []
         #: Rule and series, and of words what they must be: if it is not so, the rule does not ask.
         self._slots: list[tuple[MetricRule, Slot, Sequence[tuple[int, str]]]] = []
@@ -73,13 +76,15 @@ class AskedTemplate:
         for place, name in enumerate(shape.names):
             if name in load_rules:
                 self._loads.append(place)
-            if name != WATCHING and name not in rules.limits and name not in rules.metrics:
+            if name != WATCHING and not any(name in each for each in (rules.metrics, rules.limits, rules.counts)):
                 continue
             attributes, words = shape.attributes[place], dict(shape.words[place])
             if name == WATCHING:
                 self._watching.append(((words.get(COLLECTOR, str(attributes.get(COLLECTOR) or "")),), place))
             for rule in rules.limits.get(name, ()):
-                self._wholes.append((rule.of, _device_of(rule, shape, place), place))
+                self._wholes.append((name, _device_of(rule, shape, place), place))
+            for rule in rules.counts.get(name, ()):
+                self._counts.append((name, _device_of(rule, shape, place), place))
             for rule in rules.metrics.get(name, ()):
                 if all(key in words or str(attributes.get(key)) == value for key, value in rule.where.items()):
                     asked = [(words[key], value) for key, value in rule.where.items() if key in words]
@@ -105,6 +110,7 @@ class AskedTemplate:
         rules = [(rule, tuple(slots)) for rule, slots in by_rule.values()]
         return Found(
             wholes=self._wholes,
+            counts=self._counts,
             rules=rules,
             columns=RuleColumns([(rule, [slot.place for slot in slots]) for rule, slots in rules]),
             watching=self._watching,

@@ -35,6 +35,19 @@ class Test(Enum):
     #: Differs from the same metric of the node's other devices of its kind by more than this share of their median.
     BELOW_PEERS = "below_peers"
     ABOVE_PEERS = "above_peers"
+    #: Against its own past: so many times its usual value, rate per second, or mean per count of another metric; so
+    #: much less than its usual value, or less than this share of it. What is usual: the series' own mean (``past``).
+    TIMES_USUAL = "times_usual"
+    RATE_TIMES_USUAL = "rate_times_usual"
+    MEAN_TIMES_USUAL = "mean_times_usual"
+    FALLS_BY = "falls_by"
+    FALLS_TO = "falls_to"
+    #: What it grew by per count of another metric (``per``): a latency, or a share of failures.
+    MEAN_ABOVE = "mean_above"
+    #: The value, a whole number, has any of the threshold's bits.
+    BITS = "bits"
+    #: It is the threshold, and was not always: a code that stays says nothing new.
+    BECOMES = "becomes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +98,19 @@ class EventRule:
 class MetricRule:
     """A metric (of points with these attributes) that is asked one question for ``hold_s``.
 
-    of: not the value is asked, but its share of this other metric of the same device. unless_watched: nobody is asked
-    where this collector sees its source, which knows better.
+    entity: kind of the entities that are asked. of: not the value is asked, but its share of this other metric of the
+    same device. per: its growth is divided by that of this other counter of the same device. floor: what is compared
+    with its usual must be above it, too. only_while: it never holds while this other metric of the device is 0.
+    unless_watched: nobody is asked where this collector sees its source, which knows better.
     """
 
+    entity: str
     metric: str
     where: Mapping[str, str]
     of: str
+    per: str
+    floor: float
+    only_while: str
     unless_watched: str
     test: Test
     threshold: float
@@ -137,12 +156,30 @@ class Rules:
     metrics: Mapping[str, tuple[MetricRule, ...]]
     #: Metrics that others are compared with, and the rules that do.
     limits: Mapping[str, tuple[MetricRule, ...]]
+    #: Counters by whose growth that of others is divided, and the rules that do.
+    counts: Mapping[str, tuple[MetricRule, ...]]
     ends_with: Mapping[str, EndingPattern]
 
     @property
     def wanted(self) -> frozenset[str]:
         """Names of all metrics that the entity operator reads."""
-        return frozenset(self.metrics) | frozenset(self.limits) | frozenset(load_load_rules()) | {WATCHING}
+        asked = frozenset(self.metrics) | frozenset(self.limits) | frozenset(self.counts)
+        return asked | frozenset(load_load_rules()) | {WATCHING}
+
+    def of_entity(self, kind: str) -> Rules:
+        """The same with the metric rules of this kind of entity alone."""
+
+        def only(rules: Mapping[str, tuple[MetricRule, ...]]) -> dict[str, tuple[MetricRule, ...]]:
+            kept = {name: tuple(rule for rule in each if rule.entity == kind) for name, each in rules.items()}
+            return {name: each for name, each in kept.items() if each}
+
+        return Rules(
+            events=self.events,
+            metrics=only(self.metrics),
+            limits=only(self.limits),
+            counts=only(self.counts),
+            ends_with=self.ends_with,
+        )
 
     def of_event(self, source: EventName, word: str, code: str, domain: str, severity: str) -> EventRule | None:
         """The first rule that fits an event; None where the event is nothing to remember. severity: a word of

@@ -126,6 +126,14 @@ class EntityState:
     #: Of services that others use too (``loads``): what was counted last, and what is usual, by service and operation.
     load_series: dict[str, list[float]] = field(default_factory=dict)
     loads: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: What a server counts of jobs (``server_loads``): value and time by series, loads, and when a job was seen.
+    job_series: dict[str, list[float]] = field(default_factory=dict)
+    job_loads: dict[str, dict[str, float]] = field(default_factory=dict)
+    jobs_seen: dict[str, float] = field(default_factory=dict)
+    #: What is usual of a series (``past``): mean, looks, time of the last, since when it is beyond; and of counters by
+    #: whose growth others' is divided: value and time, growth and seconds.
+    usual: dict[str, list[float]] = field(default_factory=dict)
+    counted: dict[str, list[float]] = field(default_factory=dict)
     #: Whether an event came since ``pack_still`` was put, and how many series it had: not kept.
     has_news: bool = field(default=True, compare=False)
     kept_series: int = field(default=-1, compare=False)

@@ -1,11 +1,13 @@
 """How much a node asks of a service that others use too: told when it is far beyond its own usual, and when that ends.
 
-A service does not say who burdens it; the clients' counters do. What is usual is the node's own mean over the last half
-hour; it is told too, once an hour, so that somebody can say which share of the whole one job has. Pure.
+Few services say who burdens them; the clients' counters do. What is usual is the node's own mean over the last half
+hour; it is told too, once an hour, so that somebody can say which share of the whole one job has. Of servers that count
+by job (``server_loads``) the rules stand here too. Pure.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +36,7 @@ HOLDS_S, CLEAR_S = 10.0, 20.0
 NEW_USUAL_S = 3600.0
 USUAL_TOLD_S = 3600.0
 MAX_SERIES = 512
+_TARGET = re.compile(r"(.{1,100}?)-(?:MDT|OST)[0-9a-fA-F]{1,8}(?:-.*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +46,23 @@ class LoadRule:
     attribute: str
     classes: Mapping[str, str]  # value of the attribute -> class
     floor: float
+    job: str = ""  # attribute that names the job, where the server counts by job
+    filesystem: bool = False
+
+    def service_of(self, point: Point) -> str:
+        """The service that a point is about; "": none."""
+        name = str(point.attributes.get(self.service, ""))
+        return filesystem_of(name) if self.filesystem else name
 
     def class_of(self, point: Point) -> str:
         """The class of operations that a point counts; "": none."""
         return self.classes.get(str(point.attributes.get(self.attribute, "")), self.classes.get("*", ""))
+
+
+def filesystem_of(target: str) -> str:
+    """The file system that a target of a server is a part of: "lustre" of "lustre-MDT0000"; else the target itself."""
+    found = _TARGET.fullmatch(target)
+    return found[1] if found is not None else target
 
 
 @cache
@@ -60,6 +76,8 @@ def load_load_rules() -> Mapping[str, LoadRule]:
             attribute=entry["attribute"],
             classes={value: name for name, values in entry["classes"].items() for value in values},
             floor=float(entry["floor"]),
+            job=entry.get("job", ""),
+            filesystem=bool(entry.get("filesystem", False)),
         )
         for entry in content["load"]
     ]
@@ -70,7 +88,8 @@ def load_load_rules() -> Mapping[str, LoadRule]:
 class LoadNews:
     """What is to be told of an entity's load on a service. usual, rate: per second; usual None: not known.
 
-    since, until: of the burst (Unix seconds); since None where the usual rate is told, until None while it lasts.
+    since, until: of the burst (Unix seconds); since None where the usual rate is told, until None while it lasts. job:
+    as the server names the one that asks, whole: the rate of all jobs together; "" and 0 where a client tells.
     """
 
     service: str
@@ -79,6 +98,8 @@ class LoadNews:
     since: float | None
     until: float | None
     rate: float
+    job: str = ""
+    whole: float = 0.0
 
 
 #: Begin, end and rate of a burst, as ``LoadNews`` has them.
@@ -95,10 +116,8 @@ def take_loads(state: EntityState, points: Iterable[Point]) -> list[LoadNews]:
         if row is None:
             if len(state.loads) >= MAX_SERIES:
                 continue
-            row = state.loads[f"{service}\t{operation}"] = {
-                "usual": 0.0, "seen": 0, "high": 0.0, "low": 0.0, "since": 0.0, "told": 0.0, "usual_at": 0.0
-            }  # fmt: skip
-        news = _follow(row, rate, before_s, time_s, floor)
+            row = state.loads[f"{service}\t{operation}"] = new_row()
+        news = follow(row, rate, before_s, time_s, floor)
         if news is not None:
             usual = row["usual"] if row["seen"] >= ENOUGH else None
             since, until, told_rate = news
@@ -108,7 +127,15 @@ def take_loads(state: EntityState, points: Iterable[Point]) -> list[LoadNews]:
     return told
 
 
-def _follow(row: dict[str, float], rate: float, before_s: float, time_s: float, floor: float) -> _Burst | None:
+def new_row() -> dict[str, float]:
+    """What is remembered of a load of which nothing is known yet, for ``follow``."""
+    return {"usual": 0.0, "seen": 0, "high": 0.0, "low": 0.0, "since": 0.0, "told": 0.0, "usual_at": 0.0}
+
+
+def follow(row: dict[str, float], rate: float, before_s: float, time_s: float, floor: float) -> _Burst | None:
+    """Takes the rate between two looks (Unix seconds) into the row; begin, end and rate of a burst that began, grew
+    twofold or ended by it; no begin: the usual rate, where it is due; None where nothing is to be told.
+    """
     is_known = row["seen"] >= ENOUGH
     high = max(floor, HIGH * row["usual"]) if is_known else HIGH_UNKNOWN * floor
     if row["since"]:
@@ -157,8 +184,8 @@ def _growths(state: EntityState, points: Iterable[Point]) -> Iterator[tuple[Load
     rules = load_load_rules()
     for point in points:
         rule = rules[point.name]
-        operation, service = rule.class_of(point), str(point.attributes.get(rule.service, ""))
-        if not operation or not service:
+        operation, service = rule.class_of(point), rule.service_of(point)
+        if not operation or not service or rule.job:
             continue
         name = f"{point.name}\t{service}\t{point.attributes.get(rule.attribute)}"
         before = state.load_series.get(name)

@@ -14,6 +14,7 @@ from .asked_series import Series
 from .column_plan import MIN_PEERS, ColumnPlan, medians_of_the_others
 from .condition_rules import MetricRule, Test
 from .conditions import MAX_OPENINGS, Condition, EntityState
+from .past import BY_PAST, holds_by_past, take_count
 from .series import Asked
 from .series_table import CLEAR_AT, CLEAR_SINCE, HOLDS_SINCE, START, TIME, VALUE
 
@@ -27,6 +28,8 @@ _AMONG_PEERS = (Test.BELOW_PEERS, Test.ABOVE_PEERS)
 _ABOVE = (Test.ABOVE, Test.RISES_ABOVE)
 _LEVELS = (Test.ABOVE, Test.BELOW)
 _RATE_ABOVE = Test.RATE_ABOVE
+#: Of a number of bits: below it a float is exact.
+_MOST_BITS = 2.0**53
 #: A look may be late by so much.
 _LATE_S = 1.0
 
@@ -39,6 +42,8 @@ def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Con
     points = samples.points
     for whole, place in asked.wholes:
         state.limits[whole] = value_at(points, place)
+    for count, place in asked.counts:
+        take_count(state, count, points[place])
     if isinstance(points, PointColumns) and asked.plans.is_plain:
         plan = asked.plans.plan(state.watching)
         if len(plan.series) > _FEW and (rows := _rows_of(state, plan)) is not None:
@@ -194,10 +199,19 @@ def _holds(
             return None
         share = (value - others) / others
         return share < -rule.threshold if test is Test.BELOW_PEERS else share > rule.threshold
+    if rule.only_while and state.limits.get(f"{rule.only_while}/{series.device}") == 0.0:
+        return False
+    if test in BY_PAST:
+        return holds_by_past(state, rule, series, point, before=(was, was_time, was_start))
+    if test is Test.BITS:
+        return int(value) & int(rule.threshold) != 0 if 0 <= value < _MOST_BITS else None
     asked = share_of(state, series, point) if rule.of else value
     if asked is None:
         return None
-    held = asked > rule.threshold if test in _ABOVE else asked < rule.threshold
+    if test is Test.BECOMES:
+        held = asked == rule.threshold
+    else:
+        held = asked > rule.threshold if test in _ABOVE else asked < rule.threshold
     if test in _LEVELS:
         return held
     if not held:

@@ -23,6 +23,7 @@ from .loads import take_loads
 from .metrics import take_samples
 from .rules import load_rules
 from .series import Asked, AskedOf
+from .server_loads import take_server_loads
 from .signal_repeats import take_repeats
 from .surroundings import EVENTS, findings_of, load_finding
 from .watch import news_of_watching, next_look_s, take_watching
@@ -170,7 +171,8 @@ class EntityOperator:
     def _emit_loads(self, state: EntityState, samples: Samples, asked: Asked, now_ns: int, ctx: Context) -> None:
         if asked.loads:
             kind = ctx.key.partition(":")[0]
-            told = take_loads(state, [samples.points[place] for place in asked.loads])
+            points = [samples.points[place] for place in asked.loads]
+            told = [*take_loads(state, points), *take_server_loads(state, points)]
             self._emit_findings((load_finding(load, samples.identity, kind, now_ns) for load in told), now_ns, ctx)
 
     def _emit_findings(self, found: Iterable[Finding], now_ns: int, ctx: Context) -> None:

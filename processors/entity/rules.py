@@ -18,7 +18,7 @@ from signal import Signals
 from typing import Any
 
 from ...diagnosis.kernel_log.xid import XID, xids_of_effect
-from ...diagnosis.node_limits.table import rows_of
+from ...diagnosis.node_limits.table import FILES, rows_of
 from ...telemetry.evidence_facts import How
 from ...telemetry.vocabulary import Action, EventName, Kind, Phase, Scope
 from .condition_rules import SEVERITIES, Effect, EndingPattern, EventRule, MetricRule, Rules, Test
@@ -42,12 +42,19 @@ def load_rules() -> Rules:
     events = tuple(rule for entry in content["event"] for rule in _event_rules(entry, groups))
     metrics: dict[str, tuple[MetricRule, ...]] = {}
     limits: dict[str, tuple[MetricRule, ...]] = {}
-    for entry in rows_of("live"):
-        rule = _metric_rule(entry, groups)
-        metrics[rule.metric] = (*metrics.get(rule.metric, ()), rule)
-        if rule.of:
-            limits[rule.of] = (*limits.get(rule.of, ()), rule)
-    return Rules(events=events, metrics=metrics, limits=limits, ends_with=ends_with)
+    counts: dict[str, tuple[MetricRule, ...]] = {}
+    for entity in FILES:
+        for entry in rows_of("live", entity):
+            rule = _metric_rule(entry, entity, groups)
+            for known, name in (
+                (metrics, rule.metric),
+                (limits, rule.of),
+                (limits, rule.only_while),
+                (counts, rule.per),
+            ):
+                if name:
+                    known[name] = (*known.get(name, ()), rule)
+    return Rules(events=events, metrics=metrics, limits=limits, counts=counts, ends_with=ends_with)
 
 
 def _ending(entry: Mapping[str, Any]) -> EndingPattern:
@@ -103,11 +110,15 @@ def _event_rules(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]
     ]
 
 
-def _metric_rule(entry: Mapping[str, Any], groups: Mapping[str, frozenset[Kind]]) -> MetricRule:
+def _metric_rule(entry: Mapping[str, Any], entity: str, groups: Mapping[str, frozenset[Kind]]) -> MetricRule:
     return MetricRule(
+        entity=entity,
         metric=entry["metric"],
         where=dict(entry.get("where", {})),
         of=entry.get("of", ""),
+        per=entry.get("per", ""),
+        floor=float(entry.get("floor", 0.0)),
+        only_while=entry.get("only_while", ""),
         unless_watched=entry.get("unless_watched", ""),
         test=Test(entry["test"]),
         threshold=float(entry["threshold"]),

@@ -56,7 +56,9 @@ def load_finding(load: LoadNews, identity: Identity, kind: str, now_ns: int) -> 
         "until": load.until,
         "rate": load.rate,
     }
-    key = f"load/{kind}:{entity}/{load.service}/{load.operation}"
+    if load.job:
+        told |= {"job": load.job, "whole": load.whole}
+    key = f"load/{kind}:{entity}/{load.service}/{load.operation}" + (f"/{load.job}" if load.job else "")
     return _finding(identity, key, now_ns, {"load": told}, cleared=load.until is not None)
 
 

@@ -59,8 +59,8 @@ def test_nothing_in_them_is_unknown_to_grafana_s_own_types(board: dict[str, Any]
     assert list(lost(board, again, board["uid"])) == []
 
 
-def test_there_are_the_seven() -> None:
-    names = ("overview", "job", "incident", "node", "fleet", "goodput", "pipeline")
+def test_there_are_the_eight() -> None:
+    names = ("overview", "job", "incident", "node", "fleet", "goodput", "pipeline", "exporters")
     assert [uid.removeprefix("whichrank-") for uid in UIDS] == list(names)
 
 

@@ -55,7 +55,7 @@ def _processes(uid: int, proc: Path) -> Iterator[NodeAct]:
     own = os.getpid()
     count = 0
     for entry in sorted((int(each.name) for each in proc.iterdir() if each.name.isdecimal()), reverse=True):
-        if entry in (own, 1) or count >= MOST or not _is_of(entry, uid, proc) or _is_helper(entry, uid, proc):
+        if entry in (own, 1) or count >= MOST or not is_process_of(entry, uid, proc) or _is_helper(entry, uid, proc):
             continue
         count += 1
         with contextlib.suppress(OSError):
@@ -70,7 +70,7 @@ def _processes(uid: int, proc: Path) -> Iterator[NodeAct]:
             )
 
 
-def _is_of(pid: int, uid: int, proc: Path) -> bool:
+def is_process_of(pid: int, uid: int, proc: Path) -> bool:
     """Whether real, effective and saved user are this one: what has changed its user is not the job's."""
     try:
         for line in (proc / str(pid) / "status").read_text(errors="replace").splitlines():
@@ -90,13 +90,13 @@ def _is_helper(pid: int, uid: int, proc: Path) -> bool:
             return False
         lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
         parent = next(line.split()[1] for line in lines if line.startswith("PPid:"))
-        return _is_of(int(parent), 0, proc)
+        return is_process_of(int(parent), 0, proc)
     except (OSError, StopIteration):
         return False
 
 
 def _is_gone(pid: int, uid: int, proc: Path) -> bool:
-    return not _is_of(pid, uid, proc)
+    return not is_process_of(pid, uid, proc)
 
 
 def _end(pid: int, uid: int, proc: Path) -> None:
@@ -106,7 +106,7 @@ def _end(pid: int, uid: int, proc: Path) -> None:
     except ProcessLookupError:
         return
     try:
-        if not _is_of(pid, uid, proc):
+        if not is_process_of(pid, uid, proc):
             return  # the number is somebody else's by now
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):

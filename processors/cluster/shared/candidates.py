@@ -12,20 +12,26 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from ....telemetry.incident_document import EvidenceRow
-from .fitting import are_enough, is_lone, speaks_of
+from .fitting import are_enough, is_lone, speaks_of, speaks_of_its_errors, together
+from .landscape import RAIL
 from .neighbours import actors_on
-from .placements import Attempt, Value
+from .pairs import pairs
+from .placements import Value
 from .rules import Rule, rules_of
 from .scene import YOUNG_S, Scene
 from .scoring import CHANCE, Candidate, hit_or_not
+from .signs import FAULTS, Sign
 from .troubles import Trouble
 
-#: What a sign of the thing itself is worth.
-SIGN = 4.0
+#: What a sign of the thing itself is worth: a fault that began shortly before; what only says that it is busy; what it
+#: had long before anybody was hit.
+SIGN, BUSY_SIGN, OLD_SIGN = 4.0, 1.5, 0.5
+#: A sign that is older says little of what begins now.
+RECENT_S = 900.0
+#: One job is enough where the thing itself says so, and said it so shortly before or after.
+ALONE_BEFORE_S, ALONE_AFTER_S = 300.0, 60.0
 #: A job that begins takes so long at most to have come together.
 STARTS_S = 900.0
-#: Two jobs that disturb each other: one has run so long before without trouble, the other has begun so shortly before.
-QUIET_S, JUST_BEGUN_S = 300.0, 300.0
 #: A cause that was said already is kept unless another is clearly better.
 SAID_ALREADY = 1.0
 MAX_PER_RULE = 64
@@ -35,7 +41,8 @@ def all_candidates(scene: Scene) -> list[Candidate]:
     """Candidates of all rules that look at several jobs at one time; [] where no rule has enough jobs."""
     if not scene.is_shared():
         return []
-    found = [*_places(scene), *_throttled(scene), *_full(scene), *_starting(scene), *_actors(scene), *_pairs(scene)]
+    looks = (_places, _rails, _throttled, _full, _starting, _actors, pairs)
+    found = [candidate for look in looks for candidate in look(scene)]
     return [_kept(scene, candidate) for candidate in found]
 
 
@@ -43,21 +50,6 @@ def hit_by(rule: Rule, trouble: Trouble) -> float:
     """Log-likelihood ratio of a job being hit by such a cause against being hit by chance."""
     unknown = rule.unknown_phase if rule.phases and not trouble.phase and not trouble.own else 0.0
     return math.log(rule.p1 / CHANCE) - unknown
-
-
-def together(rule: Rule, troubles: Iterable[Trouble]) -> list[Trouble]:
-    """Of troubles that fit the rule the first of each job, within the latest window in which the most jobs are hit."""
-    fitting = sorted(troubles, key=lambda t: (t.onset, t.id))
-    best: dict[str, Trouble] = {}
-    for index, first in enumerate(fitting):
-        window: dict[str, Trouble] = {}
-        for trouble in fitting[index:]:
-            if trouble.onset > first.onset + rule.window_s:
-                break
-            window.setdefault(trouble.job, trouble)
-        if len(window) >= len(best):
-            best = window
-    return list(best.values())
 
 
 def again(scene: Scene, rule: Rule, hit: Sequence[Trouble]) -> list[Trouble]:
@@ -112,13 +104,66 @@ def _values(scene: Scene, rule: Rule, troubles: Iterable[Trouble]) -> list[Value
 def _places(scene: Scene) -> Iterable[Candidate]:
     for rule in rules_of("place"):
         fitting = scene.fitting(rule)
-        if not are_enough(rule, fitting):
+        if not are_enough(rule, fitting) and not (rule.alone_with_sign and fitting):
             continue
         for value in _values(scene, rule, fitting):
             under = [t for t in fitting if scene.place(t, value) is not None]
+            if rule.needs_symptom:  # what its own devices say, it says of where it stands
+                under = [t for t in under if any(value in set(scene.memory.landscape.values_of(n)) for n in t.nodes)]
             hit = together(rule, under)
-            if len({t.job for t in hit}) >= rule.min_jobs or any(_are_apart(scene, rule, value, t) for t in hit):
-                yield _at_place(scene, rule, value, hit)
+            enough = len({t.job for t in hit}) >= rule.min_jobs or any(_are_apart(scene, rule, value, t) for t in hit)
+            if rule.needs_symptom and 2 * sum(_shows_symptom(rule, t) for t in hit) < len(hit):
+                continue
+            if enough or (hit and says_so_itself(scene, rule, value, hit)):
+                yield _at_place(scene, rule, value, hit, is_alone=not enough)
+
+
+def says_so_itself(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble]) -> bool:
+    """Whether the thing itself says that it is at fault, since just then, and the only job that is hit waits for such a
+    thing.
+    """
+    if not rule.alone_with_sign or not all(_is_sure_of(rule, trouble) for trouble in hit):
+        return False
+    onset = min(t.onset for t in hit)
+    signs = scene.memory.signs.of(value[1], rule.signs, onset, rule.window_s)
+    return any(
+        sign.severity in FAULTS and onset - ALONE_BEFORE_S <= sign.since <= onset + ALONE_AFTER_S for sign in signs
+    )
+
+
+def _shows_symptom(rule: Rule, trouble: Trouble) -> bool:
+    return trouble.own.get("condition") in rule.symptoms or speaks_of_its_errors(rule, trouble)
+
+
+def _rails(scene: Scene) -> Iterable[Candidate]:
+    """Ports of several nodes of different jobs that stand on one rail: each node has all rails, so it is the port that
+    tells.
+    """
+    for rule in rules_of("rail"):
+        by_rail: dict[str, list[Trouble]] = {}
+        rails_of: dict[str, int] = {}
+        for trouble in scene.fitting(rule):
+            for node in trouble.nodes:
+                labels = scene.memory.landscape.labels.get(node, {})
+                rail = labels.get(f"{RAIL}{trouble.own.get('device', '').partition('/')[0]}")
+                if rail:
+                    by_rail.setdefault(rail, []).append(trouble)
+                    rails_of[trouble.id] = sum(name.startswith(RAIL) for name in labels)
+        for rail, fitting in sorted(by_rail.items()):
+            hit = together(rule, fitting)
+            if len({t.job for t in hit}) < rule.min_jobs or len({node for t in hit for node in t.nodes}) < 2:
+                continue
+            plain = _at_place(scene, rule, (rule.attribute, rail), hit)
+            covers = {t.id: hit_by(rule, t) + math.log(max(2, rails_of[t.id])) for t in hit}
+            yield Candidate(
+                **{n: getattr(plain, n) for n in Candidate.__slots__ if n not in ("covers", "prior")},
+                covers={**plain.covers, **covers},
+                prior=plain.prior - math.log(max(1, len(scene.memory.landscape.rails()))),
+            )
+
+
+def _is_sure_of(rule: Rule, trouble: Trouble) -> bool:
+    return trouble.phase in rule.phases or bool(trouble.own) or speaks_of_its_errors(rule, trouble)
 
 
 def _are_apart(scene: Scene, rule: Rule, value: Value, trouble: Trouble) -> bool:
@@ -133,11 +178,22 @@ def _nodes_of(scene: Scene, trouble: Trouble) -> Collection[str]:
     return attempt.nodes if attempt is not None else ()
 
 
-def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], more: float = 0.0) -> Candidate:
+def _worth(signs: Iterable[Sign], onset: float) -> float:
+    """What the best of them is worth; 0 for none."""
+    worth = 0.0
+    for sign in signs:
+        is_new = sign.since >= onset - RECENT_S
+        worth = max(worth, (SIGN if sign.severity in FAULTS else BUSY_SIGN) if is_new else OLD_SIGN)
+    return worth
+
+
+def _at_place(
+    scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], more: float = 0.0, *, is_alone: bool = False
+) -> Candidate:
     onset = min(t.onset for t in hit)
     jobs = {t.job for t in hit}
     against, exposed = _well(scene, rule, value, jobs, onset)
-    signs = scene.memory.signs_of(value[1], rule.signs, onset, rule.window_s)
+    signs = scene.memory.signs.of(value[1], rule.signs, onset, rule.window_s)
     covers = {t.id: 0.0 for t in again(scene, rule, hit)}  # once more says no more
     covers |= {t.id: hit_by(rule, t) + (scene.place(t, value) or 0.0) for t in hit}
     apart = [t.id for t in hit if _are_apart(scene, rule, value, t)]
@@ -150,12 +206,12 @@ def _at_place(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble], mo
         against=against,
         prior=rule.prior
         + more
-        + (SIGN if signs else 0.0)
+        + _worth(signs, onset)
         - math.log(scene.memory.landscape.number_of_values(value[0], scene.nodes)),
         onset=onset,
         exposed=exposed,
         jobs=frozenset(jobs),
-        is_lone=bool(apart),
+        is_lone=bool(apart) or is_alone,
         words={"value": value[1], "attribute": value[0], "jobs": len(jobs)},
         evidence=[
             EvidenceRow(
@@ -177,7 +233,7 @@ def _throttled(scene: Scene) -> Iterable[Candidate]:
         fitting = scene.fitting(rule)
         if not fitting:
             continue
-        throttled = scene.memory.throttled(min(t.onset for t in fitting), rule.window_s)
+        throttled = scene.memory.signs.throttled(min(t.onset for t in fitting), rule.window_s)
         if len(throttled) < 2:
             continue
         in_use = {node for attempt in scene.running.values() for node in attempt.nodes} | throttled
@@ -240,7 +296,8 @@ def _starting(scene: Scene) -> Iterable[Candidate]:
         for value in sorted({v for t in fitting for v in scene.counts(t) if v[0] == rule.attribute}):
             hit = together(rule, (t for t in fitting if value in scene.counts(t)))
             jobs = {t.job for t in hit}
-            if len(jobs) < rule.min_jobs:
+            is_alone = len(jobs) < rule.min_jobs
+            if not hit or (is_alone and not says_so_itself(scene, rule, value, hit)):
                 continue
             onset = min(t.onset for t in hit)
             started_well = [
@@ -250,7 +307,7 @@ def _starting(scene: Scene) -> Iterable[Candidate]:
                 and onset - YOUNG_S <= attempt.begin <= onset + rule.window_s
                 and scene.now - attempt.begin > rule.patience_s
             ]
-            plain = _at_place(scene, rule, value, hit, more=1.5 if len(jobs) > 2 else 0.0)
+            plain = _at_place(scene, rule, value, hit, more=1.5 if len(jobs) > 2 else 0.0, is_alone=is_alone)
             yield Candidate(
                 **{n: getattr(plain, n) for n in Candidate.__slots__ if n not in ("against", "exposed")},
                 against=len(started_well) * math.log1p(-rule.p1),
@@ -303,64 +360,7 @@ def _actors(scene: Scene) -> Iterable[Candidate]:
                     "actor": actor.job,
                     "share": actor.share,
                     "operation": actor.operation,
+                    "counted_by": actor.counted_by.value,
                 },
                 evidence=actor.evidence,
             )
-
-
-def _pairs(scene: Scene) -> Iterable[Candidate]:
-    """Two jobs that are slow only while both exchange over one spine: it needs nothing that is broken."""
-    for rule in rules_of("pair"):
-        fitting = together(rule, scene.fitting(rule))
-        attempts = [(t, scene.attempts[t.id]) for t in fitting]
-        known = [(t, attempt) for t, attempt in attempts if attempt is not None]
-        for index, (one, first) in enumerate(known):
-            for other, second in known[index + 1 :]:
-                yield from _pair(scene, rule, (one, first), (other, second))
-
-
-def _pair(
-    scene: Scene, rule: Rule, one: tuple[Trouble, Attempt], other: tuple[Trouble, Attempt]
-) -> Iterable[Candidate]:
-    (trouble, first), (second_trouble, second) = one, other
-    onset = min(trouble.onset, second_trouble.onset)
-    begun, before = max(first.begin, second.begin), min(first.begin, second.begin)
-    if not (0 <= onset - begun <= JUST_BEGUN_S and begun - before >= QUIET_S):
-        return
-    older = first if first.begin < second.begin else second
-    if any(t.job == older.job and before < t.onset < begun for t in scene.memory.recent(before)):
-        return  # it was in trouble before the other came
-    counts = [scene.memory.landscape.counts(attempt) for attempt in (first, second)]
-    leaves = [{v for v in count if v[0] == "leaf"} for count in counts]
-    if any(len(found) < 2 for found in leaves):
-        return  # what stays under one leaf crosses no spine
-    spines = sorted(v for v in counts[0] if v[0] == rule.attribute and v in counts[1])
-    for value in spines:
-        if scene.memory.signs_of(value[1], frozenset({"switch"}), onset, rule.window_s):
-            continue
-        pairs = max(1, len(scene.running) * (len(scene.running) - 1) // 2)
-        surprise = math.log(max(1.0, (scene.now - before) / JUST_BEGUN_S))
-        yield Candidate(
-            rule=rule,
-            value=value[1],
-            covers={t.id: math.log(rule.p1 / CHANCE) for t in (trouble, second_trouble)},
-            prior=rule.prior
-            + min(4.0, surprise)
-            + 1.0
-            - math.log(scene.memory.landscape.number_of_values(rule.attribute, scene.nodes))
-            - 0.5 * math.log(pairs),
-            onset=onset,
-            exposed=2,
-            jobs=frozenset({trouble.job, second_trouble.job}),
-            words={"value": value[1], "attribute": rule.attribute, "jobs": 2},
-            evidence=[
-                EvidenceRow(
-                    signal="placement",
-                    source=f"job {max((first, second), key=lambda a: a.begin).job}",
-                    time_s=begun,
-                    value=value[1],
-                    shows=f"it began {onset - begun:.0f} s before both were slow; job {older.job} had run for "
-                    f"{(begun - before) / 60:.0f} min over the same spine without trouble",
-                )
-            ],
-        )

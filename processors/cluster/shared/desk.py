@@ -169,7 +169,7 @@ class Desk:
         if is_new and trouble.is_urgent:
             memory.note_opening(now, trouble.job)
         has_past = len(memory.troubles) > 1 or any(node in memory.landscape.versions for node in trouble.nodes)
-        if has_past or memory.plans or trouble.held_until or begun_before(memory, trouble):
+        if has_past or memory.plans or memory.signs.are_any or trouble.held_until or begun_before(memory, trouble):
             self._look_soon(now)
         return wait
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....telemetry.incident_document import (
+    CountedBy,
     EvidenceRow,
     IncidentAdvice,
     IncidentCause,
@@ -30,7 +31,14 @@ MAX_JOBS = 512
 MAX_ROWS = 12
 _SEVERITIES = [Severity.INFO.value, Severity.TICKET.value, Severity.PAGE.value]
 #: What the suspect of a rule is called, where it is no rank or node.
-_SUSPECT_SCOPE = {"leaf": Scope.SWITCH, "spine": Scope.SWITCH, "storage": Scope.STORAGE, "service": Scope.SERVICE}
+_SUSPECT_SCOPE = {
+    "leaf": Scope.SWITCH,
+    "spine": Scope.SWITCH,
+    "nvlink_domain": Scope.SWITCH,
+    "rail": Scope.SWITCH,
+    "storage": Scope.STORAGE,
+    "service": Scope.SERVICE,
+}
 SHARED_KINDS = frozenset(rule.kind for rule in load_shared_rules().values()) | {Kind.SHARED_CAUSE}
 
 
@@ -95,6 +103,7 @@ def joint_cause(verdict: Verdict, members: Sequence[Trouble], memory: Memory) ->
         device="",
         since_s=verdict.onset,
         domain="application" if scope is Scope.APPLICATION else "shared",
+        counted_by=CountedBy(verdict.words["counted_by"]) if "counted_by" in verdict.words else None,
     )
     evidence = (_says(rule, verdict, says), *verdict.evidence[:MAX_ROWS])
     return JointCause(

@@ -16,12 +16,15 @@ from .placements import Attempt, Value
 MAX_NODES = 65_536
 MAX_VERSIONS_PER_NODE = 64
 MAX_SPELLS = 16
+#: Of one service and operation: jobs on its servers that ever asked for much.
+MAX_JOB_LOADS = 2_048
 #: Changes that are looked at; what a node has is known for longer.
 CHANGES_KEPT_S = 3 * 86_400.0
 CLOCK = "clock"
 #: Everybody's, where no label says which.
 ONE_FOR_ALL = {"storage": "the shared storage", "service": "the control services", "fabric": "the fabric"}
-_SPATIAL = ("leaf", "spine", "rack", "pdu", "storage")
+_SPATIAL = ("leaf", "spine", "rack", "pdu", "nvlink_domain", "cooling", "storage")
+RAIL = "rail."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,8 @@ class NodeChange:
 class ToldLoad:
     """What a node asks of a service, per second. usual: None not told. since_s, until_s: of a burst (Unix seconds).
 
-    since_s None: of no burst. until_s None: it lasts.
+    since_s None: of no burst. until_s None: it lasts. job: whose burst it is in the words of the server (``node``) that
+    counts it, whole: what all jobs ask of it; "" where a client counts.
     """
 
     node: str
@@ -63,6 +67,8 @@ class ToldLoad:
     since_s: float | None
     until_s: float | None
     rate: float
+    job: str = ""
+    whole: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +87,8 @@ class NodeVersion:
 
 #: Begin, end (None: it lasts) and rate of a burst.
 Spell = tuple[float, float | None, float]
+#: The same, with the rate of all jobs on the server.
+ServerSpell = tuple[float, float | None, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +109,8 @@ class NodeLoad:
 
 
 class Landscape:
-    def __init__(self, labels: Table, versions: Table, loads: Table) -> None:
-        self.tables = {"labels": labels, "versions": versions, "loads": loads}
+    def __init__(self, labels: Table, versions: Table, loads: Table, job_loads: Table) -> None:
+        self.tables = {"labels": labels, "versions": versions, "loads": loads, "job_loads": job_loads}
         self.labels: dict[str, dict[str, str]] = {node: json.loads(row) for node, row in labels.rows()}
         #: By node: by what and where.
         self.versions: dict[str, dict[str, NodeVersion]] = {
@@ -124,6 +132,15 @@ class Landscape:
             for each, known in told.items():
                 nodes[each] = NodeLoad.of_row(**known)
                 loads.put(f"{key}\t{each}", nodes[each].row())
+        #: By service and operation: by server and job, as the server names it.
+        self.job_loads: dict[str, dict[tuple[str, str], tuple[ServerSpell, ...]]] = {}
+        for name, row in job_loads.rows():
+            service, operation, server, job = name.split("\t", 3)
+            spells = tuple(
+                (float(since), None if until is None else float(until), float(rate), float(whole))
+                for since, until, rate, whole in json.loads(row)
+            )
+            self.job_loads.setdefault(f"{service}\t{operation}", {})[server, job] = spells
         self.values: dict[str, Counter[str]] = {}
         for found in self.labels.values():
             self._count(found, 1)
@@ -172,6 +189,9 @@ class Landscape:
         """Keeps what a node asks of a service, or that a burst of it has begun or ended; at most MAX_SPELLS bursts of
         each.
         """
+        if load.job:
+            self._take_job_load(load)
+            return
         key, node = f"{load.service}\t{load.operation}", load.node
         nodes = self.loads.setdefault(key, {})
         if node not in nodes and len(nodes) >= MAX_NODES:
@@ -183,6 +203,22 @@ class Landscape:
             spells = (*others, (load.since_s, load.until_s, load.rate))[-MAX_SPELLS:]
         nodes[node] = NodeLoad(usual=known.usual if load.usual is None else load.usual, spells=spells)
         self.tables["loads"].put(f"{key}\t{node}", nodes[node].row())
+
+    def _take_job_load(self, load: ToldLoad) -> None:
+        if load.since_s is None:
+            return
+        key = f"{load.service}\t{load.operation}"
+        jobs = self.job_loads.setdefault(key, {})
+        spells = [spell for spell in jobs.get((load.node, load.job), ()) if spell[0] != load.since_s]
+        spells.append((load.since_s, load.until_s, load.rate, load.whole))
+        jobs.pop((load.node, load.job), None)
+        jobs[load.node, load.job] = tuple(spells[-MAX_SPELLS:])
+        row = json.dumps(jobs[load.node, load.job]).encode()
+        self.tables["job_loads"].put(f"{key}\t{load.node}\t{load.job}", row)
+        while len(jobs) > MAX_JOB_LOADS:
+            server, job = next(iter(jobs))
+            del jobs[server, job]
+            self.tables["job_loads"].delete(f"{key}\t{server}\t{job}")
 
     def values_of(self, node: str) -> Iterator[Value]:
         """Every (attribute, value) that the node has: itself, its places, and what all nodes have in common."""
@@ -196,6 +232,14 @@ class Landscape:
                 yield attribute, value
             elif attribute not in _SPATIAL and attribute in labels:
                 yield attribute, labels[attribute]
+
+    def rails(self) -> set[str]:
+        """All rails on which ports of nodes stand."""
+        return {rail for name, found in self.values.items() if name.startswith(RAIL) for rail in found}
+
+    def services_of(self, server: str) -> set[str]:
+        """Services of which the server has ever told who burdens them."""
+        return {key.partition("\t")[0] for key, jobs in self.job_loads.items() if any(s == server for s, _ in jobs)}
 
     def counts(self, attempt: Attempt) -> Mapping[Value, int]:
         """How many of the attempt's nodes have each value, without the nodes themselves; kept in the attempt."""

@@ -10,7 +10,6 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ....telemetry.incident_document import IncidentLabel
@@ -22,41 +21,19 @@ from ...operator import Context
 from .landscape import Landscape
 from .placements import KEPT_S, Placements
 from .plans import Plan
+from .signs import Signs
 from .sums import Sums
 from .troubles import Trouble
 
 MAX_TROUBLES = 16_384
-MAX_SIGNS, MAX_SIGNS_PER_ENTITY = 16_384, 256
 MAX_PLANS = 1_024
 MAX_DOUBTED = 256
-#: Conditions that several jobs' nodes may have for one reason, besides those of entities that are no nodes.
-THROTTLES = frozenset({"gpu_throttled", "gpu_power_brake", "thermal"})
-#: A condition that ended so long ago says nothing any more.
-SIGN_KEPT_S = 3600.0
 _MISC = "shared"
-_TABLES = (_MISC, "placements", "labels", "versions", "loads", "sums", "troubles", "signs", "plans", "told")
+_TABLES = (
+    _MISC, "placements", "labels", "versions", "loads", "job_loads", "sums", "troubles", "signs", "plans", "told",
+)  # fmt: skip
 StepKey = tuple[str, int, str, str]
 _K = TypeVar("_K")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
-    """A condition that several jobs may have in common. since, until: Unix seconds; until None: it lasts.
-
-    trust: who could have written it, as ``Trust`` has it; "" not known.
-    """
-
-    name: str
-    kind: str
-    since: float
-    until: float | None
-    severity: str
-    text: str
-    trust: str = ""
-
-    def lasted_at(self, onset: float, window_s: float) -> bool:
-        """Whether it stood at ``onset``, or came or went within ``window_s`` around it."""
-        return self.since <= onset + window_s and (self.until is None or self.until >= onset - window_s)
 
 
 class Memory:
@@ -65,9 +42,9 @@ class Memory:
         self._misc = table(_MISC)
         self.version = int(self._misc.get("version") or 0)
         self.placements = Placements(table("placements"))
-        self.landscape = Landscape(table("labels"), table("versions"), table("loads"))
+        self.landscape = Landscape(table("labels"), table("versions"), table("loads"), table("job_loads"))
         self.sums = Sums(table("sums"), self.note_problem)
-        self._troubles, self._signs, self._plans, self._labels = map(table, ("troubles", "signs", "plans", "told"))
+        self._troubles, self._plans, self._labels = map(table, ("troubles", "plans", "told"))
         self.troubles: dict[str, Trouble] = {}
         self.open: dict[str, Trouble] = {}
         #: By run (else job): ids, in order of opening.
@@ -82,10 +59,7 @@ class Memory:
         self.held: dict[str, None] = {}
         for _, row in sorted(self._troubles.rows(), key=lambda each: Trouble.unpack(each[1]).opened):
             self._index(Trouble.unpack(row))
-        #: By entity: by condition.
-        self.signs: dict[str, dict[str, Sign]] = {
-            entity: {key: Sign(**sign) for key, sign in json.loads(row).items()} for entity, row in self._signs.rows()
-        }
+        self.signs = Signs(table("signs"), self.landscape)
         self.plans = {key: Plan(**json.loads(row)) for key, row in self._plans.rows()}
         #: People's words on incidents.
         self.told: dict[str, IncidentLabel] = {
@@ -284,60 +258,11 @@ class Memory:
 
     # --- signs, plans, labels ---------------------------------------------------------------------------------------
     def take_sign(self, condition: ConditionReport, now: float) -> bool:
-        """Keeps a condition as a sign if it may concern several jobs; whether it may. Drops those long over. now: Unix
-        seconds.
-        """
-        kind, name, entity = condition.entity_kind, condition.name, condition.entity
-        if kind == "node" and name not in THROTTLES:
-            return False
-        known = self.signs.setdefault(entity, {})
-        known[f"{name}/{condition.device}"] = Sign(
-            name=name,
-            kind=kind,
-            since=condition.since,
-            until=condition.until,
-            severity=condition.severity,
-            text=condition.text[:300],
-            trust="" if condition.trust is None else condition.trust.value,
-        )
-        for key in [k for k, sign in known.items() if sign.until is not None and sign.until < now - SIGN_KEPT_S]:
-            del known[key]
-        while len(known) > MAX_SIGNS_PER_ENTITY:
-            del known[next((key for key, sign in known.items() if sign.until is not None), next(iter(known)))]
-        if known:
-            rows = {key: {field: getattr(sign, field) for field in Sign.__slots__} for key, sign in known.items()}
-            self._signs.put(entity, json.dumps(rows, separators=(",", ":")).encode())
-        else:
-            self._signs.delete(entity)
-            del self.signs[entity]
-        while len(self.signs) > MAX_SIGNS:
-            oldest = next(iter(self.signs))
-            del self.signs[oldest]
-            self._signs.delete(oldest)
-        self.changed()
-        return True
-
-    def signs_of(self, entity: str, kinds: frozenset[str], onset: float, window_s: float) -> list[Sign]:
-        """Signs of an entity of these kinds (none of "node") that lasted at ``onset`` or began near it; no mere
-        information.
-        """
-        return [
-            sign
-            for sign in self.signs.get(entity, {}).values()
-            if sign.kind in kinds and sign.lasted_at(onset, window_s) and sign.severity != "info"
-        ]
-
-    def throttled(self, onset: float, window_s: float) -> set[str]:
-        """Nodes whose GPUs were held back at ``onset``, or within ``window_s`` around it."""
-        return {
-            entity
-            for entity, found in self.signs.items()
-            if any(s.kind == "node" and s.name in THROTTLES and s.lasted_at(onset, window_s) for s in found.values())
-        }
-
-    def is_anything_throttled(self) -> bool:
-        """Whether GPUs of any node are known to be, or to have lately been, held back."""
-        return any(sign.name in THROTTLES for found in self.signs.values() for sign in found.values())
+        """Keeps a condition as a sign if it may concern several jobs; whether it may. now: Unix seconds."""
+        is_taken = self.signs.take(condition, now)
+        if is_taken or condition.tolerated:
+            self.changed()
+        return is_taken
 
     def put_plan(self, plan: Plan) -> None:
         """Keeps what was announced; the oldest plans are dropped beyond MAX_PLANS."""

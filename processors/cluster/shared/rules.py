@@ -44,6 +44,8 @@ class Rule:
     prior: float
     min_jobs: int
     min_nodes: int
+    alone_with_sign: bool
+    needs_symptom: bool
     stays_s: float
     action: Action
     by: str
@@ -81,6 +83,8 @@ def load_shared_rules() -> Mapping[str, Rule]:
             prior=float(entry.get("prior", 0.0)),
             min_jobs=int(entry.get("min_jobs", 2)),
             min_nodes=int(entry.get("min_nodes", 0)),
+            alone_with_sign=bool(entry.get("alone_with_sign", False)),
+            needs_symptom=bool(entry.get("needs_symptom", False)),
             stays_s=float(entry.get("stays_s", 0.0)),
             action=Action(entry["action"]),
             by=entry["by"],

@@ -60,9 +60,12 @@ class Scene:
         return self._fitting.get(rule.name, ())
 
     def is_shared(self) -> bool:
-        """Whether any rule has troubles of enough jobs, or of enough nodes of one."""
-        rules = load_shared_rules()
-        return any(are_enough(rules[name], found) for name, found in self._fitting.items())
+        """Whether any rule has troubles of enough jobs, or of enough nodes of one, or of one where signs are enough."""
+        rules, has_signs = load_shared_rules(), self.memory.signs.are_any
+        return any(
+            are_enough(rules[name], found) or (has_signs and rules[name].alone_with_sign)
+            for name, found in self._fitting.items()
+        )
 
     def counts(self, trouble: Trouble) -> Mapping[Value, int]:
         """How many nodes of the trouble's attempt have each value; {} where its placement is unknown."""

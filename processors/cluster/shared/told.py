@@ -46,6 +46,8 @@ def read_load(body: Mapping[str, Any]) -> ToldLoad:
         since_s=None if since is None else float(since),
         until_s=None if until is None else float(until),
         rate=0.0 if since is None else float(body["rate"]),
+        job=str(body.get("job") or ""),
+        whole=float(body.get("whole") or 0.0),
     )
 
 

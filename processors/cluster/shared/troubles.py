@@ -231,4 +231,5 @@ def _own(cause: IncidentCause | None) -> dict[str, str]:
         "device_kind": cause.device_kind or "",
         "domain": cause.domain or "",
         "entity": cause.entity or "",
+        "device": cause.device or "",
     }

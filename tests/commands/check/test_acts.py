@@ -186,7 +186,7 @@ def test_each_act_is_told_and_stands_nowhere(monkeypatch: pytest.MonkeyPatch) ->
         "prolog: done: set vm.a to 1",
         "prolog: failed: mount /a: no such device",
     ]
-    node = Node()
+    node = Node(check_telling.own_identity().node)
     for who, each in told:
         node.take(Event(name=each.name, identity=who, time_ns=each.time_ns, attributes=each.attributes))
     assert node.findings == []

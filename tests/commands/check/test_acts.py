@@ -18,7 +18,6 @@ from whichrank.commands.check import check_telling
 from whichrank.commands.check.acts.act import ActResult, ActState, carry_out
 from whichrank.commands.check.acts.reclaim import NoUser, reclaim_acts, uid_of
 from whichrank.commands.check.acts.set_up import BadSetUp, read_set_up
-from whichrank.commands.settings.check_options import CheckOptions
 from whichrank.telemetry.records import Event, Identity
 
 UID, OTHER = 23_457, 23_458
@@ -181,7 +180,7 @@ def test_each_act_is_told_and_stands_nowhere(monkeypatch: pytest.MonkeyPatch) ->
         ActResult(what="mount", on="/a", text="mount /a", done=ActState.FAILED, why="no such device"),
         ActResult(what="mount", on="/b", text="mount /b", done=ActState.ALREADY),
     ]
-    check_telling.tell_findings(CheckOptions(kafka="127.0.0.1:1"), "prolog", [], acts)
+    check_telling.tell_findings(check_telling.check_options("127.0.0.1:1", None, None), "prolog", [], acts)
     assert [event.attributes["text"] for _, event in told] == [
         "prolog: done: set vm.a to 1",
         "prolog: failed: mount /a: no such device",

@@ -22,7 +22,7 @@ RUN groupadd --gid 10001 whichrank \
 COPY --from=build /opt/whichrank /opt/whichrank
 # An empty volume takes over owner and mode of what it covers.
 RUN install --directory --owner=10001 --group=10001 --mode=700 /var/lib/whichrank/state /var/lib/whichrank/respond \
-      /var/lib/whichrank/victorialogs /var/lib/whichrank/jaeger
+      /var/lib/whichrank/notify /var/lib/whichrank/annotate /var/lib/whichrank/victorialogs /var/lib/whichrank/jaeger
 ENV PATH=/opt/whichrank/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /var/lib/whichrank

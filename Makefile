@@ -197,6 +197,10 @@ lint: setup ## ruff and mypy --strict over source and tests
 	@MYPYPATH=$(VENV)/typing $(BIN)/mypy --explicit-package-bases \
 	  $(addprefix $(VENV)/typing/whichrank/,$(PACKAGES)) $(wildcard tests benchmarks)
 
+.PHONY: packages
+packages: setup ## build/packages: a deb and an rpm with units of systemd (Go; PACKAGE_PYTHON=3.12: of which Python; docs/agent.md)
+	@deploy/packages/build.sh build/packages $(PACKAGE_PYTHON)
+
 .PHONY: dashboards
 dashboards: setup ## grafana/dashboards and the rules of Prometheus and Grafana anew, from grafana/
 	@$(BIN)/python -m whichrank.grafana.generate
@@ -288,9 +292,9 @@ pins: setup ## requirements/*.txt anew from pyproject.toml and requirements/*.in
 	compile oldest requirements/oldest.in pyproject.toml --extra all; \
 	compile docs requirements/docs.in; \
 	compile frameworks requirements/frameworks.in pyproject.toml --extra all; \
-	compile image requirements/build.in pyproject.toml --extra all --extra confluent; \
+	compile image requirements/build.in pyproject.toml --extra all --extra confluent --extra grpc; \
 	compile flink requirements/build.in pyproject.toml --extra flink; \
-	compile newest requirements/build.in pyproject.toml --extra all --extra confluent --extra dev --extra torch
+	compile newest requirements/build.in pyproject.toml --extra all --extra confluent --extra grpc --extra dev --extra torch
 
 .PHONY: clean
 clean: ## remove the environments and everything that was built

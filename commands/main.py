@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .run.run_flags import run_command
-from .settings.command_line import CONFIG, KAFKA, PAIRS, PRINT_CONFIG
+from .settings.command_line import CONFIG, KAFKA, OTLP, PAIRS, PRINT_CONFIG
 from .settings.settings import (
     AgentOptions,
     Engine,
@@ -25,7 +25,7 @@ from .support.late_commands import late_group
 
 #: Commands and groups with their own modules (``late_commands``).
 LATE = {
-    "check": ".check.command",
+    "check": ".check_pairs.group",
     "goodput": ".goodput.command",
     "notify": ".notify",
     "report": ".report.command",
@@ -66,11 +66,15 @@ def agent_command(
         str | None, typer.Option(metavar="SIZE", help="of what Kafka has not taken, on disk; default 256MiB")
     ] = None,
     requests: Annotated[bool | None, typer.Option(help="take requests for evidence from Kafka")] = None,
+    otlp: Annotated[str | None, OTLP] = None,
     pairs: Annotated[list[str] | None, PAIRS] = None,
     config: Annotated[Path | None, CONFIG] = None,
     print_config: Annotated[bool, PRINT_CONFIG] = False,
 ) -> None:
     """Watch all jobs of this node and publish what is seen to Kafka.
+
+    Spans, metrics and events also go to an OpenTelemetry endpoint where one
+    is named (--otlp, or OTEL_EXPORTER_OTLP_ENDPOINT), with or without Kafka.
 
     For jobs that record rings without whichrank run (WHICHRANK_AUTO=1, or
     whichrank.init() in the script). One per node, as a service: it ends with
@@ -78,7 +82,14 @@ def agent_command(
 
     Exit status: 0; 2 if it cannot start.
     """
-    given = {"kafka": kafka, "rings": rings, "data": data, "spool_limit": spool_limit, "requests": requests}
+    given = {
+        "kafka": kafka,
+        "rings": rings,
+        "data": data,
+        "spool_limit": spool_limit,
+        "requests": requests,
+        "otlp": otlp,
+    }
     settings, origins = settings_or_exit(AgentOptions, given, config, pairs)
     if print_config:
         typer.echo(print_settings(settings, origins))

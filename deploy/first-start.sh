@@ -1,6 +1,6 @@
 #!/bin/sh
-# Before the first start: .env with a random password of Grafana's administrator, and passwords for each of Kafka's users and
-# for Prometheus. Only you can read them. What is there already stays.
+# Before the first start: .env with a random password of Grafana's administrator, and passwords for each of Kafka's users, a
+# token for senders of OTLP, and one for Prometheus. Only you can read them. What is there already stays.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -14,4 +14,5 @@ if grep -q '^GRAFANA_ADMIN_PASSWORD=$' .env; then
 fi
 folder=$(sed -n 's/^WHICHRANK_SECRETS=//p' .env)
 deploy/kafka/passwords.sh "${folder:-secrets}"
+deploy/collector/passwords.sh "${folder:-secrets}"
 deploy/prometheus/passwords.sh "${folder:-secrets}"

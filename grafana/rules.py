@@ -29,6 +29,8 @@ FOLDER, GROUP, SELF_GROUP = "whichrank", "whichrank-incidents", "whichrank-itsel
 _LAG = prometheus_name(names.METRIC_PIPELINE_LAG)
 _LETTERS = prometheus_name(names.METRIC_PIPELINE_DEAD_LETTERS)
 _LOST, _READ = prometheus_name(names.METRIC_AGENT_EVENTS_LOST), prometheus_name(names.METRIC_AGENT_EVENTS_READ)
+#: The Collector's own.
+_INTAKE_DROPS = "otelcol_exporter_enqueue_failed_metric_points_total"
 _SPOOL = prometheus_name(names.METRIC_AGENT_SPOOL)
 
 
@@ -140,6 +142,25 @@ RULES: Sequence[AlertRule] = (
         severity="ticket",
         runbook="agents-wait",
         lasts_s=60,
+    ),
+    AlertRule(
+        uid="whichrank-pages-fail",
+        title="WhichrankPagesFail",
+        expr="max by (instance, receiver) (whichrank_notify_failing_seconds) > 120",
+        summary="whichrank notify cannot reach a receiver of pages",
+        description="Tries have failed for two minutes; what it was to be told waits.",
+        severity="ticket",
+        runbook="pages-fail",
+        lasts_s=60,
+    ),
+    AlertRule(
+        uid="whichrank-intake-drops",
+        title="WhichrankIntakeDrops",
+        expr=f"sum(increase({_INTAKE_DROPS}[10m])) > 0",
+        summary="Telemetry of exporters and senders was dropped on its way into Kafka",
+        description="The intake's queue is full: Kafka is away or slow, or more comes than was planned for.",
+        severity="ticket",
+        runbook="intake-drops",
     ),
 )
 

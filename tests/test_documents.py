@@ -23,6 +23,8 @@ PAGES = sorted(DOCS.rglob("*.md"))
 #: Of the repository, which reaches into docs; pages of the site do not reach out of it.
 OUTER = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md")]
 PICTURES = sorted((DOCS / "pictures").iterdir())
+#: Pages that lead to all others.
+INDEXES = [DOCS / name for name in ("index.md", "runbooks/incidents.md", "decisions/README.md", "exporters/index.md")]
 README_LINES = 150
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
@@ -67,7 +69,7 @@ def test_each_page_is_in_the_sites_list_and_on_an_index() -> None:
     assert listed <= names
     by_index = {
         (index.parent / target).resolve().relative_to(DOCS).as_posix()
-        for index in (DOCS / "index.md", DOCS / "runbooks" / "incidents.md", DOCS / "decisions" / "README.md")
+        for index in INDEXES
         for target, _ in links(index)
     }
     assert names - by_index - {"index.md"} == set()

@@ -26,7 +26,7 @@ from ...processors.runner import EmbeddedRunner
 from ...telemetry.missing_packages import in_words
 from ...telemetry.otlp import encode_payloads
 from ...telemetry.records import Event, Identity, Incident, Record
-from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS
+from ...telemetry.topics import KEY_OF_PEOPLE, TOPIC_FINDINGS, TOPIC_METRICS, TOPIC_SPANS
 from ...telemetry.vocabulary import EventName
 from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ...transport.embedded import EmbeddedBus
@@ -54,13 +54,16 @@ REQUESTS_PER_MINUTE, HISTORY_S, HISTORY_BYTES = 30, 120.0, 16 << 20
 SETTLE_S, LEAST_SETTLE_S = 1.0, 0.5
 
 
-def agent_settings(*, publishes: bool, kernel_log: str = "", withheld: frozenset[str] = frozenset()) -> AgentSettings:
+def agent_settings(
+    *, publishes: bool, tells_people: bool = False, kernel_log: str = "", withheld: frozenset[str] = frozenset()
+) -> AgentSettings:
     """Settings of the agent beside a command: what incidents ask for stays here.
 
-    publishes: to Kafka as well. kernel_log: a file, "" the usual one. withheld: what does not leave the node.
+    publishes: to Kafka as well. tells_people: makes spans and metrics all the same.
+    kernel_log: a file, "" the usual one. withheld: what does not leave the node.
     """
     return AgentSettings(
-        tell_people=publishes,
+        tell_people=publishes or tells_people,
         requests_per_minute=REQUESTS_PER_MINUTE,
         history_s=HISTORY_S,
         history_bytes=HISTORY_BYTES,
@@ -87,6 +90,7 @@ class EmbeddedWatch:
         capture_limit_bytes: int | None = None,
         peers: Peers | None = None,
         publisher: KafkaPublisher | None = None,
+        on_request: Callable[[str, bytes], None] | None = None,
         job_name: str = "",
         collect: NodeOptions | None = None,
         since_ns: int | None = None,
@@ -96,14 +100,15 @@ class EmbeddedWatch:
         capture_limit_bytes: the oldest of the capture goes beyond this size; None keeps all.
         peers: the instances on the job's other nodes; None: it has one node.
         publisher: gets everything that is told of this node as well, started and closed by the caller.
-        job_name: what people call the job, for what goes to Kafka.
+        on_request: takes each request (topic, OTLP) of spans, and of what collectors measured; it must return at once.
+        job_name: what people call the job, for what goes to Kafka, or to ``on_request``.
         collect: which of this node's own signals are collected; None: none is.
         since_ns: monotonic, when the command began: its ranks may be dead before we have loaded. None: now.
         """
         self._identity = replace(identity, attempt="")  # events of the job itself are of no attempt
         self._peers: Peers = peers or NoPeers()
         self._gate = RedactionFilter()  # of what is told here; agent and collectors have their own
-        self._publisher = publisher
+        self._publisher, self._on_request = publisher, on_request
         self._on_incident = on_incident
         self._on_published = on_published
         self._on_foreign_incident = on_foreign_incident
@@ -115,24 +120,37 @@ class EmbeddedWatch:
         self._bus = EmbeddedBus(directory.capture, retain_bytes=capture_limit_bytes, report=self._say_once)
         self._log = IncidentLog(directory.incidents)
         self._runner = self._runner_of(directory.state)
+        self._agent = self._agent_of(directory.evidence, ring_directory, identity, job_name, collect, since_ns)
+        self._reports = self._reports_of(collect)
+        self._reports.start()
+
+    def _agent_of(
+        self,
+        evidence: Path,
+        rings: Path,
+        identity: Identity,
+        job_name: str,
+        collect: NodeOptions | None,
+        since_ns: int | None,
+    ) -> Agent:
+        publisher = self._publisher
         settings = agent_settings(
             publishes=publisher is not None,
+            tells_people=self._on_request is not None,
             kernel_log=collect.kernel_log if collect is not None else "",
             withheld=collect.withheld if collect is not None else frozenset(),
         )
-        self._agent = Agent(
-            ring_directory=ring_directory,
-            publish=self._publish_own,
+        return Agent(
+            ring_directory=rings,
+            publish=self._publish_of_agent,
             identity=identity,
-            evidence_directory=directory.evidence,
+            evidence_directory=evidence,
             settings=settings,
-            publish_ranked=publisher.publish if publisher is not None else None,
+            publish_ranked=self._publish_ranked if publisher is not None else None,
             more_health=(lambda: publisher.stats) if publisher is not None else dict,
-            job_name=job_name if publisher is not None else "",
+            job_name=job_name if settings.tell_people else "",
             since_ns=since_ns,
         )
-        self._reports = self._reports_of(collect)
-        self._reports.start()
 
     def _runner_of(self, state: Path) -> EmbeddedRunner:
         """state: the file of the operators' state."""
@@ -159,7 +177,7 @@ class EmbeddedWatch:
             rank_processes=lambda: self._agent.rank_processes,
             request_bytes=self._agent.settings.request_bytes,
             withheld=self._agent.settings.withheld,
-            metrics=wanted_metrics() if self._publisher is None else None,
+            metrics=wanted_metrics() if self._publisher is None and self._on_request is None else None,
         )
 
     @property
@@ -342,8 +360,27 @@ class EmbeddedWatch:
         self._publish(topic, key, value)
         self._peers.published(topic, key, value)
 
+    def _publish_of_agent(self, topic: str, key: str, value: bytes) -> None:
+        """What the agent tells people alone is nothing for the operators."""
+        if topic == TOPIC_SPANS:
+            self._tell_endpoint(topic, value)
+        elif topic != TOPIC_METRICS:
+            self._publish_own(topic, key, value)
+
+    def _publish_ranked(self, topic: str, key: str, value: bytes, priority: Priority) -> None:
+        assert self._publisher is not None
+        self._publisher.publish(topic, key, value, priority)
+        if topic == TOPIC_SPANS:
+            self._tell_endpoint(topic, value)
+
+    def _tell_endpoint(self, topic: str, value: bytes) -> None:
+        if self._on_request is not None:
+            self._on_request(topic, value)
+
     def _publish_of_node(self, topic: str, key: str, value: bytes, priority: Priority) -> None:
         self._publish_own(topic, key, value)
+        if topic == TOPIC_METRICS:
+            self._tell_endpoint(topic, value)
         if self._publisher is not None:
             self._publisher.publish(topic, key, value, priority)
 

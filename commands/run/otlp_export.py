@@ -1,4 +1,4 @@
-"""Incident events and step metrics to the user's own OpenTelemetry endpoint, by the standard exporter.
+"""Incident events, spans and step metrics to the user's own OpenTelemetry endpoint, by the standard exporter.
 
 Active when an ``OTEL_EXPORTER_OTLP*_ENDPOINT`` variable is set; all ``OTEL_*`` variables keep the meaning that the
 OpenTelemetry SDK gives them. Runs in the process of ``whichrank run``: the calls only append to the SDK's bounded
@@ -8,13 +8,11 @@ endpoint did not take is counted, and ``problem`` says so in one line.
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import numpy as np
@@ -23,14 +21,25 @@ from ...telemetry import attributes as names
 from ...telemetry.incident_events import event_name, incident_attributes, incident_time_ns, sentence, severity_number
 from ...telemetry.missing_packages import in_words
 from ...telemetry.records import Block, Incident
-from ...telemetry.redaction import redact_command, redact_data
 from ...telemetry.vocabulary import EventName, Phase
+from ..otlp_out.environment import (
+    LOGS,
+    METRICS,
+    TRACES,
+    endpoints,
+    extra_of,
+    log_exporter,
+    metric_exporter,
+    own_resource,
+    quieten_sdk,
+    wanted_signals,
+)
+from ..otlp_out.otlp_sender import OtlpSender
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import ReadableLogRecord
     from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
     from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.resources import Resource
 
 #: A slow endpoint may cost this much at the end of a run, and no more.
 CLOSE_TIMEOUT_S = 5.0
@@ -38,48 +47,13 @@ CLOSE_TIMEOUT_S = 5.0
 UNHEARD_S = 1.0
 #: Seconds. The SDK's default bounds are made for milliseconds.
 STEP_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-#: The SDK warns here on every failed request; the count of them at the end says as much, once.
-SDK_LOGGERS = ("opentelemetry.exporter", "opentelemetry.sdk")
 
 _NS_PER_S = 1_000_000_000
-_COMMAND_LINES = frozenset({"process.command_args", "process.command_line"})
-_SIGNALS = ("LOGS", "METRICS")
-
-
-def wanted_signals(environ: Mapping[str, str]) -> tuple[frozenset[str], str | None]:
-    """Which of LOGS and METRICS the environment asks to export; and one line if it asks for what is not to be had."""
-    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return frozenset(), None
-    signals = set()
-    problem = None
-    for signal in _SIGNALS:
-        endpoint = environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-        if not endpoint or environ.get(f"OTEL_{signal}_EXPORTER", "otlp").strip() not in ("", "otlp"):
-            continue
-        protocol = environ.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-        if protocol and protocol.strip() != "http/protobuf":
-            problem = f"telemetry export: protocol {protocol.strip()!r} is not supported, only http/protobuf"
-            continue
-        signals.add(signal)
-    return frozenset(signals), problem
-
-
-def endpoints(environ: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Host and port of the OTLP endpoints that the environment names; what is no address is left out."""
-    found = []
-    for name in ("LOGS_", "METRICS_", ""):
-        try:
-            url = urlsplit(environ.get(f"OTEL_EXPORTER_OTLP_{name}ENDPOINT", "").strip())
-            place = url.hostname, url.port or (443 if url.scheme == "https" else 80)
-        except ValueError:
-            continue
-        if place[0]:
-            found.append((place[0], place[1]))
-    return found
 
 
 class OtlpExport:
-    """``incident`` for each revision, ``step_metrics`` for each block of steps, ``flush`` and ``close`` at the end.
+    """``incident`` for each revision, ``step_metrics`` for each block of steps, ``request`` for each request of spans,
+    ``flush`` and ``close`` at the end.
 
     submitted, delivered: incident events handed over, and those that the endpoint acknowledged.
     problem: one line for people, None while all is well.
@@ -95,22 +69,30 @@ class OtlpExport:
         self._places = endpoints(environ)
         self._logs: _IncidentEvents | None = None
         self._metrics: _StepMetrics | None = None
+        self._requests: OtlpSender | None = None
+        self._extra = extra_of(environ)
         signals, self._problem = wanted_signals(environ)
         if not signals:
             return
         try:
-            _quieten_sdk()
-            if "LOGS" in signals:
-                self._logs = _IncidentEvents(self._delivered)
-            if "METRICS" in signals:
-                self._metrics = _StepMetrics()
+            quieten_sdk()
+            if LOGS in signals:
+                self._logs = _IncidentEvents(self._delivered, environ)
+            if METRICS in signals:
+                self._metrics = _StepMetrics(environ)
+            self._requests = OtlpSender(environ, signals & {TRACES, METRICS})
         except Exception as error:  # the edge towards the SDK: a bad OTEL_* value must not end the run
             self._fail("cannot start", error)
 
     @property
     def active(self) -> bool:
         """Whether anything is exported at all."""
-        return self._logs is not None or self._metrics is not None
+        return self._logs is not None or self._metrics is not None or self.wants_requests
+
+    @property
+    def wants_requests(self) -> bool:
+        """Whether spans, or what collectors measured, are exported: then ``request`` takes them."""
+        return self._requests is not None and bool(self._requests.signals)
 
     @property
     def delivered(self) -> int:
@@ -127,6 +109,8 @@ class OtlpExport:
         """Why something was not exported, in a line; None: nothing is known to be missing."""
         if self._problem is None and self.dropped:
             return f"telemetry export: {self.dropped} of {self.submitted} incident events were not delivered"
+        if self._problem is None and self._requests is not None:
+            return self._requests.problem
         return self._problem
 
     def incident(self, incident: Incident) -> None:
@@ -147,6 +131,11 @@ class OtlpExport:
             self._metrics.record(block)
         except Exception as error:  # the edge towards the SDK, and blocks come from elsewhere
             self._fail("step metrics not recorded", error)
+
+    def request(self, topic: str, request: bytes) -> None:
+        """Queue a request of spans, or of what the node's collectors measured. Microseconds; never raises."""
+        if self._requests is not None:
+            self._requests.send(topic, request)
 
     def flush(self) -> None:
         """Sends what is queued, in threads; returns at once.
@@ -170,12 +159,17 @@ class OtlpExport:
         threads = [threading.Thread(target=self._guarded, args=(part.shutdown,), daemon=True) for part in closing]
         for thread in threads:
             thread.start()
+        requests = self._requests
+        if requests is not None:
+            requests.finish()
         unheard_s = (self._flushed_s or 0.0) + min(UNHEARD_S, CLOSE_TIMEOUT_S)
         deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
-        while any(thread.is_alive() for thread in threads):
+        while any(thread.is_alive() for thread in threads) or (requests is not None and requests.is_busy):
             if time.monotonic() >= (deadline_s if self._listens.is_set() else unheard_s):
                 break
             time.sleep(0.01)
+        if requests is not None:
+            requests.close(0.0)
         self._delivered.refused = max(self._delivered.refused, self.submitted - self._delivered.records)
 
     def _knock(self) -> None:
@@ -198,7 +192,7 @@ class OtlpExport:
 
     def _fail(self, what: str, error: Exception) -> None:
         if self._problem is None:
-            self._problem = f"telemetry export: {what}: {in_words(error, 'agent')}"
+            self._problem = f"telemetry export: {what}: {in_words(error, self._extra)}"
 
 
 class _Delivered:
@@ -235,13 +229,12 @@ def _counting(inner: LogRecordExporter, delivered: _Delivered) -> LogRecordExpor
 
 
 class _IncidentEvents:
-    def __init__(self, delivered: _Delivered) -> None:
-        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+    def __init__(self, delivered: _Delivered, environ: Mapping[str, str]) -> None:
         from opentelemetry.sdk._logs import LoggerProvider
         from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
-        self._processor = BatchLogRecordProcessor(_counting(OTLPLogExporter(), delivered))
-        provider = LoggerProvider(resource=_resource(), shutdown_on_exit=False)
+        self._processor = BatchLogRecordProcessor(_counting(log_exporter(environ), delivered))
+        provider = LoggerProvider(resource=own_resource(), shutdown_on_exit=False)
         provider.add_log_record_processor(self._processor)
         self._logger = provider.get_logger(names.SCOPE_NAME)
 
@@ -272,13 +265,12 @@ class _IncidentEvents:
 class _StepMetrics:
     """Histograms by job, node, rank (and phase). Step numbers are never attributes: they would make a series each."""
 
-    def __init__(self) -> None:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    def __init__(self, environ: Mapping[str, str]) -> None:
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-        self._provider: MeterProvider = MeterProvider([reader], resource=_resource(), shutdown_on_exit=False)
+        reader = PeriodicExportingMetricReader(metric_exporter(environ))
+        self._provider: MeterProvider = MeterProvider([reader], resource=own_resource(), shutdown_on_exit=False)
         meter = self._provider.get_meter(names.SCOPE_NAME)
         self._step = meter.create_histogram(
             names.METRIC_STEP_DURATION,
@@ -313,24 +305,3 @@ class _StepMetrics:
 
     def shutdown(self) -> None:
         self._provider.shutdown()
-
-
-def _resource() -> Resource:
-    """Who we are; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over our own name.
-
-    Detectors that the user has switched on may add the command line of this process, which is also the job's.
-    """
-    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-
-    found = Resource.create({names.SERVICE_NAME: "whichrank"}).merge(OTELResourceDetector().detect())
-    attributes = dict(found.attributes)
-    for name in _COMMAND_LINES & attributes.keys():
-        arguments = attributes[name]
-        if isinstance(arguments, tuple):
-            attributes[name] = redact_command(tuple(map(str, arguments)))
-    return Resource(redact_data(attributes), found.schema_url)
-
-
-def _quieten_sdk() -> None:
-    for name in SDK_LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..settings.command_line import CONFIG_HERE, PAIRS, PRINT_CONFIG
+from ..settings.command_line import CONFIG_HERE, OTLP, PAIRS, PRINT_CONFIG
 from ..settings.settings import HookLevel, RunSettings, ViewChoice, print_settings
 from ..settings.settings_or_exit import EXIT_USAGE, settings_or_exit
 from ..settings.settings_sources import Flags, on_command_line
@@ -63,6 +63,7 @@ def run_command(
     judge_secret_file: Annotated[Path | None, JUDGE_SECRET_FILE] = None,
     judge_secret: Annotated[str | None, JUDGE_SECRET] = None,
     kafka: Annotated[str | None, KAFKA] = None,
+    otlp: Annotated[str | None, OTLP] = None,
     pairs: Annotated[list[str] | None, PAIRS] = None,
     config: Annotated[Path | None, CONFIG_HERE] = None,
     print_config: Annotated[bool, PRINT_CONFIG] = False,
@@ -93,6 +94,7 @@ def run_command(
         "judge": judge,
         "judge_secret_file": judge_secret_file,
         "kafka": kafka,
+        "otlp": otlp,
     }
     _run(command or [], given, config, pairs, print_config=print_config)
 

@@ -34,6 +34,7 @@ from ..live_view.job_status import JobStatus, describe_ranks
 from ..live_view.status_view import JobView, JsonView, LineView, LiveView
 from ..multi_node.peer_setup import PeerSetup
 from ..multi_node.peers import OTHERS_END_S, FollowerPeers, Peers, join_peers
+from ..otlp_out.environment import use_endpoint
 from ..run_folder.losses import describe_losses
 from ..run_folder.run_description import PeerRole, RunDescription
 from ..run_folder.run_directory import RunDirectory, remove_ring_directory
@@ -77,6 +78,7 @@ def watch(
         description = replace(description, peers=role)
     _write_run(directory, description, "written")
     running_s = (time.time_ns() - started_ns) / 1e9
+    use_endpoint(settings.otlp, os.environ)  # the command has begun with its own
     shown = _Shown(_Guarded(choose_view(settings, name, running_s=running_s)), identity.node)
     publisher = start_publisher(settings, directory)
     watcher = EmbeddedWatch(
@@ -91,6 +93,7 @@ def watch(
         capture_limit_bytes=settings.capture_limit or None,
         peers=peers,
         publisher=publisher,
+        on_request=shown.export.request if shown.export.wants_requests else None,
         job_name=name,
         since_ns=child.started_mono_ns,
     )

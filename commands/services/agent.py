@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -25,14 +26,16 @@ from ...agents.evidence.request_reader import RequestReader
 from ...agents.node_agent import NodeAgent
 from ...agents.node_reports import NodeReports
 from ...agents.publish.broker_clock import BrokerClock
-from ...agents.publish.kafka_publisher import describe_stats
 from ...agents.user_files.capabilities import can_become_others, keep_needed
 from ...telemetry.identity import read_pod_labels, resolve_identity
 from ...telemetry.records import Identity
-from ...transport.kafka_client import KafkaTrouble
+from ...transport.kafka_client import Client, KafkaTrouble
+from ..otlp_out.environment import use_endpoint
+from ..otlp_out.otlp_sender import OtlpSender
 from ..settings.settings import AgentOptions
 from ..support.gc_tuning import search_seldom
 from ..support.stderr import SayHandler, say
+from .agent_ways import AgentWays
 from .kafka_service import make_publisher
 
 _LOOK_S = 0.5
@@ -129,9 +132,7 @@ def agent(options: AgentOptions) -> int:
     ended = _asked_to_end()
     own, clock = _own_identity(), BrokerClock()
     try:
-        publisher, client = make_publisher(
-            options, f"whichrank-agent-{own.node}", options.data / "spool", options.spool_limit, clock
-        )
+        ways, client = _ways_of(options, own.node, clock)
     except KafkaTrouble as trouble:
         say(str(trouble))
         return EXIT_USAGE
@@ -139,10 +140,10 @@ def agent(options: AgentOptions) -> int:
     node = NodeAgent(
         rings=options.rings,
         own=own,
-        publish_ranked=publisher.publish,
-        publish_of=publisher.of_owner,
+        publish_ranked=ways.publish,
+        publish_of=ways.of_owner,
         evidence_directory=options.data / "evidence",
-        more_health=lambda: {**publisher.stats, **reports.counters, "clock.ahead_ms": clock.wrong_by_ns // 1_000_000},
+        more_health=lambda: {**ways.stats, **reports.counters, "clock.ahead_ms": clock.wrong_by_ns // 1_000_000},
         wall_ns=clock.now_ns,
         settings=settings,
         missed_since_ns=last_alive_ns(options.data / ALIVE_FILE),
@@ -153,30 +154,45 @@ def agent(options: AgentOptions) -> int:
     reports = NodeReports(
         telemetry,
         own,
-        publisher.publish,
+        ways.publish,
         rank_processes=lambda: node.rank_processes,
         request_bytes=settings.request_bytes,
         withheld=options.node_options().withheld,
     )
-    publisher.start()
+    ways.start()
     reports.start()
-    requests = RequestReader(
-        lambda: client.consumer(committed_only=True),
-        own.node,
-        node.request,
-        lifetime_s=settings.request_lifetime_s,
-        wall_ns=clock.now_ns,
-    )
-    if options.requests:
+    requests = None
+    if options.requests and client is not None:
+        requests = RequestReader(
+            partial(client.consumer, committed_only=True),
+            own.node,
+            node.request,
+            lifetime_s=settings.request_lifetime_s,
+            wall_ns=clock.now_ns,
+        )
         requests.start()
-    say(f"agent of node {own.node}: watches {options.rings}, publishes to Kafka at {options.kafka}")
+    say(f"agent of node {own.node}: watches {options.rings}, {ways.told_to(options.kafka)}")
     say(f"its capabilities: {', '.join(capabilities) or 'none'}")
     if not can_become_others():
         say(f"no SETUID and SETGID: only the jobs of user {os.geteuid()} can be watched")
     _look_until(ended, node, reports, options.data / ALIVE_FILE)
-    requests.close(0.0)
+    if requests is not None:
+        requests.close(0.0)
     reports.close()
     node.close(_LAST_WORDS_S)
-    publisher.close(_LAST_SENDS_S)
-    say(f"agent ends: {describe_stats(publisher.stats)}")
+    say(f"agent ends: {ways.close(_LAST_SENDS_S)}")
     return 0
+
+
+def _ways_of(options: AgentOptions, node: str, clock: BrokerClock) -> tuple[AgentWays, Client | None]:
+    """Where this agent's messages go, and the client for Kafka, where that is one. Raises KafkaTrouble."""
+    publisher, client = None, None
+    if options.kafka:
+        publisher, client = make_publisher(
+            options, f"whichrank-agent-{node}", options.data / "spool", options.spool_limit, clock
+        )
+    use_endpoint(options.otlp, os.environ)
+    otlp = OtlpSender(os.environ)
+    if otlp.problem:
+        say(otlp.problem)
+    return AgentWays(publisher, otlp), client

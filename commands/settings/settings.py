@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -19,8 +21,10 @@ from ...telemetry.identity import DEFAULT_CLUSTER
 from ...telemetry.vocabulary import Kind
 from ...transport.kafka_topics import DEFAULT_PARTITIONS
 from ..multi_node.peer_tls import PeerTls
+from ..otlp_out.environment import check_otlp_url, wanted_signals
 from ..support.addresses import split_address
 from .annotate_options import AnnotateOptions
+from .check_options import IDLE_CHECK, SITE_CHECKS, CheckOptions
 from .kafka_options import KafkaOptions, default_data, words_of
 from .notify_options import NotifyOptions
 from .respond_options import RespondOptions
@@ -30,6 +34,7 @@ from .settings_sources import Flags, Settings, SettingsError, print_settings, re
 __all__ = [
     "AgentOptions",
     "AnnotateOptions",
+    "CheckOptions",
     "Engine",
     "HookLevel",
     "KafkaOptions",
@@ -92,10 +97,25 @@ class NodeSettings(KafkaOptions):
         description="patterns of log files, with commas, that are read beside what ranks write to files; ** is allowed",
     )
     topology: str = Field("", description="file with each node's rack, leaf, spine; Slurm's is known")
+    site_checks: str = Field("", description=SITE_CHECKS)
+    check_idle_s: float = Field(
+        0.0, ge=0.0, le=86_400.0, description="seconds between whichrank's own checks while no job is here; 0: none"
+    )
     kubernetes_node: str = Field(
         "", description="file with this node as JSON (kubectl get node NAME -o json), kept up to date by somebody"
     )
     withhold: str = Field("", description=f"what never leaves the node, with commas: {', '.join(WITHHELD)}")
+    otlp: str = Field(
+        "",
+        description="OpenTelemetry endpoint: http://, https://, or over gRPC grpc://, grpcs://; default: OTEL_* say it",
+    )
+
+    @field_validator("otlp")
+    @classmethod
+    def _check_otlp(cls, value: str) -> str:
+        if value:
+            check_otlp_url(value)
+        return value
 
     @field_validator("collect")
     @classmethod
@@ -131,6 +151,9 @@ class NodeSettings(KafkaOptions):
             topology_file=self.topology,
             kubernetes_node_file=self.kubernetes_node,
             job_logs=tuple(words_of(self.job_logs)),
+            site_checks=self.site_checks,
+            check_command=(sys.executable, "-m", "whichrank.commands.main", *IDLE_CHECK),
+            check_idle_s=self.check_idle_s,
         )
 
 
@@ -222,7 +245,8 @@ class AgentOptions(NodeSettings):
 
     @model_validator(mode="after")
     def _check_brokers(self) -> AgentOptions:
-        self.kafka_settings()
+        if self.kafka or not (self.otlp or wanted_signals(os.environ)[0]):
+            self.kafka_settings()
         return self
 
 
@@ -302,6 +326,7 @@ ALL_SETTINGS: tuple[type[Settings], ...] = (
     NotifyOptions,
     AnnotateOptions,
     TopicsOptions,
+    CheckOptions,
 )
 
 S = TypeVar("S", bound=Settings)

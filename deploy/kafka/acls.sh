@@ -55,4 +55,8 @@ allow --allow-principal User:collector --operation Read \
   --topic otlp_spans --topic otlp_metrics --topic otlp_logs
 allow --allow-principal User:collector --operation Read --group whichrank-bridge
 
-echo "kafka: the users $agents, operator, processor and collector may now do what they must"
+# The intake brings telemetry of others, and reads nothing.
+allow --allow-principal User:intake --operation Write \
+  --topic otlp_spans --topic otlp_metrics --topic otlp_logs
+
+echo "kafka: the users $agents, operator, processor, collector and intake may now do what they must"

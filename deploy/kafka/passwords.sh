@@ -5,7 +5,7 @@ set -eu
 folder=${1:?usage: passwords.sh FOLDER}
 umask 077
 mkdir -p "$folder"
-for user in admin agent operator processor collector; do
+for user in admin agent operator processor collector intake; do
   file=$folder/kafka_${user}_password
   if [ ! -s "$file" ]; then
     word=$(openssl rand -hex 24)
@@ -15,4 +15,4 @@ for user in admin agent operator processor collector; do
   chmod 644 "$file"
 done
 chmod 700 "$folder"
-echo "passwords: $folder has one for each of admin, agent, operator, processor, collector"
+echo "passwords: $folder has one for each of admin, agent, operator, processor, collector, intake"

@@ -26,7 +26,7 @@ umask 077
 # Users exist from the first start on; later a password is changed with kafka-configs.sh (see docs/operations.md).
 set -- format --ignore-formatted --cluster-id "${KAFKA_CLUSTER_ID:-d2hpY2hyYW5rLWthZmthMQ}" --config "$properties"
 if [ -s "$config/sasl.properties" ]; then
-  for user in admin agent operator processor collector; do
+  for user in admin agent operator processor collector intake; do
     file=$secrets/kafka_${user}_password
     [ -s "$file" ] || { echo "kafka: no password for the user $user: $file is missing or empty" >&2; exit 1; }
     set -- "$@" --add-scram "SCRAM-SHA-512=[name=$user,password=$(cat "$file")]"

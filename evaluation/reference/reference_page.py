@@ -1,4 +1,4 @@
-"""``python -m whichrank.evaluation.reference.reference_page [--check]``: docs/reference.md anew; is it current?"""
+"""``python -m whichrank.evaluation.reference.reference_page [--check]``: docs/reference.md and docs/exporters anew."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import settings, telemetry
+from .exporter_pages import stale_pages, write_pages
 
 FILE = Path(__file__).parents[2] / "docs" / "reference.md"
 _BEGINNING = """# Reference
@@ -17,7 +18,7 @@ Made by `make reference` from the code; a test holds it current. What things mea
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes docs/reference.md anew if it is not current. With --check it only says so.
+    """Writes docs/reference.md and docs/exporters anew if they are not current. With --check it only says so.
 
     The exit status: 1 where --check finds that it is not current.
     """
@@ -26,6 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="change nothing; exit with 1 where the file is not current"
     )
     options = parser.parse_args(arguments)
+    stale = stale_pages()
+    if stale and options.check:
+        print(f"docs/exporters: {', '.join(stale)} are not what the code makes: make reference", file=sys.stderr)
+        return 1
+    if stale:
+        write_pages()
     text = reference()
     if FILE.is_file() and FILE.read_text(encoding="utf-8") == text:
         return 0

@@ -12,17 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whichrank.commands.run.otlp_export import (
-    UNHEARD_S,
-    OtlpExport,
-    endpoints,
-    wanted_signals,
-)
+from whichrank.commands.otlp_out.environment import check_otlp_url, endpoints, use_endpoint, wanted_signals
+from whichrank.commands.run.otlp_export import UNHEARD_S, OtlpExport
 from whichrank.telemetry.records import Block, Identity, Incident
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import EventName
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+ALL = {"LOGS", "METRICS", "TRACES"}
 DOCUMENT: dict[str, Any] = {
     "id": "1",
     "change": "opened",
@@ -40,13 +37,15 @@ DOCUMENT: dict[str, Any] = {
     [
         ({}, set()),
         ({ENDPOINT: ""}, set()),
-        ({ENDPOINT: "http://127.0.0.1:1"}, {"LOGS", "METRICS"}),
+        ({ENDPOINT: "http://127.0.0.1:1"}, ALL),
         ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://127.0.0.1:1/v1/logs"}, {"LOGS"}),
         ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:1/v1/metrics"}, {"METRICS"}),
         ({ENDPOINT: "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"}, set()),
-        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_METRICS_EXPORTER": "none"}, {"LOGS"}),
-        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_LOGS_EXPORTER": "otlp"}, {"LOGS", "METRICS"}),
-        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, {"LOGS", "METRICS"}),
+        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_METRICS_EXPORTER": "none"}, {"LOGS", "TRACES"}),
+        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_LOGS_EXPORTER": "otlp"}, ALL),
+        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, ALL),
+        ({ENDPOINT: "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ALL),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1/v1/traces"}, {"TRACES"}),
     ],
 )
 def test_environment_decides_what_is_exported(environ: dict[str, str], signals: set[str]) -> None:
@@ -56,9 +55,28 @@ def test_environment_decides_what_is_exported(environ: dict[str, str], signals: 
 
 
 def test_a_protocol_that_is_not_there_is_named() -> None:
-    export = OtlpExport({ENDPOINT: "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    export = OtlpExport({ENDPOINT: "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
     assert not export.active
-    assert export.problem == "telemetry export: protocol 'grpc' is not supported, only http/protobuf"
+    assert export.problem == "telemetry export: protocol 'http/json' is not supported, only http/protobuf and grpc"
+
+
+def test_the_setting_names_the_endpoint_of_all_signals() -> None:
+    environ = {
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://elsewhere:4318/v1/traces",
+        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/protobuf",
+    }
+    use_endpoint("", environ)
+    assert len(environ) == 2
+    use_endpoint("grpcs://otel.example:4317", environ)
+    assert environ == {ENDPOINT: "https://otel.example:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    use_endpoint("http://otel.example:4318/base", environ)
+    assert environ[ENDPOINT] == "http://otel.example:4318/base"
+
+
+@pytest.mark.parametrize("url", ["otel.example:4317", "http://", "ftp://otel.example", "http://me:secret@otel.example"])
+def test_what_is_no_endpoint_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        check_otlp_url(url)
 
 
 def test_without_an_endpoint_nothing_happens() -> None:

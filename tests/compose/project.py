@@ -26,7 +26,7 @@ class Project:
         self.engine = engine
         self.kafka_port, self.prometheus_port = free_ports(2)
         self.secrets = folder / "secrets"
-        for of in ("kafka", "prometheus"):
+        for of in ("kafka", "collector", "prometheus"):
             engine.run(DEPLOY / of / "passwords.sh", self.secrets)
         engine.run(DEPLOY / "kafka" / "certificates.sh", self.secrets / "tls")
         self.environment = {

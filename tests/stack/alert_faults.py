@@ -24,6 +24,8 @@ _LAG = prometheus_name(names.METRIC_PIPELINE_LAG)
 _LETTERS = prometheus_name(names.METRIC_PIPELINE_DEAD_LETTERS)
 _LOST, _READ = prometheus_name(names.METRIC_AGENT_EVENTS_LOST), prometheus_name(names.METRIC_AGENT_EVENTS_READ)
 _SPOOL = prometheus_name(names.METRIC_AGENT_SPOOL)
+_FAILING, _PAGED = "whichrank_notify_failing_seconds", '{instance="notify:8463", receiver="oncall"}'
+_INTAKE_DROPS = "otelcol_exporter_enqueue_failed_metric_points_total"
 _ALL = BEGINS + LASTS + AFTER
 _UP = 'up{job="whichrank-process", instance="one"}'
 _NODE = '{whichrank_job_id="pretrain", whichrank_node_id="node-02"}'
@@ -35,6 +37,8 @@ HEALTHY: Mapping[str, str] = {
     f"{_READ}{_NODE}": f"0+60000x{_ALL}",
     f"{_LOST}{_NODE}": f"0+3x{_ALL}",
     f"{_SPOOL}{_NODE}": f"900000x{_ALL}",
+    f"{_FAILING}{_PAGED}": f"0x{_ALL}",
+    _INTAKE_DROPS: f"3x{_ALL}",
 }
 
 
@@ -82,6 +86,14 @@ def faults() -> list[Fault]:
             {f"{_LOST}{_NODE}": f"0+3x{BEGINS} 60+6000x{LASTS} 240100+3x{AFTER}"},
         ),
         _own("agents keep what Kafka refuses", "WhichrankAgentsWait", {f"{_SPOOL}{_NODE}": _while("90000000", "0")}),
+        _own(
+            "a receiver of pages is away",
+            "WhichrankPagesFail",
+            {f"{_FAILING}{_PAGED}": _while("300", "0")},
+            instance="notify:8463",
+            receiver="oncall",
+        ),
+        _own("the intake drops", "WhichrankIntakeDrops", {_INTAKE_DROPS: f"3x{BEGINS} 4+1x{LASTS} 43x{AFTER}"}),
     ]
 
 

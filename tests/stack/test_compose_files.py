@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 
 from tests.stack.parts.compose import BASE, FLINK, NVIDIA, OPEN, REQUIRED, TLS, Definition, load, services
-from tests.stack.parts.go_programs import COLLECTOR_MODULES, COMPOSE, JAEGER, PROMETHEUS, VICTORIALOGS, VMAUTH, built
+from tests.stack.parts.go_programs import (
+    ALERTMANAGER,
+    COLLECTOR_MODULES,
+    COMPOSE,
+    JAEGER,
+    PROMETHEUS,
+    VICTORIALOGS,
+    VMAUTH,
+    built,
+)
 from tests.stack.parts.kafka import POM
 from tests.stack.parts.placing import REPOSITORY, replace
 from tests.stack.parts.promtool import PROMTOOL
@@ -31,12 +40,18 @@ PROFILES = {
     "standby": {"processor-standby"},
     "readers": {"log-readers"},
     "respond": {"respond"},
-    "*": {"kafka-ui", "demo", "agent", "log-readers", "processor-standby", "respond"},
+    "intake": {"intake"},
+    "paging": {"notify", "alertmanager"},
+    "annotate": {"annotate"},
+    "*": {
+        *("kafka-ui", "demo", "agent", "log-readers", "processor-standby", "respond", "intake", "notify"),
+        *("alertmanager", "annotate"),
+    },
 }
 #: Run to their end, once.
 ONE_SHOT = {"topic-init", "acl-init", "busybox", "store-folders"}
 #: Without a health check: nothing waits for them, and they end by themselves when something is wrong.
-UNCHECKED = {"kafka-ui", "agent", "demo", "log-readers"}
+UNCHECKED = {"kafka-ui", "agent", "demo", "log-readers", "annotate"}
 #: The agent reads what belongs to the users of the node.
 ROOT = {"agent"}
 
@@ -138,8 +153,8 @@ def test_our_own_services_take_their_variables(overlays: list[str], tmp_path: Pa
     for definition in services(overlays).values():
         if not definition.image.startswith("whichrank:") or definition.name == "store-folders":
             continue
-        (command,) = definition.command
-        program = [sys.executable, "-m", "whichrank.commands.main", command]
+        command = " ".join(definition.command)
+        program = [sys.executable, "-m", "whichrank.commands.main", *definition.command]
         if command == "topics":  # has no --print-config; test_our_own_services runs it
             continue
         asked.add(command)
@@ -161,15 +176,16 @@ def test_our_own_services_take_their_variables(overlays: list[str], tmp_path: Pa
         taken = set(re.findall(r"environment (WHICHRANK_\w+)", config.stdout))
         named_ones = {name for name in definition.environment if name.startswith("WHICHRANK_")}
         assert taken == named_ones - {"WHICHRANK_CONFIG"}
-    assert asked == {"agent", "process", "respond"}
+    assert asked == {"agent", "process", "respond", "notify", "grafana annotate"}
 
 
-def test_only_kafka_can_be_opened_to_others_and_only_by_its_own_variable() -> None:
-    opened = services(values={**REQUIRED, "KAFKA_BIND": "0.0.0.0", "KAFKA_HOST": "broker.example"})
+@pytest.mark.parametrize(("variable", "service"), [("KAFKA_BIND", "kafka"), ("INTAKE_BIND", "intake")])
+def test_only_two_can_be_opened_to_others_and_each_by_its_own_variable(variable: str, service: str) -> None:
+    opened = services(values={**REQUIRED, variable: "0.0.0.0", "KAFKA_HOST": "broker.example"})
     outside = {
         name for name, definition in opened.items() for port in definition.raw.get("ports", []) if "0.0.0.0" in port
     }
-    assert outside == {"kafka"}
+    assert outside == {service}
     assert opened["kafka"].environment["KAFKA_OUTSIDE"] == "broker.example:19092"
 
 
@@ -181,9 +197,10 @@ def test_the_images_are_of_the_versions_that_are_tested() -> None:
     minor = PROMETHEUS.version.removeprefix("v0.3").split(".")[0]  # v0.315.0 is the module of v3.15.0
     tags = {name: definition.image.partition(":")[2] for name, definition in services().items()}
     assert tags["kafka"] == tags["acl-init"] == kafka[1]
-    assert tags["collector"] == collector[1]
+    assert tags["collector"] == tags["intake"] == collector[1]
     assert tags["victorialogs"] == VICTORIALOGS.version
     assert tags["log-readers"] == VMAUTH.version
+    assert tags["alertmanager"] == ALERTMANAGER.version
     jaeger = JAEGER.version.removeprefix("v1.").split(".")[0]  # v1.76.0 is the module of v2.13.0
     assert tags["jaeger"] == f"2.{int(jaeger) - 63}.0"
     assert tags["prometheus"] == f"v3.{minor}.0"

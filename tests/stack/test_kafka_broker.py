@@ -126,6 +126,7 @@ def locked_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         ("agent", {TOPIC_LOGS, TOPIC_BLOCKS}, {TOPIC_REQUESTS}),
         ("processor", {TOPIC_LOGS, TOPIC_CLOCK, TOPIC_INCIDENTS, TOPIC_REQUESTS}, set(TOPICS)),
         ("collector", set(), {TOPIC_LOGS}),
+        ("intake", {TOPIC_LOGS}, set()),
         ("operator", {TOPIC_WORDS}, {TOPIC_LOGS, TOPIC_INCIDENTS, TOPIC_WORDS}),
     ],
 )

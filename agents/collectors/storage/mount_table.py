@@ -88,7 +88,7 @@ def parse_mount(line: str) -> Mount | None:
         return None
     if fstype.startswith("fuse") and _mounted_by(super_options) not in (0, os.geteuid()):
         return None  # a user's daemon would answer root's questions, when and with what he likes
-    is_network = fstype in _NETWORK or (fstype.startswith("fuse.") and fstype not in _NOT_STORAGE)
+    is_network = is_of_a_server(fstype)
     if not (is_network or fstype in _DISK or (fstype == "overlay" and path == "/")):
         return None
     return Mount(
@@ -100,6 +100,16 @@ def parse_mount(line: str) -> Mount | None:
         read_only=not _STOPPED.isdisjoint(options.split(",")) or not _STOPPED.isdisjoint(super_options.split(",")),
         is_network=is_network,
     )
+
+
+def is_of_a_server(fstype: str) -> bool:
+    """Whether a file system of this type is a client of a server, or of a process that may hang as one does."""
+    return fstype in _NETWORK or (fstype.startswith("fuse.") and fstype not in _NOT_STORAGE)
+
+
+def mount_points(text: str) -> frozenset[str]:
+    """Paths at which anything is mounted, in a mountinfo file."""
+    return frozenset(_decode(words[4]) for line in text.splitlines() if len(words := line.split(" ")) > 4)
 
 
 def _mounted_by(super_options: str) -> int:

@@ -148,7 +148,7 @@ def _value_for(key: str, folder: Path) -> str:
         secret.chmod(0o600)
         return str(secret)
     known = {"view": "none", "level": "status", "disable": "desync", "capture_limit": "1GiB", "spool_limit": "1GiB"}
-    known["engine"] = "flink"
+    known |= {"engine": "flink", "otlp": "http://host:4318"}
     return known.get(key, "slurm" if key == "respond_hooks" else "host:8461")
 
 

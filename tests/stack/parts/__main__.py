@@ -17,10 +17,13 @@ from pathlib import Path
 import pytest
 
 from tests.stack.parts.go_programs import (
+    ALERTMANAGER,
     COMPOSE,
     JAEGER,
+    NFPM,
     NODE_EXPORTER,
     PROMETHEUS,
+    SNMP_EXPORTER,
     VICTORIALOGS,
     GoProgram,
     built,
@@ -30,7 +33,17 @@ from tests.stack.parts.kafka import kafka_home
 from tests.stack.parts.promtool import PROMTOOL
 
 #: In the order in which tests need them: what the whole stack is made of first.
-_PROGRAMS: tuple[GoProgram, ...] = (VICTORIALOGS, JAEGER, PROMETHEUS, PROMTOOL, COMPOSE, NODE_EXPORTER)
+_PROGRAMS: tuple[GoProgram, ...] = (
+    VICTORIALOGS,
+    JAEGER,
+    PROMETHEUS,
+    PROMTOOL,
+    COMPOSE,
+    NODE_EXPORTER,
+    SNMP_EXPORTER,
+    ALERTMANAGER,
+    NFPM,
+)
 PARTS: Mapping[str, Callable[[], Path]] = {
     "kafka": kafka_home,
     "otelcol": built_collector,

@@ -1,4 +1,4 @@
-"""A Collector that writes what it receives by OTLP/HTTP to files: for tests of exporters."""
+"""A Collector that writes what it receives by OTLP to files: for tests of exporters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CONFIGURATION = """\
 receivers:
   otlp:
     protocols:
-      http:
-        endpoint: 127.0.0.1:{port}
+      http: {{endpoint: "127.0.0.1:{port}"}}
+      grpc: {{endpoint: "127.0.0.1:{grpc}"}}
 exporters:
   file/logs: {{path: {folder}/logs.jsonl, flush_interval: 100ms}}
   file/metrics: {{path: {folder}/metrics.jsonl, flush_interval: 100ms}}
@@ -33,13 +33,15 @@ class FileCollector:
     """A running Collector. ``stop`` ends it, and with that everything it received is in its files."""
 
     def __init__(self, folder: Path) -> None:
-        (port,) = free_ports(1)
+        port, grpc = free_ports(2)
         self.address = f"127.0.0.1:{port}"
         self.endpoint = f"http://{self.address}"
+        #: As the setting ``otlp`` has it.
+        self.grpc = f"grpc://127.0.0.1:{grpc}"
         self.folder = folder
         folder.mkdir()
         configuration = folder / "collector.yaml"
-        configuration.write_text(CONFIGURATION.format(port=port, folder=folder))
+        configuration.write_text(CONFIGURATION.format(port=port, grpc=grpc, folder=folder))
         self.service = Service(
             "the Collector",
             [built_collector(), "--config", f"file:{configuration}"],
@@ -81,6 +83,16 @@ class FileCollector:
                             for point in metric["histogram"]["dataPoints"]:
                                 points[json.dumps(point["attributes"])] = {**point, "unit": metric["unit"]}
         return list(points.values())
+
+    def metric_names(self) -> set[str]:
+        """Of all metrics that came."""
+        return {
+            metric["name"]
+            for request in self._requests("metrics.jsonl")
+            for resource in request["resourceMetrics"]
+            for scope in resource["scopeMetrics"]
+            for metric in scope["metrics"]
+        }
 
     def _requests(self, file: str) -> list[dict[str, Any]]:
         path = self.folder / file

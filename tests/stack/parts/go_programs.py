@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,8 @@ class GoProgram:
     package: str
     oldest_go: tuple[int, int, int]
     tags: str = "netgo"
+    #: File -> content, of what the module's own build makes and its package has not (a page for browsers).
+    adds: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 PROMETHEUS = GoProgram(
@@ -76,6 +78,32 @@ NODE_EXPORTER = GoProgram(
     oldest_go=(1, 25, 0),
     tags="netgo,osusergo",
 )
+SNMP_EXPORTER = GoProgram(
+    name="snmp_exporter",
+    module="github.com/prometheus/snmp_exporter",
+    version="v0.29.0",
+    checksum="h1:COShgBj1tmWvA5pAkWQgO/lB3+bL/MFqUIqOELSZaBw=",
+    package=".",
+    oldest_go=(1, 24, 1),
+    tags="netgo,osusergo",
+)
+ALERTMANAGER = GoProgram(
+    name="alertmanager",
+    module="github.com/prometheus/alertmanager",
+    version="v0.34.0",
+    checksum="h1:z75n0NoypggESmt3HD4JlTXOaOZj1EBz1ACHO4Z6EUk=",
+    package="./cmd/alertmanager",
+    oldest_go=(1, 25, 0),
+    adds=(("ui/app/dist/index.html", "<html></html>"),),
+)
+NFPM = GoProgram(
+    name="nfpm",
+    module="github.com/goreleaser/nfpm/v2",
+    version="v2.45.2",
+    checksum="h1:sWBXUErMSKHMvT8f1mgtY3yn2jbNBAE2TNBXNXpSDGc=",
+    package="./cmd/nfpm",
+    oldest_go=(1, 24, 0),
+)
 COMPOSE = GoProgram(
     name="docker-compose",
     module="github.com/docker/compose/v5",
@@ -110,10 +138,25 @@ def built(program: GoProgram) -> Path:
         for name in ("go.mod", "go.sum"):
             (work / name).write_bytes((Path(module["Dir"]) / name).read_bytes())
         modules = [f"-modfile={work / 'go.mod'}", "-mod=mod", f"-tags={program.tags}"]
-        _go([*GO_BUILD, *modules, "-o", str(target), program.package], cwd=Path(module["Dir"]))
+        source = _with_files(Path(module["Dir"]), work / "source", program.adds)
+        _go([*GO_BUILD, *modules, "-o", str(target), program.package], cwd=source)
         shutil.rmtree(work)
 
-    return made_once(program.name, digest_of([repr(program).encode(), *map(str.encode, GO_BUILD)]), make)
+    made_of = [repr(program), *GO_BUILD, *(word for added in program.adds for word in added)]
+    return made_once(program.name, digest_of(map(str.encode, made_of)), make)
+
+
+def _with_files(module: Path, copy: Path, adds: tuple[tuple[str, str], ...]) -> Path:
+    """The module's folder, or a copy with these files where it lacks some: what Go has downloaded cannot be written."""
+    if not adds:
+        return module
+    shutil.copytree(module, copy, copy_function=shutil.copyfile)
+    for folder, _, _ in os.walk(copy):
+        Path(folder).chmod(0o755)
+    for name, content in adds:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text(content)
+    return copy
 
 
 def built_collector() -> Path:

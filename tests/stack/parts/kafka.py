@@ -23,7 +23,7 @@ from tests.stack.parts.service import Service
 from whichrank.transport.kafka_settings import KafkaSettings
 
 POM = Path(__file__).parent / "kafka_libraries" / "pom.xml"
-USERS = ("admin", "agent", "operator", "processor", "collector")
+USERS = ("admin", "agent", "operator", "processor", "collector", "intake")
 #: Where compose mounts the configuration.
 CONFIG_FOLDER = "/etc/kafka-whichrank"
 FETCH_TIMEOUT_S = 1800
@@ -171,7 +171,7 @@ class Kafka:
         return _run([self.home / "bin" / program, "--bootstrap-server", self.internal_address, *arguments])
 
     def grant(self) -> None:
-        """What ``acls.sh`` grants to agent, processor and collector."""
+        """What ``acls.sh`` grants to agent, processor, collector and intake."""
         _run([DEPLOY / "kafka" / "acls.sh", self.internal_address], KAFKA_HOME=str(self.home))
 
 

@@ -25,19 +25,27 @@ _LOOK_BACK_US = 3_600_000_000
 class Prometheus:
     """It scrapes itself; of the other parts only what is told here (name in compose -> address).
 
-    secrets: the folder of passwords, of a stack with users; without it nobody is asked for one (compose.open.yaml).
+    values: variables of compose. secrets: the folder of passwords, of a stack with users; without it nobody is asked
+    for one (compose.open.yaml).
     ``headers``: of a request that it answers. ``config``: the folder that is /etc/prometheus.
     """
 
-    def __init__(self, folder: Path, scraped: dict[str, str] | None = None, *, secrets: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        scraped: dict[str, str] | None = None,
+        *,
+        secrets: Path | None = None,
+        values: Mapping[str, str] = REQUIRED,
+    ) -> None:
         (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
         self.config = folder / "config"
         self.headers: Mapping[str, str] = NO_HEADERS
-        definition = service("prometheus", [OPEN])
+        definition = service("prometheus", [OPEN], values)
         if secrets is not None:
             subprocess.run([DEPLOY / "prometheus" / "passwords.sh", secrets], check=True, capture_output=True)
-            definition = service("prometheus", values={**REQUIRED, "WHICHRANK_SECRETS": str(secrets)})
+            definition = service("prometheus", values={**values, "WHICHRANK_SECRETS": str(secrets)})
             self.headers = login((secrets / "prometheus_password").read_text())
         held = {f"/run/secrets/{name}": str(path) for name, path in definition.secrets.items()}
         words = {"localhost:9090": self.address, **(scraped or {})}

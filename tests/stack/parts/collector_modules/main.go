@@ -9,8 +9,10 @@ import (
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/kafkaexporter"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/basicauthextension"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/bearertokenauthextension"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/extension/healthcheckextension"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/attributesprocessor"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/filterprocessor"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/groupbyattrsprocessor"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/resourceprocessor"
 	"github.com/open-telemetry/opentelemetry-collector-contrib/receiver/kafkareceiver"
@@ -47,14 +49,14 @@ func factories() (otelcol.Factories, error) {
 		return otelcol.Factories{}, err
 	}
 	processors, err := otelcol.MakeFactoryMap[processor.Factory](
-		attributesprocessor.NewFactory(), batchprocessor.NewFactory(), groupbyattrsprocessor.NewFactory(),
-		memorylimiterprocessor.NewFactory(), resourceprocessor.NewFactory(),
+		attributesprocessor.NewFactory(), batchprocessor.NewFactory(), filterprocessor.NewFactory(),
+		groupbyattrsprocessor.NewFactory(), memorylimiterprocessor.NewFactory(), resourceprocessor.NewFactory(),
 	)
 	if err != nil {
 		return otelcol.Factories{}, err
 	}
 	extensions, err := otelcol.MakeFactoryMap[extension.Factory](
-		basicauthextension.NewFactory(), healthcheckextension.NewFactory(),
+		basicauthextension.NewFactory(), bearertokenauthextension.NewFactory(), healthcheckextension.NewFactory(),
 	)
 	if err != nil {
 		return otelcol.Factories{}, err

@@ -1,0 +1,1 @@
+"""What is around the computer: its management controller, and the services without which its devices do not work."""

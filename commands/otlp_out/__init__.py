@@ -1,0 +1,1 @@
+"""Telemetry straight to an OpenTelemetry endpoint, without Kafka."""

@@ -84,7 +84,7 @@ class Case:
         return self.other if self.other is not None and (is_other or variant is Variant.LASTING) else self.alike
 
 
-# --- jobs: three leaves each, so that suspects under one of them say something ---------------------------------------------
+# --- jobs: over two leaves each, so that suspects under one of them say something ------------------------------------
 def _jobs(fleet: Fleet) -> dict[str, Job]:
     nodes = {
         "a": [*fleet.under(0, 0, 1), *fleet.under(1, 0, 1)],
@@ -100,8 +100,8 @@ def _waits_for_data(*names: str, kind: Kind = Kind.SLOW_TOGETHER, phase: str = "
     def hit(fleet: Fleet) -> None:
         jobs = _jobs(fleet)
         for i, name in enumerate(names):
-            about = {} if kind is Kind.SLOW_TOGETHER else {"node": jobs[name].nodes[i]}
-            jobs[name].tell(kind, 40.0 + i, onset=12.0 + i, phase=phase, **about)
+            node = None if kind is Kind.SLOW_TOGETHER else jobs[name].nodes[i]
+            jobs[name].tell(kind, 40.0 + i, onset=12.0 + i, phase=phase, node=node)
 
     return hit
 
@@ -139,7 +139,7 @@ _NO_SPACE = "OSError: [Errno 28] No space left on device: '/lustre/ckpt'"
 _LEAF1 = _exchanges(("a", "n1-0"), ("b", "n1-2"))
 
 
-# --- pages -----------------------------------------------------------------------------------------------------------------
+# --- pages ------------------------------------------------------------------------------------------------------------
 def _lustre(spell: Spell, at: float, target: str, *, slow: float = 1.0, ops: float = 1.0) -> Iterator[str]:
     """A healthy server of one target; slow, ops: how many times longer, and more, while the spell lasts."""
     for operation, rate, micros in (("open", 400.0, 300.0), ("getattr", 900.0, 120.0), ("close", 400.0, 90.0)):
@@ -332,7 +332,7 @@ def _with_nvlinks(*told: tuple[str, str]) -> Callable[[Fleet], None]:
 
 def _quiet(spell: Spell, at: float, _: str) -> Iterator[str]:
     """What is told of the fault comes of agents; the page beside it is of a switch that is well."""
-    yield f'ifOperStatus{{{_SNMP.replace("PLACE", "Eth1/1")}}} {spell.level(at, 1, 1)}'
+    yield f"ifOperStatus{{{_SNMP.replace('PLACE', 'Eth1/1')}}} {spell.level(at, 1, 1)}"
 
 
 def _storage(name: str, page: Page, hit: Callable[[Fleet], None] = _DATA, **more: object) -> Case:
@@ -431,14 +431,20 @@ CASES: tuple[Case, ...] = (
         labels={"storage": None},
     ),
     _shared(
-        "S3 (MinIO): two of five requests fail", _s3, "minio1:9000", "", _raises("ReadTimeoutError: 503 timed out", "a", "b")
+        "S3 (MinIO): two of five requests fail", _s3, "minio1:9000", "",
+        _raises("ReadTimeoutError: 503 timed out", "a", "b"),
     ),
     _shared(
         "S3 (MinIO): nodes are away", _gauge("minio_cluster_nodes_offline_total", 'server="x"', 0, 3, 0), "minio1:9000",
         "", _ONE_WAITS,
     ),
-    _shared("Ceph: a metadata server is slow", _latency("ceph_mds_reply_latency", 0.004, 40.0), "ceph1:9283", "mds.a", _DATA),
-    _shared("Ceph: a disk daemon is down", _gauge("ceph_osd_up", 'ceph_daemon="PLACE"', 1, 0, 1), "ceph1:9283", "osd.3", _DATA),
+    _shared(
+        "Ceph: a metadata server is slow", _latency("ceph_mds_reply_latency", 0.004, 40.0), "ceph1:9283", "mds.a", _DATA
+    ),
+    _shared(
+        "Ceph: a disk daemon is down", _gauge("ceph_osd_up", 'ceph_daemon="PLACE"', 1, 0, 1), "ceph1:9283", "osd.3",
+        _DATA,
+    ),
     _shared("Ceph: an error of health", _gauge("ceph_health_status", "", 0, 2, 1), "ceph1:9283", "", _DATA),
     _shared(
         "Storage Scale: a component has failed",
@@ -481,7 +487,9 @@ CASES: tuple[Case, ...] = (
     ),
     _switch(
         "infiniband_exporter: receive errors",
-        _counter("infiniband_switch_port_receive_errors_total", 'guid="0xb8",port="31",switch="PLACE"', 0.001, 50.0, 1.0),
+        _counter(
+            "infiniband_switch_port_receive_errors_total", 'guid="0xb8",port="31",switch="PLACE"', 0.001, 50.0, 1.0
+        ),
         "leaf1", scraped=(("ibx:9315", "leaf1"),), elsewhere=(("ibx:9315", "leaf5"),),
     ),
     _switch(

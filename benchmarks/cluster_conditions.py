@@ -1,4 +1,4 @@
-"""What servers, switches, power and services tell, as causes: ``python -m benchmarks.cluster_conditions [--only WORDS]``.
+"""What servers, switches, power and services tell, as causes: ``python -m benchmarks.cluster_conditions``.
 
 Each case (``cluster_cases``) is pages of exporters over time, through the crosswalk and the entity operator, and jobs
 beside, to the cluster operator; and four controls of it. Prints asked, measured, k of n, ok or SHORT; exit status 1 for

@@ -1,4 +1,4 @@
-"""Pages of other people's exporters over time, through the road that a Collector gives them: text, OTLP, decoder, entities.
+"""Pages of other people's exporters over time, as a Collector brings them: text, OTLP, decoder, entities.
 
 A page is what Prometheus would scrape (text exposition); ``Pages`` makes OTLP of it as the Collector's receiver does,
 decodes that as a processor does, and gives the findings of the entity operator.

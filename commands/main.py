@@ -25,7 +25,7 @@ from .support.late_commands import late_group
 
 #: Commands and groups with their own modules (``late_commands``).
 LATE = {
-    "check": ".check.command",
+    "check": ".check_pairs.group",
     "goodput": ".goodput.command",
     "notify": ".notify",
     "report": ".report.command",

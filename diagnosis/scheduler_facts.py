@@ -29,8 +29,8 @@ _MAX_TEXT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFact:
-    """what: "attempt", "time_limit", "preemption", "requeue", "maintenance", "state", "allocation", "owner" (uid) or
-    "node_state".
+    """what: "attempt", "time_limit", "preemption", "requeue", "maintenance", "state", "allocation", "owner" (uid),
+    "node_state" or "node_condition".
 
     job: "" for what concerns the node. values: only str, int, float and bool; times are Unix seconds ("end_s").
     """
@@ -244,7 +244,8 @@ def facts_of_pod(labels: Mapping[str, str]) -> Iterator[SchedulerFact]:
 
 
 def facts_of_kubernetes_node(document: object) -> Iterator[SchedulerFact]:
-    """What a node's taints, conditions and annotations announce: maintenance, preemption, not ready.
+    """What a node's taints, conditions and annotations announce: maintenance, preemption, not ready; and what its
+    conditions say is wrong with it (the kubelet's, node-problem-detector's).
 
     document: of ``kubectl get node -o json``, or its list of conditions alone.
     """
@@ -256,7 +257,12 @@ def facts_of_kubernetes_node(document: object) -> Iterator[SchedulerFact]:
     for condition in _tables(status.get("conditions")):
         kind = str(condition.get("type", ""))
         if condition.get("status") == "True":
-            yield from _notice("conditions", kind, str(condition.get("message") or condition.get("reason") or ""))
+            said = str(condition.get("message") or condition.get("reason") or "")
+            yield from _notice("conditions", kind, said)
+            if kind in _notices()["problems"]:
+                name = _notices()["problems"][kind]
+                values = {"name": kind, "condition": name, "text": cut_text(f"{kind}: {said}", _MAX_TEXT)}
+                yield SchedulerFact(scheduler="kubernetes", what="node_condition", values=values)
         elif kind == "Ready":
             reason = str(condition.get("message") or condition.get("reason") or "")[:_MAX_TEXT]
             values = {"name": "not_ready", "state": "NotReady", "reason": reason}

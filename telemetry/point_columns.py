@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -54,6 +54,11 @@ class PointColumns(Sequence[Point]):
             time_ns=int(self.times_ns[place]),
             start_ns=int(self.starts_ns[place]),
         )
+
+    def __iter__(self) -> Iterator[Point]:
+        numbers = zip(self.values.tolist(), self.times_ns.tolist(), self.starts_ns.tolist(), strict=True)
+        for (name, attributes), (value, time_ns, start_ns) in zip(self._series, numbers, strict=True):
+            yield Point(name=name, value=value, attributes=attributes, time_ns=time_ns, start_ns=start_ns)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

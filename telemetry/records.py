@@ -153,7 +153,8 @@ class Event:
       PROBE_LATE       mount*, operation*, age_s*, fstype, server, answered (true: it has come back), error
       NODE_CONDITION   source* (who judges: "ports"), event (the condition's name), device, device_kind, severity,
                        domain, action, scope, text, age_s (since when), over (true: it is no more), anew (true: the
-                       source has begun to look; what it said before holds no more), trust (as of KERNEL_EVENT)
+                       source has begun to look; what it said before holds no more, but for still: NAME/DEVICE of each
+                       that goes on), trust (as of KERNEL_EVENT)
     """
 
     name: EventName

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from ...diagnosis.health_checks.site_checks import read_site_checks
 from ...telemetry.records import Identity
 from .base.collector import Collector, Isolation
+from .checks.checks_collector import ChecksCollector
 from .logs.job_log_events import JobLogEvents
 from .logs.job_logs import JobLogsCollector
 from .logs.kernel_events import KernelEvents
@@ -28,6 +30,29 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
         return [JobProcess(pid=pid, job=who.job, rank=who.rank) for pid, who in rank_processes().items()]
 
     plans = (
+        *_of_the_node(options),
+        CollectorPlan(name="host", factory=".host.host_collector:HostCollector", options={"pids": pids}),
+        CollectorPlan(
+            name="processes", factory=".processes.process_collector:ProcessCollector", options={"ranks": ranks}
+        ),
+        CollectorPlan(
+            name="job_logs",
+            factory=".collector_plans:make_job_logs",
+            options={"ranks": ranks, "patterns": options.job_logs},
+        ),
+        CollectorPlan(
+            name="checks",
+            factory=".collector_plans:make_checks",
+            options={"options": options, "ranks": ranks},
+        ),
+    )
+    asked = options.collect if options.site_checks or options.check_idle_s else options.collect - {"checks"}
+    return [plan for plan in plans if plan.name in asked]
+
+
+def _of_the_node(options: NodeOptions) -> Sequence[CollectorPlan]:
+    """Of those that need not know which ranks are here."""
+    return (
         CollectorPlan(name="gpu", factory=".gpu.gpu_collector:GpuCollector", isolation=Isolation.PROCESS),
         CollectorPlan(
             name="kernel_log", factory=".collector_plans:make_kernel_log", options={"path": options.kernel_log}
@@ -38,10 +63,6 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
             factory=".storage.storage_collector:StorageCollector",
             options={"write_folders": options.write_folders},
             isolation=Isolation.PROCESS,
-        ),
-        CollectorPlan(name="host", factory=".host.host_collector:HostCollector", options={"pids": pids}),
-        CollectorPlan(
-            name="processes", factory=".processes.process_collector:ProcessCollector", options={"ranks": ranks}
         ),
         CollectorPlan(
             name="scheduler",
@@ -65,13 +86,16 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
             factory=".surroundings.topology_collector:TopologyCollector",
             options={"table_file": options.topology_file},
         ),
-        CollectorPlan(
-            name="job_logs",
-            factory=".collector_plans:make_job_logs",
-            options={"ranks": ranks, "patterns": options.job_logs},
-        ),
     )
-    return [plan for plan in plans if plan.name in options.collect]
+
+
+def make_checks(options: NodeOptions, ranks: Callable[[], Collection[JobProcess]]) -> Collector:
+    """A collector that runs a site's own checks, and whichrank's while no job is here.
+
+    Raises BadSiteChecks for a file that cannot be used.
+    """
+    site = read_site_checks(options.site_checks) if options.site_checks else []
+    return ChecksCollector(site, options.check_command, options.check_idle_s, ranks)
 
 
 def make_job_logs(ranks: Callable[[], Collection[JobProcess]], patterns: Sequence[str]) -> Collector:

@@ -18,6 +18,7 @@ NAMES = (
     "services",
     "topology",
     "job_logs",
+    "checks",
 )
 
 
@@ -27,8 +28,9 @@ class NodeOptions:
 
     kernel_log: a file, "" the first of the usual ones. write_folders: absolute. versions_file: what was installed when
     last looked, "" from now on. topology_file: where each node stands. kubernetes_node_file: this one as JSON, "" none.
-    job_logs: patterns of files, beside what ranks have open as standard output and error. withheld: names of
-    ``agents.privacy.withheld``; what does not leave the node.
+    site_checks: file with a site's own checks, "" none. check_command: of whichrank check, run every check_idle_s
+    while no job is here (0: never). job_logs: patterns of files, beside what ranks have open as standard output and
+    error. withheld: names of ``agents.privacy.withheld``; what does not leave the node.
     """
 
     collect: frozenset[str] = frozenset(NAMES)
@@ -38,6 +40,9 @@ class NodeOptions:
     topology_file: str = ""
     kubernetes_node_file: str = ""
     job_logs: tuple[str, ...] = ()
+    site_checks: str = ""
+    check_command: tuple[str, ...] = ()
+    check_idle_s: float = 0.0
     withheld: frozenset[str] = frozenset()
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...diagnosis.health_checks.outcome import CheckStatus
+from .acts.act import ActResult, ActState
 from .check_setup import CheckMode
 from .finding import CheckFinding, Family, verdict
 
@@ -28,7 +29,13 @@ _MOST_NAMED = 16
 _ORDER = (CheckStatus.CRITICAL, CheckStatus.WARN, CheckStatus.UNKNOWN, CheckStatus.OK)
 
 
-def print_json(mode: CheckMode, findings: Sequence[CheckFinding], exit_code: int, took_s: float) -> None:
+def print_json(
+    mode: CheckMode,
+    findings: Sequence[CheckFinding],
+    exit_code: int,
+    took_s: float,
+    acts: Sequence[ActResult] = (),
+) -> None:
     """Prints the findings as one JSON document on stdout, the worst first. took_s: of the whole check."""
     document = {
         "schema": SCHEMA,
@@ -43,11 +50,14 @@ def print_json(mode: CheckMode, findings: Sequence[CheckFinding], exit_code: int
             if (own := [finding for finding in findings if finding.family is family])
         },
         "findings": [asdict(finding) for finding in _sorted(findings)],
+        "acts": [{**asdict(each), "done": each.done.value} for each in acts],
     }
     sys.stdout.write(json.dumps(document) + "\n")
 
 
-def print_lines(findings: Sequence[CheckFinding], took_s: float, *, verbose: bool) -> None:
+def print_lines(
+    findings: Sequence[CheckFinding], took_s: float, *, verbose: bool, acts: Sequence[ActResult] = ()
+) -> None:
     """Prints a line per finding that is not OK, the worst first, and a line for all families.
 
     verbose: what is OK is shown as well. took_s: of the whole check.
@@ -57,6 +67,9 @@ def print_lines(findings: Sequence[CheckFinding], took_s: float, *, verbose: boo
     bad = [finding for finding in _sorted(findings) if finding.status is not CheckStatus.OK]
     for group in _alike(_sorted(findings) if verbose else bad):
         console.print(_line(group))
+    for each in acts:
+        if verbose or each.done is not ActState.ALREADY:
+            console.print(Text(f"{each.done.value:<8} {each.text}" + (f": {each.why}" if each.why else "")))
     words = []
     for family in Family:
         own = [finding for finding in findings if finding.family is family]

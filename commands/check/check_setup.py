@@ -24,7 +24,7 @@ class CheckMode(str, Enum):
 class Setup:
     """root: what holds proc, sys and etc. limit_s: the family is left when it has taken so long.
 
-    kernel_log: a file in place of the kernel's own ring, "" none.
+    kernel_log: a file in place of the kernel's own ring, "" none. site_checks: the file of a site's own, "" none.
     """
 
     mode: CheckMode
@@ -33,6 +33,7 @@ class Setup:
     limit_s: float
     root: Path = Path("/")
     kernel_log: str = ""
+    site_checks: str = ""
 
     @property
     def proc(self) -> Path:

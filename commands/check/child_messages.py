@@ -40,6 +40,7 @@ def write_setup(setup: Setup) -> bytes:
         "limit_s": setup.limit_s,
         "root": str(setup.root),
         "kernel_log": setup.kernel_log,
+        "site_checks": setup.site_checks,
     }
     return json.dumps(plain).encode()
 
@@ -54,6 +55,7 @@ def read_setup(told: bytes) -> Setup:
         limit_s=plain["limit_s"],
         root=Path(plain["root"]),
         kernel_log=plain["kernel_log"],
+        site_checks=plain["site_checks"],
     )
 
 
@@ -87,6 +89,9 @@ def read_message(line: bytes) -> ChildMessage:
         device=_line(plain["device"]),
         remedy=_line(plain["remedy"]),
         value=None if value is None else float(value),
+        domain=_line(plain.get("domain", "")),
+        device_kind=_line(plain.get("device_kind", "")),
+        action=_line(plain.get("action", "")),
     )
 
 

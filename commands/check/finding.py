@@ -24,11 +24,15 @@ class Family(str, Enum):
     SERVICES = "services"
     VERSIONS = "versions"
     KERNEL_LOG = "kernel_log"
+    SITE = "site"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFinding:
-    """``device``: "" the node. ``remedy``: what to do, "" where all is well. ``value``: what was measured."""
+    """``device``: "" the node. ``remedy``: what to do, "" where all is well. ``value``: what was measured.
+
+    domain, device_kind, action: of a site's own check, where it says them.
+    """
 
     family: Family
     check: str
@@ -37,6 +41,9 @@ class CheckFinding:
     device: str = ""
     remedy: str = ""
     value: float | None = None
+    domain: str = ""
+    device_kind: str = ""
+    action: str = ""
 
 
 def verdict(findings: Iterable[CheckFinding]) -> CheckStatus:

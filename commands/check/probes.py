@@ -53,6 +53,7 @@ PROBES = (
     Probe(module="host", families=(Family.MEMORY, Family.HOST), limits_s=_limits(15, 6, 6)),
     Probe(module="services", families=(Family.SERVICES,), limits_s=_limits(15, 6)),
     Probe(module="versions", families=(Family.VERSIONS,), limits_s=_limits(15, 6)),
+    Probe(module="site_probe", families=(Family.SITE,), limits_s=_limits(50, 8, 8)),
     Probe(module="kernel_log_check", families=(Family.KERNEL_LOG,), limits_s=_limits(30, 8, 8)),
 )
 #: The whole command, by mode.

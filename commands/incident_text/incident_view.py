@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...telemetry.incident_document import (
     CodePlace,
+    CountedBy,
     Coverage,
     FirstBadPlace,
     IncidentCause,
@@ -48,6 +49,11 @@ SENTENCES: dict[str, str] = {
     Kind.INPUT_SILENT: "no telemetry arrives",
     Kind.AGENT_SILENT: "the whichrank of a node is gone or silent, its ranks are not visible",
     Kind.NODE_LOST: "is gone, with its ranks",
+}
+#: Of a job that burdens a service: how that is known.
+_COUNTED_BY: dict[str | None, str] = {
+    CountedBy.SERVER: "by what the server counts of each job",
+    CountedBy.CLIENTS: "by what the jobs' own nodes count; the server does not count by job",
 }
 #: ``[127.0.0.1]:51592`` in an error of gloo.
 _PORT = re.compile(r"\](:\d+)")
@@ -320,6 +326,8 @@ def _cause_words(cause: IncidentCause | None) -> str:
         return ""
     if cause.device_kind == "code":
         return f"the program at {cause.device} (no fault of {cause.entity})"
+    if cause.counted_by in _COUNTED_BY:
+        return f"{cause.condition} ({cause.entity}), {_COUNTED_BY[cause.counted_by]}"
     device = short_device(cause.device or "")
     whose = f" of {cause.device_kind} {device}" if device else ""
     return f"{cause.condition}{whose} ({cause.entity})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..multi_node.peer_tls import PeerTls
 from ..otlp_out.environment import check_otlp_url, wanted_signals
 from ..support.addresses import split_address
 from .annotate_options import AnnotateOptions
+from .check_options import IDLE_CHECK, SITE_CHECKS, CheckOptions
 from .kafka_options import KafkaOptions, default_data, words_of
 from .notify_options import NotifyOptions
 from .respond_options import RespondOptions
@@ -32,6 +34,7 @@ from .settings_sources import Flags, Settings, SettingsError, print_settings, re
 __all__ = [
     "AgentOptions",
     "AnnotateOptions",
+    "CheckOptions",
     "Engine",
     "HookLevel",
     "KafkaOptions",
@@ -94,6 +97,10 @@ class NodeSettings(KafkaOptions):
         description="patterns of log files, with commas, that are read beside what ranks write to files; ** is allowed",
     )
     topology: str = Field("", description="file with each node's rack, leaf, spine; Slurm's is known")
+    site_checks: str = Field("", description=SITE_CHECKS)
+    check_idle_s: float = Field(
+        0.0, ge=0.0, le=86_400.0, description="seconds between whichrank's own checks while no job is here; 0: none"
+    )
     kubernetes_node: str = Field(
         "", description="file with this node as JSON (kubectl get node NAME -o json), kept up to date by somebody"
     )
@@ -144,6 +151,9 @@ class NodeSettings(KafkaOptions):
             topology_file=self.topology,
             kubernetes_node_file=self.kubernetes_node,
             job_logs=tuple(words_of(self.job_logs)),
+            site_checks=self.site_checks,
+            check_command=(sys.executable, "-m", "whichrank.commands.main", *IDLE_CHECK),
+            check_idle_s=self.check_idle_s,
         )
 
 
@@ -316,6 +326,7 @@ ALL_SETTINGS: tuple[type[Settings], ...] = (
     NotifyOptions,
     AnnotateOptions,
     TopicsOptions,
+    CheckOptions,
 )
 
 S = TypeVar("S", bound=Settings)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 from ...telemetry.records import Point
@@ -13,6 +13,8 @@ from ..data_file import read_toml
 #: "http://10.0.0.5:9100/metrics", "node-1:9400", "[fd00::1]:9100".
 _SCHEME = re.compile(r"^[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
 _MAX_NAME = 253
+#: Labels that were looked at: of most exporters they are the same on all hosts.
+_REMEMBERED = 16_384
 _INSTANCE = "service.instance.id"
 SCRAPED_HOST = "whichrank.scraped.host"
 
@@ -61,13 +63,13 @@ def entity_of(
     aliases: any name of a host, and any GPU's UUID, in lower case -> the id by which that node is known here. A GPU
     goes before any name, a name that is known before one that is not.
     """
-    table = _table()
-    for label in table["gpu"] if aliases else ():
+    for label in _table()["gpu"] if aliases else ():
         text = labels.get(label)
         if isinstance(text, str) and text.lower() in aliases:
             return aliases[text.lower()]
-    names = list(_names(table[kind if kind in ("switch", "service") else "node"], labels, resource))
-    names = names or list(_names(table["own"], labels, resource))
+    list_of = kind if kind in ("switch", "service") else "node"
+    told = (*_named(list_of, "label", _texts(labels)), *_named(list_of, "resource", _texts(resource)))
+    names = [name for _, name in sorted(told)] or [name for _, name in _named("own", "resource", _texts(resource))]
     for name in names:
         known = aliases.get(name) or aliases.get(name.partition(".")[0])
         if known:
@@ -75,12 +77,22 @@ def entity_of(
     return names[0] if names else ""
 
 
-def _names(order: list[str], labels: Mapping[str, object], resource: Mapping[str, object]) -> Iterator[str]:
-    for place in order:
-        where, _, key = place.partition(":")
-        text = (labels if where == "label" else resource).get(key)
-        if not isinstance(text, str) or (key == _INSTANCE and ":" not in text):
+def _texts(told: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """What can name a host, to look it up by: the same of all points of an exporter, or of all exporters of a kind."""
+    return tuple([(key, text) for key, text in told.items() if isinstance(text, str)])
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _named(list_of: str, where: str, told: tuple[tuple[str, str], ...]) -> tuple[tuple[int, str], ...]:
+    """Hosts that these labels ("label") or attributes ("resource") name, each with its place in the list's order."""
+    texts = dict(told)
+    found: list[tuple[int, str]] = []
+    for number, place in enumerate(_table()[list_of]):
+        of, _, key = place.partition(":")
+        text = texts.get(key, "") if of == where else ""
+        if key == _INSTANCE and ":" not in text:
             continue  # an instance without a port is no target of a scrape but some number of a process
         host = host_of(text)
         if host:
-            yield host
+            found.append((number, host))
+    return tuple(found)

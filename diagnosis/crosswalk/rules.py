@@ -51,10 +51,12 @@ class CrosswalkRule:
     ignored: Mapping[str, re.Pattern[str]]
     only: Mapping[str, re.Pattern[str]]
 
-    def is_about(self, value: float, labels: Mapping[str, object]) -> bool:
-        """Whether a point of the metric with this value and these labels says anything that the rule translates."""
-        if (self.at_least is not None and value < self.at_least) or (self.at_most is not None and value > self.at_most):
-            return False
+    def holds_of(self, value: float) -> bool:
+        """Whether a value of the metric means that anything is known."""
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+    def is_about(self, labels: Mapping[str, object]) -> bool:
+        """Whether a point of the metric with these labels is of anything that the rule translates."""
         if any(form.fullmatch(str(labels.get(label, ""))) for label, form in self.ignored.items()):
             return False
         return all(form.fullmatch(str(labels.get(label, ""))) for label, form in self.only.items())
@@ -113,10 +115,13 @@ def _read(table: Mapping[str, Any]) -> _Source:
 
 def _written(names: Sequence[str], strip: Sequence[str], *, is_path: bool, is_letters: bool) -> str:
     """All ways in which collectors and Prometheus write these names, as an expression that fits a whole name."""
-    words = [name.removesuffix("_total") for name in names]
+    # Prometheus keeps one "total" of a counter that came by OTLP, and puts it last.
+    words = [name.removesuffix("_total").replace("_total_", "_(?:total_)?") for name in names]
     if is_letters:
         words = ["_?".join(_WORD_OF_NAME.findall(name)) for name in words]
-    before = ".*" if is_path else f"(?:{'|'.join(each + ('_?' if is_letters else '') for each in strip)})?" if strip else ""
+    before = (
+        ".*" if is_path else f"(?:{'|'.join(each + ('_?' if is_letters else '') for each in strip)})?" if strip else ""
+    )
     of_names = words[0] if len(words) == 1 else f"(?:{'|'.join(words)})"
     return f"{'(?i)' if is_letters else ''}{before}{of_names}(?:_total)?"
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 from ...telemetry.records import Point
@@ -14,6 +15,8 @@ from .rules import CrosswalkRule, rule_for
 
 _LABEL = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 _MAX_TEXT = 256
+#: Metrics with labels, as they were told.
+_REMEMBERED = 65_536
 #: InfiniBand's descriptions of who is at a port: "MF0;leaf-1:MQM9700/U1" of a switch, "node-7 mlx5_0" or
 #: "node-7 HCA-1" of a host.
 _SWITCH_DESCRIPTION = re.compile(r"MF\d+;(?P<name>[^:;]{1,100})[:;]")
@@ -55,25 +58,42 @@ def crosswalk(
     resource: of whoever sent it, as OTLP has them; times in Unix ns. aliases: see ``hosts.entity_of``.
     """
     rule = rule_for(name)
-    if rule is None or not rule.is_about(value, attributes):
+    if rule is None or not rule.holds_of(value):
         return None
     ours_value = value * rule.factor if rule.one_if is None else float(value == rule.one_if)
     if not (math.isfinite(value) and math.isfinite(ours_value)):
         return None
-    kind, entity, port_device = _entity(rule, attributes, resource, aliases or {})
+    told = tuple([(key, text) for key, text in attributes.items() if isinstance(text, (str, int))])
+    ours = _our_attributes(name, told)
+    if ours is None:
+        return None
+    kind, entity = _entity(rule, attributes, resource, aliases or {})
+    point = Point(name=rule.metric, value=ours_value, attributes=ours, time_ns=time_ns, start_ns=start_ns)
+    return Crossed(kind, entity, point)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _our_attributes(name: str, told: tuple[tuple[str, object], ...]) -> Mapping[str, str] | None:
+    """Attributes of our point for a foreign one with these labels; None where they say that it is of nothing.
+
+    The same object for the same labels: of most exporters they are the same on all hosts.
+    """
+    rule, labels = rule_for(name), dict(told)
+    if rule is None or not rule.is_about(labels):
+        return None
     ours: dict[str, str] = {}
     if rule.device:
-        device = next((text for text in (_filled(form, attributes) for form in rule.device) if text), "")
+        device = next((text for text in (_filled(form, labels) for form in rule.device) if text), "")
         if not device:
             return None
+        port_device = _host_described(labels)[1] if rule.entity == "fabric" else ""
         ours[rule.device_attribute] = f"{port_device}/{device}" if port_device else device
     for key, form in rule.attributes.items():
-        text = _filled(form, attributes)
+        text = _filled(form, labels)
         if text is None:
             return None
         ours[key] = text
-    point = Point(name=rule.metric, value=ours_value, attributes=ours, time_ns=time_ns, start_ns=start_ns)
-    return Crossed(kind, entity, point)
+    return ours
 
 
 def _filled(form: str, labels: Mapping[str, object]) -> str | None:
@@ -92,24 +112,38 @@ def _filled(form: str, labels: Mapping[str, object]) -> str | None:
     return None if missing else filled
 
 
+def _described(labels: Mapping[str, object]) -> list[str]:
+    return [text for text in (labels.get(label) for label in _DESCRIPTIONS) if isinstance(text, str)]
+
+
+def _host_described(labels: Mapping[str, object]) -> tuple[str, str]:
+    """Host and InfiniBand device whose port it is, where the port's number alone would not say which; "" of others."""
+    for text in _described(labels):
+        if _SWITCH_DESCRIPTION.match(text) is not None:
+            break
+        host = _HOST_DESCRIPTION.match(text)
+        if host is not None:
+            return host_of(host["host"]), host["device"]
+    return "", ""
+
+
 def _entity(
     rule: CrosswalkRule, labels: Mapping[str, object], resource: Mapping[str, object], aliases: Mapping[str, str]
-) -> tuple[EntityKind, str, str]:
-    """(kind, id, the InfiniBand device whose port it is, where the port's number alone would not say which)."""
+) -> tuple[EntityKind, str]:
     if rule.entity != "fabric":
-        return EntityKind(rule.entity), entity_of(rule.entity, labels, resource, aliases), ""
-    descriptions = [text for text in (labels.get(label) for label in _DESCRIPTIONS) if isinstance(text, str)]
+        return EntityKind(rule.entity), entity_of(rule.entity, labels, resource, aliases)
+    descriptions = _described(labels)
     for text in descriptions:
         switch = _SWITCH_DESCRIPTION.match(text)
         if switch is not None:
-            return EntityKind.SWITCH, switch["name"].strip().lower(), ""
+            return EntityKind.SWITCH, switch["name"].strip().lower()
         host = _HOST_DESCRIPTION.match(text)
         if host is not None:
             known = host_of(host["host"])
-            return EntityKind.NODE, aliases.get(known, known), host["device"]
+            return EntityKind.NODE, aliases.get(known, known)
     kind = str(labels.get("device_type") or labels.get("node_type") or "").lower()
     if kind in ("host", "hca", "ca", "server", "1"):
-        return EntityKind.NODE, entity_of("node", labels, resource, aliases), ""
+        return EntityKind.NODE, entity_of("node", labels, resource, aliases)
     named = next((host for host in map(host_of, descriptions) if host), "")
     guid = labels.get("node_guid") or labels.get("guid")
-    return EntityKind.SWITCH, named or (guid.lower()[:_MAX_TEXT] if isinstance(guid, str) else ""), ""
+    return EntityKind.SWITCH, named or (guid.lower()[:_MAX_TEXT] if isinstance(guid, str) else "")

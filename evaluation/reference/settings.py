@@ -23,6 +23,7 @@ from ...commands.settings.notify_options import ReceiverOptions, RouteOptions
 from ...commands.settings.settings import (
     AgentOptions,
     AnnotateOptions,
+    CheckOptions,
     KafkaOptions,
     NodeSettings,
     NotifyOptions,
@@ -46,6 +47,7 @@ GROUPS: tuple[tuple[str, type[Settings], type[Settings], str], ...] = (
     ("whichrank respond", RespondOptions, KafkaOptions, "respond"),
     ("whichrank notify", NotifyOptions, KafkaOptions, "notify"),
     ("whichrank grafana annotate", AnnotateOptions, KafkaOptions, "grafana annotate"),
+    ("whichrank check", CheckOptions, KafkaOptions, "check"),
     ("whichrank topics, dlq, evidence, incidents, plan, goodput, report", TopicsOptions, KafkaOptions, "topics"),
 )
 TABLES: Mapping[str, type[BaseModel]] = {

@@ -1,13 +1,13 @@
-"""What other people's exporters tell: switches, storage servers, power and services, and nodes without an agent of ours."""
+"""What other people's exporters tell: switches, storage servers, power, services, and nodes without our agent."""
 
 from __future__ import annotations
 
 from ..elements.dashboard import Dashboard
 from ..elements.dashboard_words import EXPORTERS
-from ..elements.exporter_queries import Form, exporter_query, told
+from ..elements.exporter_queries import PanelForm, exporter_query, told
 from ..elements.panels import Panel, lines, section
 
-_LEVEL, _RATE = Form.LEVEL, Form.RATE
+_LEVEL, _RATE = PanelForm.LEVEL, PanelForm.RATE
 _FABRIC = ("gnmi", "snmp", "ufm", "infiniband")
 _NOBODY = "no exporter tells it"
 

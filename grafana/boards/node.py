@@ -272,6 +272,20 @@ def dashboard(logs: LogStore) -> Dashboard:
                 height=10,
                 empty="nothing in this time",
             ),
+            events(
+                "Checks of the node",
+                "What whichrank check and the site's own checks found, and what a check has set up or reclaimed. With "
+                "anew: it has looked, and whatever it does not name is well.",
+                LogQuery(
+                    logsql=f'{names.NODE_ID}:="$node" event_name:="{EventName.NODE_CONDITION.value}"'
+                    f' "whichrank.source":~"^(check|site)[.]"',
+                    logql=f'{{service_name=~".+"}} | {NODE_LABEL}="$node"'
+                    ' | event_name=~".*[.]node[.]condition" | whichrank_source=~"(check|site)[.].*"',
+                ),
+                logs,
+                height=8,
+                empty="no check was told in this time",
+            ),
             lines(
                 "Incidents that named it",
                 "By kind, over the range above: widen it to see whether the node is a lemon.",

@@ -10,8 +10,7 @@ from .metric_names import label_name, prometheus_name
 from .panels import BAD, GOOD, ODD, Panel, Query, board, link, table, thresholds
 
 OVERVIEW, JOB, INCIDENT, NODE, FLEET, GOODPUT, PIPELINE, EXPORTERS = (
-    f"whichrank-{name}"
-    for name in ("overview", "job", "incident", "node", "fleet", "goodput", "pipeline", "exporters")
+    f"whichrank-{name}" for name in ("overview", "job", "incident", "node", "fleet", "goodput", "pipeline", "exporters")
 )
 
 CLUSTER_LABEL, JOB_LABEL, NODE_LABEL, RANK_LABEL = (

@@ -1,4 +1,4 @@
-"""Queries of other people's exporters' metrics, made from the crosswalk: what it translates can be looked at as well. Pure.
+"""Queries of other people's exporters' metrics, made from the crosswalk: what it translates can be seen, too. Pure.
 
 Prometheus has their points under the exporters' own names, as they came. A query asks for all names that the crosswalk
 knows for one of our metrics, in our unit; label ``kind`` says which of them.
@@ -24,7 +24,7 @@ _WHO = {"gnmi.toml": ("source",), "ufm.toml": ("node_desc", "node_description"),
 MOST_LINES = 20
 
 
-class Form(Enum):
+class PanelForm(Enum):
     """How a metric is shown: as it is, or per second."""
 
     LEVEL = "level"
@@ -32,23 +32,23 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ExporterMetric:
     """What is asked for: a metric of ours with these attributes, of these files of the crosswalk ("": all)."""
 
     metric: str
     where: Mapping[str, str]
-    form: Form
+    form: PanelForm
     files: tuple[str, ...] = ()
 
 
-def told(metric: str, form: Form, *files: str, **where: str) -> Told:
+def told(metric: str, form: PanelForm, *files: str, **where: str) -> ExporterMetric:
     """where: attributes with "_" in place of ".", as ``hw_type="network"``."""
-    return Told(
+    return ExporterMetric(
         metric=metric, where={name.replace("_", "."): value for name, value in where.items()}, form=form, files=files
     )
 
 
-def exporter_query(*asked: Told, per: Told | None = None, only: str = "") -> Query:
+def exporter_query(*asked: ExporterMetric, per: ExporterMetric | None = None, only: str = "") -> Query:
     """The highest lines of what is asked for. per: divided by this, of the same devices; only: a comparison, "< 1"."""
     parts, labels = [], dict[str, None]()
     for each in asked:
@@ -64,20 +64,22 @@ def exporter_query(*asked: Told, per: Told | None = None, only: str = "") -> Que
     return Query(expr=f"topk({MOST_LINES}, {' or '.join(parts)})", legend=legend)
 
 
-def _rules(asked: Told) -> Iterator[tuple[str, CrosswalkRule, str]]:
+def _rules(asked: ExporterMetric) -> Iterator[tuple[str, CrosswalkRule, str]]:
     for file, source in sources().items():
         if asked.files and file.removesuffix(".toml") not in asked.files:
             continue
         for rule, names in source.written:
-            is_it = all("{" in (own := rule.attributes.get(key, "")) or own == value for key, value in asked.where.items())
+            is_it = all(
+                "{" in (own := rule.attributes.get(key, "")) or own == value for key, value in asked.where.items()
+            )
             if rule.metric == asked.metric and is_it:
                 yield file, rule, names
 
 
-def _one(form: Form, rule: CrosswalkRule, names: str, by: Sequence[str]) -> str:
+def _one(form: PanelForm, rule: CrosswalkRule, names: str, by: Sequence[str]) -> str:
     series = f'{{__name__=~"{names}"}}'
     grouped = f"by ({', '.join(by)})"
-    if form is Form.RATE:
+    if form is PanelForm.RATE:
         expr = f"sum {grouped} (rate({series}{_WINDOW}))"
     elif rule.one_if is not None:
         expr = f"max {grouped} ({series} == bool {rule.one_if:g})"

@@ -94,7 +94,12 @@ def _place(suspect: SuspectEntry) -> str | None:
 
 def _may_matter(condition: ConditionReport, nodes: Iterable[str], onset: float) -> bool:
     """A fault of a suspect's node that lasts, or was there not long ago: then nobody says that there was none."""
-    if condition.entity_kind != "node" or condition.entity not in nodes or condition.domain == "application" or condition.tolerated:
+    if (
+        condition.entity_kind != "node"
+        or condition.entity not in nodes
+        or condition.domain == "application"
+        or condition.tolerated
+    ):
         return False
     if condition.severity not in _GRAVE:
         return False

@@ -21,7 +21,7 @@ MIN_PEERS = 4
 #: Tests that hold below their threshold.
 _LESS = (Test.BELOW, Test.DROPS_BELOW)
 #: What is known of a look from that look and the one before it.
-_IN_COLUMNS = (
+IN_COLUMNS = (
     Test.ABOVE, Test.BELOW, Test.DROPS_BELOW, Test.RISES_ABOVE, Test.GROWS, Test.RATE_ABOVE, Test.BELOW_PEERS,
     Test.ABOVE_PEERS,
 )  # fmt: skip
@@ -90,9 +90,9 @@ class Plans:
         self._asked, self._columns = asked, columns
         self._plans: dict[frozenset[str], ColumnPlan] = {}
         keys = [series.key for _, each in asked for series in each]
-        #: Whether no series is asked about twice, or about its own past; else one look follows from another, and columns
-        #: do not do.
-        self.is_plain = len(set(keys)) == len(keys) and all(rule.test in _IN_COLUMNS for rule, _ in asked)
+        #: Whether no series is asked about twice, or about its own past; else one look follows from another, and
+        #: columns do not do.
+        self.is_plain = len(set(keys)) == len(keys) and all(rule.test in IN_COLUMNS for rule, _ in asked)
 
     def plan(self, watching: dict[str, bool]) -> ColumnPlan:
         """watching: by collector, whether it sees its source."""

@@ -35,8 +35,8 @@ class Test(Enum):
     #: Differs from the same metric of the node's other devices of its kind by more than this share of their median.
     BELOW_PEERS = "below_peers"
     ABOVE_PEERS = "above_peers"
-    #: Against its own past: so many times its usual value, rate per second, or mean per count of another metric; so much
-    #: less than its usual value, or less than this share of it. What is usual is the series' own mean (``past``).
+    #: Against its own past: so many times its usual value, rate per second, or mean per count of another metric; so
+    #: much less than its usual value, or less than this share of it. What is usual: the series' own mean (``past``).
     TIMES_USUAL = "times_usual"
     RATE_TIMES_USUAL = "rate_times_usual"
     MEAN_TIMES_USUAL = "mean_times_usual"

@@ -104,7 +104,8 @@ def _take_plan(state: EntityState, event: Event, rules: Rules) -> list[Condition
 def _take_told(state: EntityState, event: Event, rules: Rules) -> list[Condition]:
     """A condition that whoever looks has judged by itself: it lasts until it is said to be over."""
     found, source = event.attributes, str(event.attributes.get("source") or "")[:_MAX_SOURCE]
-    changed = _forget_source(state, source, event.time_ns / 1e9) if found.get("anew") else []
+    still = found.get("still") or ()
+    changed = _forget_source(state, source, event.time_ns / 1e9, still) if found.get("anew") else []
     facts = read_signal(found)
     rule = rules.of_event(event.name, facts.word, "", facts.domain, facts.severity) if facts.word else None
     if rule is None:
@@ -126,9 +127,16 @@ def _take_told(state: EntityState, event: Event, rules: Rules) -> list[Condition
     return [*changed, _join(state, condition)]
 
 
-def _forget_source(state: EntityState, source: str, time: float) -> list[Condition]:
-    """What it said before it began to look again is over: it does not know how that went on."""
-    gone = [c for c in state.conditions.values() if c.until is None and c.source == source]
+def _forget_source(state: EntityState, source: str, time: float, still: object) -> list[Condition]:
+    """What it said before it began to look again is over: it does not know how that went on.
+
+    still: names and devices (NAME/DEVICE) of what it finds this time, too.
+    """
+    words = still if isinstance(still, tuple | list) else (still,)
+    split = (str(word).partition("/") for word in words)
+    kept = frozenset(f"{name}/{state.device_of(device)}" for name, _, device in split)
+    named = (c for c in state.conditions.values() if c.until is None and c.source == source)
+    gone = [c for c in named if f"{c.name}/{c.device}" not in kept]
     for condition in gone:
         condition.until = max(time, condition.since)
     return gone

@@ -36,7 +36,7 @@ HOLDS_S, CLEAR_S = 10.0, 20.0
 NEW_USUAL_S = 3600.0
 USUAL_TOLD_S = 3600.0
 MAX_SERIES = 512
-_TARGET = re.compile(r"(.{1,100})-(?:MDT|OST)[0-9a-fA-F]{1,8}(?:-.*)?")
+_TARGET = re.compile(r"(.{1,100}?)-(?:MDT|OST)[0-9a-fA-F]{1,8}(?:-.*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,9 +39,7 @@ def take_count(state: EntityState, key: str, point: Point) -> None:
         state.counted[key] = [point.value, time_s, grown, time_s - known[1]]
 
 
-def holds_by_past(
-    state: EntityState, rule: MetricRule, series: Series, point: Point, *, before: Before
-) -> bool | None:
+def holds_by_past(state: EntityState, rule: MetricRule, series: Series, point: Point, *, before: Before) -> bool | None:
     """Whether the test (one of ``BY_PAST``) holds now; None where a single point does not tell. before: the same
     series' point before.
     """

@@ -46,7 +46,12 @@ def load_rules() -> Rules:
     for entity in FILES:
         for entry in rows_of("live", entity):
             rule = _metric_rule(entry, entity, groups)
-            for known, name in ((metrics, rule.metric), (limits, rule.of), (limits, rule.only_while), (counts, rule.per)):
+            for known, name in (
+                (metrics, rule.metric),
+                (limits, rule.of),
+                (limits, rule.only_while),
+                (counts, rule.per),
+            ):
                 if name:
                     known[name] = (*known.get(name, ()), rule)
     return Rules(events=events, metrics=metrics, limits=limits, counts=counts, ends_with=ends_with)

@@ -5,7 +5,7 @@ A node tells the same series at every look, and names are most of what a look co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -16,6 +16,9 @@ from .asked_series import AskedRules
 from .asked_template import AskedTemplate, Found, filled
 from .column_plan import Plans
 from .condition_rules import Rules
+
+#: Entities of other people's exporters whose series are remembered, those heard of last.
+MAX_EXPORTERS = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +50,13 @@ class AskedOf:
         self._of_none = rules.of_entity("")
         self._known: WeakKeyDictionary[object, Asked] = WeakKeyDictionary()
         self._templates: WeakKeyDictionary[SeriesShape, AskedTemplate] = WeakKeyDictionary()
+        #: Of other people's exporters, by entity: what it told last, and what rules ask of that.
+        self._last: dict[tuple[str, str], tuple[list[tuple[str, Mapping[str, object]]], Asked]] = {}
 
     def __call__(self, samples: Samples) -> Asked:
         order, rules = samples.order, self._rules.get(samples.entity, self._of_none)
         if order is None:
-            return find_asked(samples.points, rules)
+            return self._of_exporter(samples, rules)
         asked = self._known.get(order)
         if asked is None:
             if isinstance(order, SpeakerSeries):
@@ -61,11 +66,28 @@ class AskedOf:
             self._known[order] = asked
         return asked
 
+    def _of_exporter(self, samples: Samples, rules: Rules) -> Asked:
+        """An exporter tells the same series at each scrape, without saying so; the crosswalk's attributes are the same
+        objects then.
+        """
+        key, told = (samples.entity, samples.identity.node), [(p.name, p.attributes) for p in samples.points]
+        last = self._last.pop(key, None)
+        if last is None or len(last[0]) != len(told) or not all(map(_is_same, last[0], told)):
+            last = told, find_asked(samples.points, rules)
+            if len(self._last) >= MAX_EXPORTERS:
+                del self._last[next(iter(self._last))]
+        self._last[key] = last
+        return last[1]
+
     def _of_speaker(self, series: SpeakerSeries, rules: Rules) -> Asked:
         template = self._templates.get(series.shape)
         if template is None:
             template = self._templates[series.shape] = AskedTemplate(series.shape, rules)
         return _asked(template.found(series.words), series.words)
+
+
+def _is_same(one: tuple[str, Mapping[str, object]], other: tuple[str, Mapping[str, object]]) -> bool:
+    return one[1] is other[1] and one[0] == other[0]
 
 
 def find_asked(points: Sequence[Point], rules: Rules) -> Asked:

@@ -292,6 +292,22 @@ def test_ranks_with_one_excuse_share_a_line_and_phase_other_is_not_said() -> Non
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("counted_by", "words"),
+    [
+        ("server", "noisy_neighbour (lustre1), by what the server counts of each job"),
+        ("clients", "noisy_neighbour (lustre1), by what the jobs' own nodes count; the server does not count by job"),
+        ("someone", "noisy_neighbour (lustre1)"),
+        (None, "noisy_neighbour (lustre1)"),
+    ],
+)
+def test_of_a_noisy_neighbour_it_is_said_who_counted(counted_by: str | None, words: str) -> None:
+    cause = {"condition": "noisy_neighbour", "entity": "lustre1", "device_kind": "storage", "device": "", "since": 1.0,
+             "domain": "shared", "counted_by": counted_by}  # fmt: skip
+    told = incident(cause={name: value for name, value in cause.items() if value is not None})
+    assert incident_view(told).because == words
+
+
 def test_the_panel_tells_who_what_where_since_why_and_who_is_innocent() -> None:
     text = text_of(incident_panel(incident()), width=140)
     for words in (

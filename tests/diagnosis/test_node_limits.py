@@ -16,10 +16,10 @@ def test_what_is_measured_stands_in_one_row() -> None:
     """Each part of it may ask more than once, as a counter is asked per second and per hour."""
     for part in ("live", "check", "port"):
         twice = [measured for measured, times in Counter(_measured(part)).items() if times > 1]
-        assert all("symbol_error" in measured for measured in twice), part
+        assert all("symbol_error" in each or "xid.last" in each or "throttle_bits" in each for each in twice), part
 
 
 def test_what_is_asked_of_running_jobs_and_of_nodes_before_them_is_side_by_side() -> None:
     both = set(_measured("live")) & set(_measured("check"))
     assert len(both) >= 7
-    assert len(set(_measured("live")) & set(_measured("port"))) == 1
+    assert len(set(_measured("live")) & set(_measured("port"))) >= 8

@@ -185,6 +185,22 @@ RULES: Sequence[tuple[str, Cover]] = (
         Here(runs="whichrank check --expect node.toml --write $PWD/probe --json", status=_FIT, says='"findings"'),
     ),
     (r"whichrank check --only gpu --only nvlink --verbose", Here(status=_FIT, says="gpu")),
+    (
+        r"whichrank check --mode preflight --set-up setup\.toml --act",
+        Elsewhere("tests/commands/check/test_acts.py::test_the_command_says_what_it_would_do", ("--set-up",)),
+    ),
+    (
+        r"whichrank check --mode epilog --reclaim .*",
+        Elsewhere("tests/commands/check/test_acts.py::test_the_command_says_what_it_would_do", ("--reclaim",)),
+    ),
+    (
+        r"(srun .*|torchrun .*|)whichrank check pairs.*",
+        Elsewhere("tests/commands/check/test_pairs.py::test_ranks_of_several_nodes_measure_each_other", ("pairs",)),
+    ),
+    (
+        r"python -m benchmarks\.pairwise_check",
+        Here(runs="python -m benchmarks.pairwise_check --draws 0 --simulated 4 --nodes 64", status=(0, 1), says=" ok"),
+    ),
     # --- acting and telling ------------------------------------------------------------------------------------------
     (rf"whichrank respond( --json| --from {RUN} --once --json)?", Here(runs=_RESPOND)),
     (r"whichrank respond --print-config --from \.", Here(says="respond_act = false")),

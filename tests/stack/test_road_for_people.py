@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from tests.stack.parts.exporter_page import every_name
 from tests.stack.parts.kafka import Kafka, Security
 from tests.stack.parts.placing import REPOSITORY
 from tests.stack.parts.service import eventually
@@ -199,6 +200,7 @@ def test_every_panel_answers_of_what_is_sent(stack: Stack) -> None:
 
     def measure() -> None:
         publish(stack.kafka, TOPIC_METRICS, *every_metric(job, node, time.time_ns()))
+        publish(stack.kafka, TOPIC_METRICS, every_name("exporter-1:9100", time.time()))
 
     measure()
     publish(stack.kafka, TOPIC_METRICS, incident_gauge(job, identifier, node=node))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ....telemetry.vocabulary import Action, EventName, Scope
@@ -44,11 +44,14 @@ class NodeCondition:
         return _event(now, attributes)
 
 
-def looks_anew(source: str, now: Timestamps) -> NodeEvent:
-    """To be told first: what this source said before it was started again holds no more."""
-    return _event(now, {"source": source, "anew": True})
+def looks_anew(source: str, now: Timestamps, still: Iterable[tuple[str, str]] = ()) -> NodeEvent:
+    """To be told first: what this source said before it was started again holds no more.
+
+    still: names and devices of what it finds this time as well, which goes on.
+    """
+    return _event(now, {"source": source, "anew": True, "still": tuple(f"{name}/{device}" for name, device in still)})
 
 
-def _event(now: Timestamps, attributes: Mapping[str, str | float | bool | None]) -> NodeEvent:
-    told = {name: value for name, value in attributes.items() if value not in ("", None)}
+def _event(now: Timestamps, attributes: Mapping[str, str | float | bool | tuple[str, ...] | None]) -> NodeEvent:
+    told = {name: value for name, value in attributes.items() if value not in ("", None, ())}
     return NodeEvent(name=EventName.NODE_CONDITION, time_ns=now.wall_ns, mono_ns=now.mono_ns, attributes=told)

@@ -34,8 +34,11 @@ from ....telemetry.vocabulary import EventName
 from ...base.turns import in_turns
 from ..base.collector import Collected, NodeEvent, Timestamps
 from ..base.kernel_files import read_text
+from ..base.node_condition import NodeCondition, looks_anew
 from .rank_environments import RankEnvironment, RankEnvironments
 
+#: Of what a Kubernetes node says is wrong with it.
+SOURCE = "kubernetes"
 _TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4 << 20
 _MAX_FILE_BYTES = 1 << 20
@@ -44,7 +47,8 @@ _MAX_JOBS = 16
 #: Names of this node, by ranks, that Slurm is asked about.
 _MAX_NAMES = 4
 _NS = 1_000_000_000
-_OF_NODES = frozenset({"maintenance", "preemption", "node_state"})
+_CONDITION = "node_condition"
+_OF_NODES = frozenset({"maintenance", "preemption", "node_state", _CONDITION})
 #: What the answers that are no job's are kept under.
 _RESERVATIONS, _NODE = "", "node"
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -113,6 +117,7 @@ class SchedulerCollector:
         #: What Slurm said last, by question: an answer that does not come takes nothing back.
         self._answers: dict[str, list[SchedulerFact]] = {}
         self._told: dict[FactKey, SchedulerFact] = {}
+        self._has_begun = False
 
     def collect(self, now: Timestamps) -> Collected:
         """An event for whatever is new in what environments, Kubernetes and Slurm say of jobs' attempts and limits."""
@@ -144,6 +149,9 @@ class SchedulerCollector:
         return
 
     def _news(self, facts: dict[FactKey, _Told], now: Timestamps) -> Iterator[NodeEvent]:
+        if self._node_file and not self._has_begun:
+            self._has_begun = True
+            yield looks_anew(SOURCE, now)
         for key, told in facts.items():
             if self._told.get(key) != told.fact:
                 self._told[key] = told.fact
@@ -236,6 +244,10 @@ def _pid_of(pids: Mapping[int | None, int], owner: int | None) -> int:
 
 def _happening(told: _Told, now: Timestamps, *, is_over: bool = False) -> NodeEvent:
     fact = told.fact
+    if fact.what == _CONDITION:
+        name, text = str(fact.values["condition"]), str(fact.values["text"])
+        condition = NodeCondition(name=name, device=str(fact.values["name"]), text=text, is_over=is_over)
+        return condition.happening(SOURCE, now)
     return NodeEvent(
         name=EventName.SCHEDULER,
         time_ns=now.wall_ns,

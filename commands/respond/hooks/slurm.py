@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....agents.base.bounded_command import run_bounded
 from ....telemetry.vocabulary import Outcome
-from ...support.bounded_command import run_bounded
 from ..planning.acts import Act, HookOperation, HookResult, Why
 from ..planning.plan import is_node_name
 

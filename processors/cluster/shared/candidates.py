@@ -12,14 +12,15 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from ....telemetry.incident_document import EvidenceRow
-from .fitting import are_enough, is_lone, speaks_of, speaks_of_its_errors
+from .fitting import are_enough, is_lone, speaks_of, speaks_of_its_errors, together
 from .landscape import RAIL
-from .memory import FAULTS, Sign
 from .neighbours import actors_on
-from .placements import Attempt, Value
+from .pairs import pairs
+from .placements import Value
 from .rules import Rule, rules_of
 from .scene import YOUNG_S, Scene
 from .scoring import CHANCE, Candidate, hit_or_not
+from .signs import FAULTS, Sign
 from .troubles import Trouble
 
 #: What a sign of the thing itself is worth: a fault that began shortly before; what only says that it is busy; what it
@@ -31,8 +32,6 @@ RECENT_S = 900.0
 ALONE_BEFORE_S, ALONE_AFTER_S = 300.0, 60.0
 #: A job that begins takes so long at most to have come together.
 STARTS_S = 900.0
-#: Two jobs that disturb each other: one has run so long before without trouble, the other has begun so shortly before.
-QUIET_S, JUST_BEGUN_S = 300.0, 300.0
 #: A cause that was said already is kept unless another is clearly better.
 SAID_ALREADY = 1.0
 MAX_PER_RULE = 64
@@ -42,7 +41,7 @@ def all_candidates(scene: Scene) -> list[Candidate]:
     """Candidates of all rules that look at several jobs at one time; [] where no rule has enough jobs."""
     if not scene.is_shared():
         return []
-    looks = (_places, _rails, _throttled, _full, _starting, _actors, _pairs)
+    looks = (_places, _rails, _throttled, _full, _starting, _actors, pairs)
     found = [candidate for look in looks for candidate in look(scene)]
     return [_kept(scene, candidate) for candidate in found]
 
@@ -51,21 +50,6 @@ def hit_by(rule: Rule, trouble: Trouble) -> float:
     """Log-likelihood ratio of a job being hit by such a cause against being hit by chance."""
     unknown = rule.unknown_phase if rule.phases and not trouble.phase and not trouble.own else 0.0
     return math.log(rule.p1 / CHANCE) - unknown
-
-
-def together(rule: Rule, troubles: Iterable[Trouble]) -> list[Trouble]:
-    """Of troubles that fit the rule the first of each job, within the latest window in which the most jobs are hit."""
-    fitting = sorted(troubles, key=lambda t: (t.onset, t.id))
-    best: dict[str, Trouble] = {}
-    for index, first in enumerate(fitting):
-        window: dict[str, Trouble] = {}
-        for trouble in fitting[index:]:
-            if trouble.onset > first.onset + rule.window_s:
-                break
-            window.setdefault(trouble.job, trouble)
-        if len(window) >= len(best):
-            best = window
-    return list(best.values())
 
 
 def again(scene: Scene, rule: Rule, hit: Sequence[Trouble]) -> list[Trouble]:
@@ -141,7 +125,7 @@ def says_so_itself(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble
     if not rule.alone_with_sign or not all(_is_sure_of(rule, trouble) for trouble in hit):
         return False
     onset = min(t.onset for t in hit)
-    signs = scene.memory.signs_of(value[1], rule.signs, onset, rule.window_s)
+    signs = scene.memory.signs.of(value[1], rule.signs, onset, rule.window_s)
     return any(
         sign.severity in FAULTS and onset - ALONE_BEFORE_S <= sign.since <= onset + ALONE_AFTER_S for sign in signs
     )
@@ -209,7 +193,7 @@ def _at_place(
     onset = min(t.onset for t in hit)
     jobs = {t.job for t in hit}
     against, exposed = _well(scene, rule, value, jobs, onset)
-    signs = scene.memory.signs_of(value[1], rule.signs, onset, rule.window_s)
+    signs = scene.memory.signs.of(value[1], rule.signs, onset, rule.window_s)
     covers = {t.id: 0.0 for t in again(scene, rule, hit)}  # once more says no more
     covers |= {t.id: hit_by(rule, t) + (scene.place(t, value) or 0.0) for t in hit}
     apart = [t.id for t in hit if _are_apart(scene, rule, value, t)]
@@ -249,7 +233,7 @@ def _throttled(scene: Scene) -> Iterable[Candidate]:
         fitting = scene.fitting(rule)
         if not fitting:
             continue
-        throttled = scene.memory.throttled(min(t.onset for t in fitting), rule.window_s)
+        throttled = scene.memory.signs.throttled(min(t.onset for t in fitting), rule.window_s)
         if len(throttled) < 2:
             continue
         in_use = {node for attempt in scene.running.values() for node in attempt.nodes} | throttled
@@ -380,62 +364,3 @@ def _actors(scene: Scene) -> Iterable[Candidate]:
                 },
                 evidence=actor.evidence,
             )
-
-
-def _pairs(scene: Scene) -> Iterable[Candidate]:
-    """Two jobs that are slow only while both exchange over one spine: it needs nothing that is broken."""
-    for rule in rules_of("pair"):
-        fitting = together(rule, scene.fitting(rule))
-        attempts = [(t, scene.attempts[t.id]) for t in fitting]
-        known = [(t, attempt) for t, attempt in attempts if attempt is not None]
-        for index, (one, first) in enumerate(known):
-            for other, second in known[index + 1 :]:
-                yield from _pair(scene, rule, (one, first), (other, second))
-
-
-def _pair(
-    scene: Scene, rule: Rule, one: tuple[Trouble, Attempt], other: tuple[Trouble, Attempt]
-) -> Iterable[Candidate]:
-    (trouble, first), (second_trouble, second) = one, other
-    onset = min(trouble.onset, second_trouble.onset)
-    begun, before = max(first.begin, second.begin), min(first.begin, second.begin)
-    if not (0 <= onset - begun <= JUST_BEGUN_S and begun - before >= QUIET_S):
-        return
-    older = first if first.begin < second.begin else second
-    if any(t.job == older.job and before < t.onset < begun for t in scene.memory.recent(before)):
-        return  # it was in trouble before the other came
-    counts = [scene.memory.landscape.counts(attempt) for attempt in (first, second)]
-    leaves = [{v for v in count if v[0] == "leaf"} for count in counts]
-    if any(len(found) < 2 for found in leaves):
-        return  # what stays under one leaf crosses no spine
-    spines = sorted(v for v in counts[0] if v[0] == rule.attribute and v in counts[1])
-    for value in spines:
-        signs = scene.memory.signs_of(value[1], frozenset({"switch"}), onset, rule.window_s)
-        if any(sign.severity in FAULTS for sign in signs):
-            continue  # what is broken explains it; that a switch is busy does not
-        pairs = max(1, len(scene.running) * (len(scene.running) - 1) // 2)
-        surprise = math.log(max(1.0, (scene.now - before) / JUST_BEGUN_S))
-        yield Candidate(
-            rule=rule,
-            value=value[1],
-            covers={t.id: math.log(rule.p1 / CHANCE) for t in (trouble, second_trouble)},
-            prior=rule.prior
-            + min(4.0, surprise)
-            + 1.0
-            - math.log(scene.memory.landscape.number_of_values(rule.attribute, scene.nodes))
-            - 0.5 * math.log(pairs),
-            onset=onset,
-            exposed=2,
-            jobs=frozenset({trouble.job, second_trouble.job}),
-            words={"value": value[1], "attribute": rule.attribute, "jobs": 2},
-            evidence=[
-                EvidenceRow(
-                    signal="placement",
-                    source=f"job {max((first, second), key=lambda a: a.begin).job}",
-                    time_s=begun,
-                    value=value[1],
-                    shows=f"it began {onset - begun:.0f} s before both were slow; job {older.job} had run for "
-                    f"{(begun - before) / 60:.0f} min over the same spine without trouble",
-                )
-            ],
-        )

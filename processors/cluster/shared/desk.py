@@ -15,7 +15,7 @@ from ....telemetry.records import Finding
 from ...condition_document import ConditionReport
 from ...doubts import Doubt, refused_labels, unknown_nodes
 from ...placement_document import read_placement
-from .history import Verdict, blame_of
+from .history import Verdict, blame_of, note_check
 from .joint import JointCause, joint_cause
 from .looking import SETTLES_S, look_over, pool_of
 from .memory import Memory
@@ -124,6 +124,7 @@ class Desk:
 
     def take_condition(self, condition: ConditionReport, now: float) -> None:
         """Keeps a condition of an entity that several jobs may use, and asks for a look while troubles are open."""
+        note_check(self.memory, condition)
         if self.memory.take_sign(condition, now) and self.memory.open:
             self._look_soon(now)
 
@@ -168,7 +169,7 @@ class Desk:
         if is_new and trouble.is_urgent:
             memory.note_opening(now, trouble.job)
         has_past = len(memory.troubles) > 1 or any(node in memory.landscape.versions for node in trouble.nodes)
-        if has_past or memory.plans or memory.has_signs() or trouble.held_until or begun_before(memory, trouble):
+        if has_past or memory.plans or memory.signs.are_any or trouble.held_until or begun_before(memory, trouble):
             self._look_soon(now)
         return wait
 

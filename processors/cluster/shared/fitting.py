@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from .memory import Memory
 from .rules import Rule, load_shared_rules, rules_of
@@ -18,7 +18,9 @@ def rules_that_fit(trouble: Trouble) -> frozenset[str]:
 
 def sharing(memory: Memory) -> Callable[[Trouble], bool]:
     """A function that says whether a trouble may be the work of what several jobs share, as things stand now."""
-    idle = frozenset() if memory.is_anything_throttled() else frozenset(rule.name for rule in rules_of("throttle"))
+    idle = (
+        frozenset() if memory.signs.is_anything_throttled() else frozenset(rule.name for rule in rules_of("throttle"))
+    )
     return lambda trouble: not memory.fitting(trouble, rules_that_fit) <= idle
 
 
@@ -61,3 +63,18 @@ def are_enough(rule: Rule, troubles: Collection[Trouble]) -> bool:
 def is_lone(rule: Rule, trouble: Trouble) -> bool:
     """Whether the trouble's job has lost so many nodes together that this one job is evidence enough for the rule."""
     return 0 < rule.min_nodes <= lost_nodes(trouble)
+
+
+def together(rule: Rule, troubles: Iterable[Trouble]) -> list[Trouble]:
+    """Of troubles that fit the rule the first of each job, within the latest window in which the most jobs are hit."""
+    fitting = sorted(troubles, key=lambda t: (t.onset, t.id))
+    best: dict[str, Trouble] = {}
+    for index, first in enumerate(fitting):
+        window: dict[str, Trouble] = {}
+        for trouble in fitting[index:]:
+            if trouble.onset > first.onset + rule.window_s:
+                break
+            window.setdefault(trouble.job, trouble)
+        if len(window) >= len(best):
+            best = window
+    return list(best.values())

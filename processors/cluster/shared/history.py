@@ -5,11 +5,12 @@ Each function looks at what is open now in the light of 28 days, and gives the v
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....telemetry.incident_document import EvidenceRow, Value
 from ....telemetry.vocabulary import Kind
+from ...condition_document import ConditionReport
 from .memory import Memory, step_key
 from .placements import DAY_S, KEPT_S, Attempt
 from .rules import Rule, the_rule
@@ -19,15 +20,20 @@ from .scoring import (
     lemon_probability,
     rate_per_hour,
 )
+from .sums import Blame
 from .troubles import Trouble
 
 #: A node is a lemon from so many incidents on, of so many jobs, and when it is so sure.
 LEMON_INCIDENTS, LEMON_JOBS, LEMON_SURE = 3, 2, 0.95
+#: Before the name of what a check of the node has found; what that weighs, and all of them together at most.
+CHECKED, WEIGHT_OF_CHECK, MOST_OF_CHECKS = "check ", 0.5, 1.0
 #: Whom a starting job pushes out ends so shortly before its start, or at it.
 PUSHED_OUT_S, STARTED_S = 180.0, 30.0
 #: How much of an incident that suspects somebody on a node is the node's, where nothing else is known.
 _SHARE_OF_NODE = {Kind.NODE_LOST.value: 1.0, Kind.RANK_SLOW.value: 0.25, Kind.NUMERIC_FIRST_RANK.value: 0.3}
 _SHARE_OTHERWISE = 0.5
+#: Sources of conditions that are a check's: whichrank's own, a site's.
+CHECK_SOURCES = ("check.", "site.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +158,8 @@ def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], 
         if len(blame) < LEMON_INCIDENTS:
             continue
         hours += sum((now - a.begin) / 3600.0 for a in memory.placements.at(node, now) if a.end is None)
-        jobs = {entry[0] for entry in blame.values()}
+        checks = {id_ for id_, entry in blame.items() if id_.startswith(CHECKED)}
+        jobs = {entry[0] for id_, entry in blame.items() if id_ not in checks}
         if len(jobs) < LEMON_JOBS:
             continue
         fleet = fleet or _fleet(memory, now)
@@ -160,10 +167,14 @@ def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], 
         elsewhere = _words_elsewhere(memory, node, now)
         programs: dict[str, list[tuple[float, bool]]] = {}
         for id_, (job, weight, *_) in blame.items():
+            if id_ in checks:
+                continue
             known = memory.troubles.get(id_)
             incident = weight, known is not None and known.words not in elsewhere
             programs.setdefault(memory.placements.program_of(job), []).append(incident)
         own = failures_of_node(programs.values(), hours, rate_per_hour(*others))
+        # What a check finds needs no job to fail, and several findings may be of one fault.
+        own += min(sum(blame[id_][1] for id_ in checks), MOST_OF_CHECKS)
         sure = lemon_probability(own, hours, *others)
         if sure <= LEMON_SURE:
             continue
@@ -179,25 +190,33 @@ def lemons(memory: Memory, troubles: Sequence[Trouble], nodes: Collection[str], 
             jobs=[
                 (entry[0], memory.troubles[id_].attempt if id_ in memory.troubles else "", "victim")
                 for id_, entry in sorted(blame.items(), key=lambda each: float(each[1][3]))
+                if id_ not in checks
             ],
             words={
-                "count": len(blame),
+                "count": len(blame) - len(checks),
                 "jobs": len(jobs),
                 "programs": len(programs),
                 "value": node,
                 "hours": hours,
             },
-            evidence=[
-                EvidenceRow(
-                    signal="history.incidents",
-                    source=node,
-                    time_s=entry[3],
-                    value=round(entry[1], 3),
-                    shows=f"incident {id_} of job {entry[0]} began there",
-                )
-                for id_, entry in sorted(blame.items(), key=lambda each: float(each[1][3]))[-6:]
-            ],
+            evidence=_lemon_evidence(node, blame),
         )
+
+
+def _lemon_evidence(node: str, blame: Mapping[str, Blame]) -> list[EvidenceRow]:
+    """The last incidents and failed checks that count against the node."""
+    return [
+        EvidenceRow(
+            signal="history.incidents",
+            source=node,
+            time_s=entry[3],
+            value=round(entry[1], 3),
+            shows=f"a check of the node: {id_.removeprefix(CHECKED)}"
+            if id_.startswith(CHECKED)
+            else f"incident {id_} of job {entry[0]} began there",
+        )
+        for id_, entry in sorted(blame.items(), key=lambda each: float(each[1][3]))[-6:]
+    ]
 
 
 def _words_elsewhere(memory: Memory, node: str, now: float) -> set[tuple[str, str]]:
@@ -210,6 +229,21 @@ def _fleet(memory: Memory, now: float) -> tuple[float, float]:
     """Failures and node-hours of all nodes, up to now."""
     failures, hours = memory.sums.of_fleet(now)
     return failures, hours + sum((now - a.begin) / 3600.0 * len(a.nodes) for a in memory.placements.running.values())
+
+
+def note_check(memory: Memory, condition: ConditionReport) -> None:
+    """Counts a failed check of a node, once a day and device; it is not taken back when the check is passed later: a
+    fault that comes and goes is what makes a lemon.
+    """
+    if condition.entity_kind != "node" or condition.until is not None or condition.severity not in ("error", "fatal"):
+        return
+    if not condition.source.startswith(CHECK_SOURCES) or condition.domain == "service":
+        return
+    day = int(condition.since // DAY_S)
+    name = f"{CHECKED}{condition.name}{' of ' + condition.device if condition.device else ''}"[:120] + f", day {day}"
+    weights = {condition.entity: WEIGHT_OF_CHECK}
+    if not memory.sums.has_blame(condition.entity, name):
+        memory.sums.blame(name, "", weights, {}, condition.since)
 
 
 # --- preemption -----------------------------------------------------------------------------------------------------

@@ -136,7 +136,10 @@ class Landscape:
         self.job_loads: dict[str, dict[tuple[str, str], tuple[ServerSpell, ...]]] = {}
         for name, row in job_loads.rows():
             service, operation, server, job = name.split("\t", 3)
-            spells = tuple((since, until, rate, whole) for since, until, rate, whole in json.loads(row))
+            spells = tuple(
+                (float(since), None if until is None else float(until), float(rate), float(whole))
+                for since, until, rate, whole in json.loads(row)
+            )
             self.job_loads.setdefault(f"{service}\t{operation}", {})[server, job] = spells
         self.values: dict[str, Counter[str]] = {}
         for found in self.labels.values():

@@ -92,7 +92,7 @@ def look_over(memory: Memory, pool: Sequence[Trouble], now: float) -> SeenCauses
     verdicts += _maintenance(memory, planned, pool)
     verdicts += same_place_again(memory, [t for t in left if t.is_open and (t.is_fresh or t.leader)])
     left = _without(left, verdicts)
-    if len({t.job for t in left}) > 1 or any(lost_nodes(t) > 1 for t in left) or (left and memory.has_signs()):
+    if len({t.job for t in left}) > 1 or any(lost_nodes(t) > 1 for t in left) or (left and memory.signs.are_any):
         scene = Scene(memory, left, now)
         may_be_shared = scene.is_shared()
         chosen = choose(all_candidates(scene), {t.id: t.job for t in left})

@@ -10,7 +10,6 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ....telemetry.incident_document import IncidentLabel
@@ -18,52 +17,23 @@ from ....telemetry.incident_reading import read_label
 from ....telemetry.incident_writing import write_label
 from ...condition_document import ConditionReport
 from ...doubts import Doubt
-from ...entity.loads import filesystem_of
 from ...operator import Context
-from .landscape import ONE_FOR_ALL, Landscape
+from .landscape import Landscape
 from .placements import KEPT_S, Placements
 from .plans import Plan
+from .signs import Signs
 from .sums import Sums
 from .troubles import Trouble
 
 MAX_TROUBLES = 16_384
-MAX_SIGNS, MAX_SIGNS_PER_ENTITY = 16_384, 256
-#: So many switches that say it at one time are the fabric's sign.
-WHOLE_FABRIC = 3
-#: Severities of signs that something is broken; others say that it is busy, or worn.
-FAULTS = frozenset({"error", "fatal"})
 MAX_PLANS = 1_024
 MAX_DOUBTED = 256
-#: Conditions that several jobs' nodes may have for one reason, besides those of entities that are no nodes.
-THROTTLES = frozenset({"gpu_throttled", "gpu_power_brake", "thermal"})
-#: A condition that ended so long ago says nothing any more.
-SIGN_KEPT_S = 3600.0
 _MISC = "shared"
 _TABLES = (
     _MISC, "placements", "labels", "versions", "loads", "job_loads", "sums", "troubles", "signs", "plans", "told",
 )  # fmt: skip
 StepKey = tuple[str, int, str, str]
 _K = TypeVar("_K")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
-    """A condition that several jobs may have in common. since, until: Unix seconds; until None: it lasts.
-
-    trust: who could have written it, as ``Trust`` has it; "" not known.
-    """
-
-    name: str
-    kind: str
-    since: float
-    until: float | None
-    severity: str
-    text: str
-    trust: str = ""
-
-    def lasted_at(self, onset: float, window_s: float) -> bool:
-        """Whether it stood at ``onset``, or came or went within ``window_s`` around it."""
-        return self.since <= onset + window_s and (self.until is None or self.until >= onset - window_s)
 
 
 class Memory:
@@ -74,7 +44,7 @@ class Memory:
         self.placements = Placements(table("placements"))
         self.landscape = Landscape(table("labels"), table("versions"), table("loads"), table("job_loads"))
         self.sums = Sums(table("sums"), self.note_problem)
-        self._troubles, self._signs, self._plans, self._labels = map(table, ("troubles", "signs", "plans", "told"))
+        self._troubles, self._plans, self._labels = map(table, ("troubles", "plans", "told"))
         self.troubles: dict[str, Trouble] = {}
         self.open: dict[str, Trouble] = {}
         #: By run (else job): ids, in order of opening.
@@ -89,14 +59,7 @@ class Memory:
         self.held: dict[str, None] = {}
         for _, row in sorted(self._troubles.rows(), key=lambda each: Trouble.unpack(each[1]).opened):
             self._index(Trouble.unpack(row))
-        #: By entity: by condition.
-        self.signs: dict[str, dict[str, Sign]] = {
-            entity: {key: Sign(**sign) for key, sign in json.loads(row).items()} for entity, row in self._signs.rows()
-        }
-        #: By name (in full or short, or what is everybody's): entities that have signs.
-        self._by_name: dict[str, dict[str, None]] = {}
-        for entity in self.signs:
-            self._name_signs(entity)
+        self.signs = Signs(table("signs"), self.landscape)
         self.plans = {key: Plan(**json.loads(row)) for key, row in self._plans.rows()}
         #: People's words on incidents.
         self.told: dict[str, IncidentLabel] = {
@@ -295,103 +258,11 @@ class Memory:
 
     # --- signs, plans, labels ---------------------------------------------------------------------------------------
     def take_sign(self, condition: ConditionReport, now: float) -> bool:
-        """Keeps a condition as a sign if it may concern several jobs; whether it may. Drops those long over. now: Unix
-        seconds.
-        """
-        kind, name, entity = condition.entity_kind, condition.name, condition.entity
-        if kind == "node" and name not in THROTTLES:
-            return False
-        if condition.tolerated:  # it blinked: that is no sign of anything
-            self._drop_sign(entity, f"{name}/{condition.device}")
-            return False
-        known = self.signs.setdefault(entity, {})
-        known[f"{name}/{condition.device}"] = Sign(
-            name=name,
-            kind=kind,
-            since=condition.since,
-            until=condition.until,
-            severity=condition.severity,
-            text=condition.text[:300],
-            trust="" if condition.trust is None else condition.trust.value,
-        )
-        for key in [k for k, sign in known.items() if sign.until is not None and sign.until < now - SIGN_KEPT_S]:
-            del known[key]
-        while len(known) > MAX_SIGNS_PER_ENTITY:
-            del known[next((key for key, sign in known.items() if sign.until is not None), next(iter(known)))]
-        self._write_signs(entity)
-        self._name_signs(entity)
-        while len(self.signs) > MAX_SIGNS:
-            self._forget_signs(next(iter(self.signs)))
-        self.changed()
-        return True
-
-    def signs_of(self, name: str, kinds: frozenset[str], onset: float, window_s: float) -> list[Sign]:
-        """Signs of what goes by this name, of these kinds (none of "node"), that lasted at ``onset`` or began near it; no
-        mere information. Of the fabric as a whole several switches have to say it.
-
-        name: of an entity, in full or short; of a file system that a server is a part of; or what is everybody's.
-        """
-        entities = self._by_name.get(_plain(name), {})
-        found = [
-            (entity, sign)
-            for entity in entities
-            for sign in self.signs.get(entity, {}).values()
-            if sign.kind in kinds and sign.lasted_at(onset, window_s) and sign.severity != "info"
-        ]
-        if "fabric" in kinds and len({entity for entity, sign in found if sign.kind == "switch"}) < WHOLE_FABRIC:
-            found = [(entity, sign) for entity, sign in found if sign.kind != "switch"]
-        return [sign for _, sign in found]
-
-    def has_signs(self) -> bool:
-        """Whether anything that several jobs may use, and no node, has a condition."""
-        return bool(self._by_name)
-
-    def _drop_sign(self, entity: str, key: str) -> None:
-        if self.signs.get(entity, {}).pop(key, None) is not None:
-            self._write_signs(entity)
+        """Keeps a condition as a sign if it may concern several jobs; whether it may. now: Unix seconds."""
+        is_taken = self.signs.take(condition, now)
+        if is_taken or condition.tolerated:
             self.changed()
-
-    def _write_signs(self, entity: str) -> None:
-        known = self.signs.get(entity)
-        if known:
-            rows = {key: {field: getattr(sign, field) for field in Sign.__slots__} for key, sign in known.items()}
-            self._signs.put(entity, json.dumps(rows, separators=(",", ":")).encode())
-        else:
-            self._forget_signs(entity)
-
-    def _forget_signs(self, entity: str) -> None:
-        self.signs.pop(entity, None)
-        self._signs.delete(entity)
-        for name in [name for name, entities in self._by_name.items() if entity in entities]:
-            _discard(self._by_name, name, entity)
-
-    def _name_signs(self, entity: str) -> None:
-        """Under which names the entity is asked for its signs."""
-        found = self.signs.get(entity, {})
-        kinds = {sign.kind for sign in found.values()} - {"node"}
-        if not kinds:
-            return
-        names = {_plain(entity), *(_plain(ONE_FOR_ALL[kind]) for kind in kinds if kind in ONE_FOR_ALL)}
-        if "switch" in kinds:
-            names.add(_plain(ONE_FOR_ALL["fabric"]))
-        if "storage" in kinds:
-            names |= {_plain(filesystem_of(key.partition("/")[2].partition("/")[0])) for key in found}
-            names |= {_plain(service) for service in self.landscape.services_of(entity)}
-            names.add(_plain(self.landscape.labels.get(entity, {}).get("storage", "")))
-        for name in names - {""}:
-            self._by_name.setdefault(name, {})[entity] = None
-
-    def throttled(self, onset: float, window_s: float) -> set[str]:
-        """Nodes whose GPUs were held back at ``onset``, or within ``window_s`` around it."""
-        return {
-            entity
-            for entity, found in self.signs.items()
-            if any(s.kind == "node" and s.name in THROTTLES and s.lasted_at(onset, window_s) for s in found.values())
-        }
-
-    def is_anything_throttled(self) -> bool:
-        """Whether GPUs of any node are known to be, or to have lately been, held back."""
-        return any(sign.name in THROTTLES for found in self.signs.values() for sign in found.values())
+        return is_taken
 
     def put_plan(self, plan: Plan) -> None:
         """Keeps what was announced; the oldest plans are dropped beyond MAX_PLANS."""
@@ -412,12 +283,6 @@ class Memory:
             del self.told[oldest]
             self._labels.delete(oldest)
         self.changed()
-
-
-def _plain(name: str) -> str:
-    """A host's name without its domain, in lower case; an address and any other name as it is."""
-    first, dot, _ = name.lower().partition(".")
-    return first if dot and not first.isdecimal() else name.lower()
 
 
 def step_key(trouble: Trouble) -> StepKey:

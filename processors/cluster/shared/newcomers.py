@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ....telemetry.incident_document import EvidenceRow
 from .history import Verdict
-from .memory import FAULTS, Memory
+from .memory import Memory
 from .placements import Attempt, Value
 from .rules import the_rule
+from .signs import FAULTS
 from .troubles import Trouble
 
 #: The older one has run so long without trouble; the other has begun so shortly before.
@@ -37,7 +38,7 @@ def newcomers(memory: Memory, troubles: Sequence[Trouble], _: Collection[str], n
             continue  # nobody, or it cannot be told who
         newcomer, (attribute, value) = shared[0]
         began = f"{trouble.onset - newcomer.begin:.0f} s before"
-        signs = memory.signs_of(value, rule.signs, trouble.onset, rule.window_s)
+        signs = memory.signs.of(value, rule.signs, trouble.onset, rule.window_s)
         if any(sign.severity in FAULTS for sign in signs) or _was_in_trouble(memory, older, trouble):
             continue
         yield Verdict(

@@ -61,7 +61,7 @@ class Scene:
 
     def is_shared(self) -> bool:
         """Whether any rule has troubles of enough jobs, or of enough nodes of one, or of one where signs are enough."""
-        rules, has_signs = load_shared_rules(), self.memory.has_signs()
+        rules, has_signs = load_shared_rules(), self.memory.signs.are_any
         return any(
             are_enough(rules[name], found) or (has_signs and rules[name].alone_with_sign)
             for name, found in self._fitting.items()

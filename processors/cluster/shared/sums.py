@@ -87,6 +87,10 @@ class Sums:
         fleet.days = days
         self._write(_FLEET, fleet, time)
 
+    def has_blame(self, node: str, incident: str) -> bool:
+        """Whether the node is to blame for it by now."""
+        return incident in self._read(node).blame
+
     def of(self, node: str, now: float) -> tuple[float, float, dict[str, Blame]]:
         """(failures, hours in jobs, blame by incident) of the node in the last 28 days. now: Unix seconds."""
         row = self._read(node)

@@ -85,7 +85,7 @@ def _rule(name: str) -> Rule:
 
 
 def _is_at_work(memory: Memory, rule: Rule) -> bool:
-    return rule.family != "throttle" or memory.is_anything_throttled()
+    return rule.family != "throttle" or memory.signs.is_anything_throttled()
 
 
 def _may_be_larger(memory: Memory, trouble: Trouble) -> bool:

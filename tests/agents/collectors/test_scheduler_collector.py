@@ -33,6 +33,7 @@ from whichrank.diagnosis.scheduler_facts import (
     parse_slurm_time,
     slurm_job_id,
 )
+from whichrank.telemetry.vocabulary import EventName
 
 JOB = (
     "JobId=4711 JobName=llm pre train UserId=ada(1001) GroupId=ml(100) MCS_label=N/A Priority=4294 Nice=0 Account=ml "
@@ -90,8 +91,9 @@ class Slurm:
 
 
 def told(happenings: Sequence[NodeEvent]) -> dict[str, dict[str, Any]]:
-    """what -> attributes."""
-    return {happening.attributes["what"]: dict(happening.attributes) for happening in happenings}
+    """what -> attributes, of what the scheduler says."""
+    scheduler = [each for each in happenings if each.name is EventName.SCHEDULER]
+    return {happening.attributes["what"]: dict(happening.attributes) for happening in scheduler}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every rule of the crosswalk is followed to a condition, a panel or a shared cause: what reaches nothing is thrown away."""
+"""Every rule of the crosswalk is followed to a condition, a panel or a shared cause; else it is for nothing."""
 
 from __future__ import annotations
 

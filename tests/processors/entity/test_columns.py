@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whichrank.processors.entity.column_plan import MIN_PEERS, medians_of_the_others
+from whichrank.processors.entity.column_plan import IN_COLUMNS, MIN_PEERS, medians_of_the_others
+from whichrank.processors.entity.condition_rules import MetricRule
 from whichrank.processors.entity.condition_rules import Test as Asks
 from whichrank.processors.entity.conditions import EntityState
 from whichrank.processors.entity.metrics import take_samples
@@ -21,7 +23,15 @@ from whichrank.telemetry.point_columns import PointColumns
 from whichrank.telemetry.records import Identity, Samples
 from whichrank.telemetry.speaker_series import SeriesShape, SpeakerSeries
 
-RULES = load_rules()
+
+def _in_columns(rules: Mapping[str, tuple[MetricRule, ...]]) -> dict[str, tuple[MetricRule, ...]]:
+    """Without what is asked of a series' own past, which is asked one by one."""
+    kept = {name: tuple(rule for rule in each if rule.test in IN_COLUMNS) for name, each in rules.items()}
+    return {name: each for name, each in kept.items() if each}
+
+
+_ALL = load_rules().of_entity("node")
+RULES = replace(_ALL, metrics=_in_columns(_ALL.metrics), limits=_in_columns(_ALL.limits))
 GPUS = 8
 
 

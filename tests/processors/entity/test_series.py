@@ -18,7 +18,7 @@ from whichrank.telemetry.point_columns import PointColumns
 from whichrank.telemetry.records import Identity, Point, Samples
 from whichrank.telemetry.speaker_series import SeriesShape, SpeakerSeries
 
-RULES = load_rules()
+RULES = load_rules().of_entity("node")
 
 
 class Order:

@@ -146,7 +146,7 @@ def test_the_number_of_remembered_incidents_is_bounded(monkeypatch: pytest.Monke
 
 
 def test_labels_of_nodes_are_bounded_by_the_nodes() -> None:
-    landscape = Landscape(MemoryTable(), MemoryTable(), MemoryTable())
+    landscape = Landscape(MemoryTable(), MemoryTable(), MemoryTable(), MemoryTable())
     for i in range(30):
         landscape.take_places(read_places({"entity": "n1", "labels": {"leaf": f"l{i}"}}))
     assert landscape.values["leaf"] == {"l29": 1}
@@ -155,7 +155,7 @@ def test_labels_of_nodes_are_bounded_by_the_nodes() -> None:
 def test_what_nodes_ask_of_a_service_is_a_row_each_also_where_an_earlier_release_had_one_of_all() -> None:
     loads = MemoryTable()
     loads.put("storage\topen", json.dumps({"n2": {"usual": 3.0, "spells": [[5.0, None, 7.0]]}}).encode())
-    landscape = Landscape(MemoryTable(), MemoryTable(), loads)
+    landscape = Landscape(MemoryTable(), MemoryTable(), loads, MemoryTable())
     landscape.take_load(
         ToldLoad(node="n1", service="storage", operation="open", usual=None, since_s=1.0, until_s=2.0, rate=9.0)
     )
@@ -165,7 +165,7 @@ def test_what_nodes_ask_of_a_service_is_a_row_each_also_where_an_earlier_release
     }
     assert landscape.loads == {"storage\topen": known}
     assert [name for name, _ in loads.rows()] == ["storage\topen\tn1", "storage\topen\tn2"]
-    assert Landscape(MemoryTable(), MemoryTable(), loads).loads == landscape.loads
+    assert Landscape(MemoryTable(), MemoryTable(), loads, MemoryTable()).loads == landscape.loads
 
 
 # --- arithmetic -----------------------------------------------------------------------------------------------------

@@ -613,3 +613,25 @@ def test_j13_twin_maintenance_that_is_told_afterwards_explains_nothing(fleet: Fl
     fleet.plan("fabric maintenance", -60.0, 120.0, told=30.0, where={"fabric": ["*"]})
     all_stall(fleet, 0.0)
     assert joint_of(fleet.run(60.0), Kind.FABRIC_STALL)["severity"] == "page"
+
+
+def test_j3_two_jobs_that_failed_where_checks_failed_as_well_make_a_lemon(fleet: Fleet) -> None:
+    busy_fleet(fleet)
+    history(fleet, [(f"j{i}", -9.0 + 9 * i, "n0-5", error) for i, error in enumerate(ERRORS[:2])])
+    for day in (-7.0, -4.0):
+        fleet.condition("check_gpu_lost", "n0-5", day * DAY_S, device="GPU 5", source="check.gpu", explains=())
+        until = (day + 0.1) * DAY_S
+        fleet.condition("check_gpu_lost", "n0-5", day * DAY_S, device="GPU 5", source="check.gpu", explains=(),
+                        until=until)  # fmt: skip
+    joint = joint_of(fleet.run(60.0), Kind.LEMON_NODE)
+    assert [s["node"] for s in joint["suspects"]] == ["n0-5"]
+    assert any("check_gpu_lost" in row["shows"] for row in joint["evidence"])
+
+
+def test_j3_twin_checks_alone_or_of_services_make_no_lemon(fleet: Fleet) -> None:
+    busy_fleet(fleet)
+    history(fleet, [("j0", 0.0, "n0-5", ERRORS[0]), ("j1", -9.0, "n0-6", ERRORS[1]), ("j2", -5.0, "n0-6", ERRORS[2])])
+    for day in range(-10, 0):
+        fleet.condition("check_gpu_lost", "n0-5", day * DAY_S, device="GPU 5", source="check.gpu", explains=())
+        fleet.condition("site_motd", "n0-6", day * DAY_S, device="", source="site.motd", explains=(), domain="service")
+    assert all(document["kind"] != "lemon_node" for document in fleet.run(60.0).revisions)

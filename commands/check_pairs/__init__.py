@@ -1,0 +1,1 @@
+"""``whichrank check pairs``: exchanges data between many nodes, two by two, and names whoever is slow."""

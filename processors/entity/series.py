@@ -5,7 +5,7 @@ A node tells the same series at every look, and names are most of what a look co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -51,7 +51,7 @@ class AskedOf:
         self._known: WeakKeyDictionary[object, Asked] = WeakKeyDictionary()
         self._templates: WeakKeyDictionary[SeriesShape, AskedTemplate] = WeakKeyDictionary()
         #: Of other people's exporters, by entity: what it told last, and what rules ask of that.
-        self._last: dict[tuple[str, str], tuple[list[tuple[str, Mapping[str, object]]], Asked]] = {}
+        self._last: dict[tuple[str, str], tuple[Sequence[Point], Asked]] = {}
 
     def __call__(self, samples: Samples) -> Asked:
         order, rules = samples.order, self._rules.get(samples.entity, self._of_none)
@@ -70,10 +70,10 @@ class AskedOf:
         """An exporter tells the same series at each scrape, without saying so; the crosswalk's attributes are the same
         objects then.
         """
-        key, told = (samples.entity, samples.identity.node), [(p.name, p.attributes) for p in samples.points]
+        key, told = (samples.entity, samples.identity.node), samples.points
         last = self._last.pop(key, None)
         if last is None or len(last[0]) != len(told) or not all(map(_is_same, last[0], told)):
-            last = told, find_asked(samples.points, rules)
+            last = told, find_asked(told, rules)
             if len(self._last) >= MAX_EXPORTERS:
                 del self._last[next(iter(self._last))]
         self._last[key] = last
@@ -86,8 +86,8 @@ class AskedOf:
         return _asked(template.found(series.words), series.words)
 
 
-def _is_same(one: tuple[str, Mapping[str, object]], other: tuple[str, Mapping[str, object]]) -> bool:
-    return one[1] is other[1] and one[0] == other[0]
+def _is_same(one: Point, other: Point) -> bool:
+    return one.attributes is other.attributes and one.name == other.name
 
 
 def find_asked(points: Sequence[Point], rules: Rules) -> Asked:

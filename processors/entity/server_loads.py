@@ -68,8 +68,9 @@ def take_server_loads(state: EntityState, points: Iterable[Point]) -> list[LoadN
 
 def _grown(state: EntityState, rule: LoadRule, point: Point) -> tuple[_Key, float, float] | None:
     """Whose count it is, by how much it has grown, and in which time; None where that is not known."""
-    job, target = str(point.attributes.get(rule.job, ""))[:_MAX_NAME], str(point.attributes.get(rule.service, ""))
-    operation, service = rule.class_of(point), rule.service_of(point)
+    job = str(point.attributes.get(rule.job, ""))[:_MAX_NAME].replace("\t", " ")
+    target = str(point.attributes.get(rule.service, ""))
+    operation, service = rule.class_of(point), rule.service_of(point).replace("\t", " ")
     if not (rule.job and job and operation and service):
         return None
     key, time_s = (service, operation, job), point.time_ns / 1e9
@@ -77,6 +78,8 @@ def _grown(state: EntityState, rule: LoadRule, point: Point) -> tuple[_Key, floa
     known = state.job_series.get(name)
     if known is None:
         seen_s = state.jobs_seen.get(f"{target}\t{job}")
+        if seen_s is None and len(state.jobs_seen) >= MAX_SERIES:
+            return None
         state.jobs_seen[f"{target}\t{job}"] = time_s
         if not point.value or len(state.job_series) >= MAX_SERIES:
             return None  # most jobs never do most operations

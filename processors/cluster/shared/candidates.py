@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from ....telemetry.incident_document import EvidenceRow
+from ....telemetry.kind_sets import SPEED_KINDS
 from .fitting import are_enough, is_lone, speaks_of, speaks_of_its_errors, together
 from .landscape import RAIL
 from .neighbours import actors_on
@@ -20,7 +21,7 @@ from .placements import Value
 from .rules import Rule, rules_of
 from .scene import YOUNG_S, Scene
 from .scoring import CHANCE, Candidate, hit_or_not
-from .signs import FAULTS, Sign
+from .signs import FAULTS, OF_ONE_LINK, Sign
 from .troubles import Trouble
 
 #: What a sign of the thing itself is worth: a fault that began shortly before; what only says that it is busy; what it
@@ -35,6 +36,7 @@ STARTS_S = 900.0
 #: A cause that was said already is kept unless another is clearly better.
 SAID_ALREADY = 1.0
 MAX_PER_RULE = 64
+_SLOW = frozenset(kind.value for kind in SPEED_KINDS)
 
 
 def all_candidates(scene: Scene) -> list[Candidate]:
@@ -126,8 +128,13 @@ def says_so_itself(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble
         return False
     onset = min(t.onset for t in hit)
     signs = scene.memory.signs.of(value[1], rule.signs, onset, rule.window_s)
+    # A port also goes down with the node behind it, which nobody here may use: that makes no other job slow.
+    is_slow = any(trouble.kind in _SLOW for trouble in hit)
     return any(
-        sign.severity in FAULTS and onset - ALONE_BEFORE_S <= sign.since <= onset + ALONE_AFTER_S for sign in signs
+        sign.severity in FAULTS
+        and onset - ALONE_BEFORE_S <= sign.since <= onset + ALONE_AFTER_S
+        and not (is_slow and sign.name in OF_ONE_LINK)
+        for sign in signs
     )
 
 

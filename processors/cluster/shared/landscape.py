@@ -18,6 +18,8 @@ MAX_VERSIONS_PER_NODE = 64
 MAX_SPELLS = 16
 #: Of one service and operation: jobs on its servers that ever asked for much.
 MAX_JOB_LOADS = 2_048
+#: Services, by operation, whose servers count by job.
+MAX_COUNTED = 1_024
 #: Changes that are looked at; what a node has is known for longer.
 CHANGES_KEPT_S = 3 * 86_400.0
 CLOCK = "clock"
@@ -205,9 +207,9 @@ class Landscape:
         self.tables["loads"].put(f"{key}\t{node}", nodes[node].row())
 
     def _take_job_load(self, load: ToldLoad) -> None:
-        if load.since_s is None:
-            return
         key = f"{load.service}\t{load.operation}"
+        if load.since_s is None or (key not in self.job_loads and len(self.job_loads) >= MAX_COUNTED):
+            return
         jobs = self.job_loads.setdefault(key, {})
         spells = [spell for spell in jobs.get((load.node, load.job), ()) if spell[0] != load.since_s]
         spells.append((load.since_s, load.until_s, load.rate, load.whole))

@@ -97,6 +97,16 @@ def test_one_job_is_not_enough_where_the_switch_says_something_else(about: dict[
     assert {document["kind"] for document in standing(fleet.run(300.0))} == {"rank_not_entered"}
 
 
+@pytest.mark.parametrize(("name", "is_switch"), [("port_down", False), ("port_rcv_errors", True)])
+def test_a_neighbour_s_node_that_is_started_again_makes_nobody_slow(name: str, is_switch: bool) -> None:
+    fleet = Fleet()
+    job = fleet.job("a", [*fleet.under(0, 0, 1), *fleet.under(1, 0, 1)])
+    job.tell(Kind.RANK_SLOW, 40.0, onset=12.0, node="n1-0", phase="exchange")
+    fleet.condition(name, "leaf1", 5.0, kind="switch", device_kind="port", device="Eth1/30")
+    kinds = {document["kind"] for document in standing(fleet.run(200.0))}
+    assert kinds == ({"switch_fault"} if is_switch else {"rank_slow"})
+
+
 def test_two_jobs_that_disturb_each_other_make_their_spine_busy_and_not_broken() -> None:
     """Contention is told by the switch too, as marks and discards: it stays contention."""
     fleet = Fleet()

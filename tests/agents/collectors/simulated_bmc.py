@@ -75,7 +75,7 @@ def simulated_bmc(folder: Path) -> Iterator[SimulatedBmc]:
     (folder / "kept").mkdir(parents=True)
     (folder / "lan.conf").write_text(_LAN.format(port=port))
     (folder / "chassis.emu").write_text("\n".join(_commands()) + "\n")
-    words = ["ipmi_sim", "-c", folder / "lan.conf", "-f", folder / "chassis.emu", "-s", folder / "kept"]
+    words = ["ipmi_sim", "-c", f"{folder}/lan.conf", "-f", f"{folder}/chassis.emu", "-s", f"{folder}/kept"]
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=said, stderr=said, env={**os.environ, "TERM": "dumb"}

@@ -96,7 +96,8 @@ def run_agent(
 ) -> dict[str, float]:
     """The agent's process: poll for ``seconds``, return what it used and what it read."""
     from whichrank.agents.job_agent import Agent
-    from whichrank.commands.embedded.embedded_watch import TURN_S, agent_settings
+    from whichrank.commands.embedded.embedded_agent import agent_settings
+    from whichrank.commands.embedded.embedded_watch import TURN_S
     from whichrank.telemetry.records import Identity
     from whichrank.transport.embedded import EmbeddedBus
 

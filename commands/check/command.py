@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ...agents.user_files.user_files import end_helpers
+from ..settings.check_options import what_is_wrong_with
 from ..settings.command_line import CONFIG, KAFKA, PAIRS
 from ..support.stderr import say
 from .acts.act import ActResult, carry_out
@@ -83,6 +84,8 @@ def check_command(
         return
     options = check_options(kafka, config, pairs)
     families = frozenset(only or Family) - frozenset(skip or ())
+    if wrong := what_is_wrong_with(options.site_checks):
+        _refuse(wrong)
     if not options.site_checks:
         families -= {Family.SITE}
     whole_s = _seconds(mode, families, timeout, root)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,16 @@ class Perftest:
         key = f"perftest/{own}-{other}/{tag}"
         mine = {"ready": not self.problem, "host": socket.gethostname()}
         self._store.set(f"{key}/{self._place.rank}", json.dumps(mine))
+        if not self._is_there(f"{key}/{partner}", effort):
+            return timed
         theirs = json.loads(self._store.get(f"{key}/{partner}"))
         if self.problem or not theirs["ready"]:
             return timed
         port = _FIRST_PORT + (own * 8191 + other * 31 + tag) % _PORTS
         words = [str(self._program), "-d", self._device, "-p", str(port), "-F", "-b", "--report_gbits", "-D", "1"]
         if leads:
-            self._store.get(f"{key}/listens")
+            if not self._is_there(f"{key}/listens", effort):
+                return timed
             words.append(str(theirs["host"]))
         gbits = 0.0
         until_s = time.monotonic() + effort.limit_s
@@ -60,6 +64,14 @@ class Perftest:
             time.sleep(0.0 if gbits else _AGAIN_S)
         # Both directions together, as the program counts with -b.
         return replace(timed, seconds=effort.size_bytes / (gbits / 2 * 1e9 / 8)) if gbits else timed
+
+    def _is_there(self, key: str, effort: Effort) -> bool:
+        """Whether the other end has said it in time: of an exchange that failed there, it says nothing."""
+        try:
+            self._store.wait([key], timedelta(seconds=effort.limit_s))
+        except RuntimeError:
+            return False
+        return True
 
     def _run(self, words: list[str], key: str, effort: Effort, *, leads: bool) -> float:
         child = None

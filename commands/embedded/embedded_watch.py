@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...agents.base.priority import Priority
-from ...agents.base.settings import AgentSettings
 from ...agents.collectors.collector_plans import node_plans
 from ...agents.collectors.options import NodeOptions
 from ...agents.collectors.schedule import NodeTelemetry
@@ -36,6 +35,7 @@ from ..run_folder.labels import finding_of, read_labels
 from ..run_folder.losses import AGENT_LOSSES, Losses
 from ..run_folder.maintenance_plans import finding_of_odd_line, finding_of_plan, read_plans
 from ..run_folder.run_directory import RunDirectory
+from .embedded_agent import agent_settings
 from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
 
 if TYPE_CHECKING:
@@ -47,31 +47,9 @@ logger = logging.getLogger("whichrank.commands")
 TURN_S = 0.1
 #: Between looks at what people have said.
 SAID_PERIOD_S = 1.0
-#: Files that incidents ask for; of what was drained of the rings so much is kept in memory for them.
-REQUESTS_PER_MINUTE, HISTORY_S, HISTORY_BYTES = 30, 120.0, 16 << 20
 #: After the command ended badly: how long conclusions that are held back for a rival explanation may take, and for how
 #: long at least what the node has to say of it (its kernel, its driver) is waited for where nothing is held back.
 SETTLE_S, LEAST_SETTLE_S = 1.0, 0.5
-
-
-def agent_settings(
-    *, publishes: bool, tells_people: bool = False, kernel_log: str = "", withheld: frozenset[str] = frozenset()
-) -> AgentSettings:
-    """Settings of the agent beside a command: what incidents ask for stays here.
-
-    publishes: to Kafka as well. tells_people: makes spans and metrics all the same.
-    kernel_log: a file, "" the usual one. withheld: what does not leave the node.
-    """
-    return AgentSettings(
-        tell_people=publishes or tells_people,
-        requests_per_minute=REQUESTS_PER_MINUTE,
-        history_s=HISTORY_S,
-        history_bytes=HISTORY_BYTES,
-        keeps_answers=True,
-        ships_answers=publishes,
-        kernel_log=kernel_log,
-        withheld=withheld,
-    )
 
 
 class EmbeddedWatch:

@@ -32,6 +32,7 @@ from ...telemetry.records import Identity
 from ...transport.kafka_client import Client, KafkaTrouble
 from ..otlp_out.environment import use_endpoint
 from ..otlp_out.otlp_sender import OtlpSender
+from ..settings.check_options import what_is_wrong_with
 from ..settings.settings import AgentOptions
 from ..support.gc_tuning import search_seldom
 from ..support.stderr import SayHandler, say
@@ -132,8 +133,10 @@ def agent(options: AgentOptions) -> int:
     ended = _asked_to_end()
     own, clock = _own_identity(), BrokerClock()
     try:
+        if wrong := what_is_wrong_with(options.site_checks):
+            raise ValueError(wrong)
         ways, client = _ways_of(options, own.node, clock)
-    except KafkaTrouble as trouble:
+    except (KafkaTrouble, ValueError) as trouble:
         say(str(trouble))
         return EXIT_USAGE
     settings = service_settings(options)

@@ -3,6 +3,7 @@
 #
 #   build.sh FOLDER [PYTHON]        PYTHON: 3.10 to 3.14; the one of /usr/bin/python3
 #
+# INTERPRETER: where it is on those machines, if not /usr/bin/pythonPYTHON.
 # In it are the wheel and its dependencies, pinned with hashes (requirements/image.txt), as a virtual environment whose
 # interpreter is the distribution's own: no package of the distribution's Python is used or touched, nothing is fetched
 # at installation. A zipapp would not do (modules in C), nor an environment as venv makes it (it names this machine's Python).
@@ -15,6 +16,7 @@ cd "$(dirname "$0")/../.."
 NFPM_VERSION=v2.45.2 # later ones need modules that Go's proxy does not have
 out=${1:?usage: build.sh FOLDER [PYTHON]}
 python=${2:-$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')}
+interpreter=${INTERPRETER:-/usr/bin/python$python}
 uv=${UV:-.venv/bin/uv}
 case $(uname -m) in
   x86_64) arch=amd64 ;;
@@ -28,8 +30,8 @@ trap 'rm -rf "$work"' EXIT
 home=$work/opt/whichrank
 site=$home/lib/python$python/site-packages
 mkdir -p "$home/bin" "$site"
-printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "$python" > "$home/pyvenv.cfg"
-ln -s "/usr/bin/python$python" "$home/bin/python$python"
+printf 'home = %s\ninclude-system-site-packages = false\nversion = %s\n' "$(dirname "$interpreter")" "$python" > "$home/pyvenv.cfg"
+ln -s "$interpreter" "$home/bin/python$python"
 ln -s "python$python" "$home/bin/python3"
 ln -s python3 "$home/bin/python"
 

@@ -172,7 +172,7 @@ def stand_out(measured: Measured, distance: npt.NDArray[np.int64], limits: PairL
         if most < inf:
             excess[at] = np.maximum(excess[at], values / most)
     stalls = measured.columns["stall_s"]
-    calm = float(np.percentile(stalls[look], 65)) if look.any() else 0.0
+    calm = float(np.percentile(stalls[look], _OF_MANY[2] if look.sum() >= _MANY else _OF_FEW[2])) if look.any() else 0.0
     usual[Quantity.STALL] = calm
     excess[2] = stalls / max(limits.stall_s, 5 * calm)
     excess[3] = np.where(measured.failed, np.inf, 0.0)

@@ -103,7 +103,7 @@ def _index() -> str:
                 section(
                     "Which node, switch or server",
                     "A point is about whoever the first of these names, looked up among the names and the GPUs that "
-                    "agents have told. `label` is of the point, `resource` of who sent it; port and scheme are cut off; "
+                    "agents have told. `label` is of the point, `resource` of who sent it; port and scheme are cut; "
                     "127.0.0.1 and the like name nobody. A point that names nobody is counted "
                     "(`whichrank_process_nameless_points_total`) and left out.",
                     table(["About", "In this order"], _host_rows()),

@@ -211,6 +211,30 @@ RULES: Sequence[tuple[str, Cover]] = (
     ),
     (rf"whichrank notify( --from {RUN} --once)?", Here(runs=f"whichrank notify --from {RUN} --once")),
     (r"whichrank notify --test oncall", Here()),
+    # --- OTLP straight out, packages ----------------------------------------------------------------------------------
+    (
+        r"whichrank run --otlp http://HOST:4318 -- COMMAND",
+        Elsewhere(
+            "tests/stack/test_otlp_out.py::test_a_run_sends_incident_steps_spans_and_what_its_node_measures",
+            ("run", "--otlp"),
+        ),
+    ),
+    (
+        r"whichrank agent --otlp (http://HOST:4318|grpc://HOST:4317)",
+        Elsewhere("tests/stack/test_otlp_out.py::test_an_agent_without_kafka_sends_what_it_sees", ("agent", "--otlp")),
+    ),
+    (r"export OTEL_EXPORTER_OTLP_\w+=.*", Here()),
+    (
+        r"make packages( PACKAGE_PYTHON=3\.12)?",
+        Elsewhere("tests/stack/test_packages.py", ("packages/build.sh",)),
+    ),
+    (
+        r"dpkg -i .*",
+        Elsewhere(
+            "tests/stack/test_packages.py::test_the_deb_is_installed_runs_by_its_unit_and_goes_without_a_trace",
+            ("--install",),
+        ),
+    ),
     (
         r"whichrank notify --kafka HOST:PORT",
         Elsewhere("tests/stack/test_notify.py::test_one_page_whatever_is_killed", ("notify",)),

@@ -21,6 +21,7 @@ CODECS = frozenset(
         "commands.diagnose.flight_recorder_document",
         "commands.diagnose.job_log_document",
         "commands.goodput.account_document",
+        "commands.otlp_out.sdk_objects",
         "commands.goodput.event_lines",
         "commands.run_folder.people_codec",
         "commands.run_folder.run_description",

@@ -89,8 +89,8 @@ def test_an_agent_without_kafka_sends_what_it_sees(collector: FileCollector, tmp
     (rings / "job-9").mkdir(mode=0o700, parents=True)
     with log.open("wb") as said:
         agent = subprocess.Popen(
-            [*WHICHRANK, "agent", "--rings", str(rings), "--data", str(tmp_path / "data")],
-            env=clean(OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint),
+            [*WHICHRANK, "agent", "--otlp", collector.grpc, "--rings", str(rings), "--data", str(tmp_path / "data")],
+            env=clean(),
             stdout=said,
             stderr=subprocess.STDOUT,
         )

@@ -27,11 +27,11 @@ BUILD_TIMEOUT_S = 900
 #: Of this machine, into the agent's root: programs, libraries, kernel.
 BESIDE = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "proc", "dev", "sys")
 ETC = ("passwd", "group", "hosts", "nsswitch.conf", "ld.so.cache")
-ENTER = f"""\
+ENTER = """\
 set -e
 root=$1
 shift
-for name in {" ".join(BESIDE)}; do
+for name in $BESIDE; do
   if [ -L "/$name" ]; then
     cp -P "/$name" "$root/"
   elif [ -d "/$name" ]; then
@@ -43,13 +43,24 @@ exec chroot "$root" "$@"
 """
 
 
+def own_python() -> tuple[list[str], dict[str, str]]:
+    """What build.sh is told where the distribution's Python is none that will do: the one that these tests run on."""
+    usual = Path("/usr/bin/python3")
+    asked = [str(usual), "-c", "import ctypes, ssl, sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))"]
+    if usual.exists() and subprocess.run(asked, capture_output=True, check=False).returncode == 0:
+        return [], {}
+    real = Path(sys.executable).resolve()
+    return [f"{sys.version_info.major}.{sys.version_info.minor}"], {"INTERPRETER": str(real)}
+
+
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with both."""
     folder = tmp_path_factory.mktemp("packages")
+    python, variables = own_python()
     made = subprocess.run(
-        [DEPLOY / "packages/build.sh", folder],
-        env={**os.environ, "NFPM": str(built(NFPM)), "UV": str(Path(sys.executable).with_name("uv"))},
+        [DEPLOY / "packages/build.sh", folder, *python],
+        env={**os.environ, **variables, "NFPM": str(built(NFPM)), "UV": str(Path(sys.executable).with_name("uv"))},
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -120,6 +131,7 @@ def test_the_deb_is_installed_runs_by_its_unit_and_goes_without_a_trace(packages
     agent = exec_line(root, "whichrank-agent.service")
     assert agent[:2] == ["/opt/whichrank/bin/whichrank", "agent"]
     log = root.with_name("agent.log")
+    beside = [*BESIDE, *({Path(sys.base_prefix).parts[1]} - {"usr"} if own_python()[1] else ())]
     # In a namespace, so that what is mounted is gone with it; as root of one of its own where we are not root.
     enter: list[str | Path] = [
         "unshare",
@@ -133,7 +145,10 @@ def test_the_deb_is_installed_runs_by_its_unit_and_goes_without_a_trace(packages
     ]
     with log.open("wb") as said:
         running = subprocess.Popen(
-            [*enter, *agent], stdout=said, stderr=subprocess.STDOUT, env={"PATH": os.environ["PATH"]}
+            [*enter, *agent],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.environ["PATH"], "BESIDE": " ".join(beside)},
         )
     try:
         eventually(lambda: "watches" in log.read_text() or running.poll() is not None, what="it starts", timeout_s=60)
@@ -149,7 +164,7 @@ def test_the_deb_is_installed_runs_by_its_unit_and_goes_without_a_trace(packages
     dpkg(root, "--remove", "whichrank")
     assert settings.exists(), "a removal keeps the settings"
     dpkg(root, "--purge", "whichrank")
-    for name in BESIDE:  # what the namespace was made of: links, and folders that are empty outside of it
+    for name in beside:  # what the namespace was made of: links, and folders that are empty outside of it
         path = root / name
         if path.is_symlink():
             path.unlink()

@@ -26,7 +26,7 @@ from tests.stack.parts.snmp import DOWN, UP, PlayedSwitch, SnmpExporter, own_tab
 from whichrank.diagnosis.crosswalk.rules import rule_for
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Finding
-from whichrank.telemetry.topics import TOPIC_FINDINGS, TOPIC_LOGS
+from whichrank.telemetry.topics import TOPIC_FINDINGS, TOPIC_LOGS, TOPIC_METRICS
 from whichrank.telemetry.vocabulary import EventName
 from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_read import read_whole
@@ -83,12 +83,12 @@ def road(fresh_kafka: Callable[..., Kafka], tmp_path: Path) -> Iterator[Road]:
     made.end()
 
 
-def worn_gpu(value: float, at_ns: int) -> bytes:
+def worn_gpu(value: float, at_ns: int, name: str = "DCGM_FI_DEV_ROW_REMAP_FAILURE") -> bytes:
     """What somebody's own Collector sends of a dcgm-exporter."""
     request = ExportMetricsServiceRequest()
     part = request.resource_metrics.add()
     part.resource.attributes.append(KeyValue(key="k8s.node.name", value=AnyValue(string_value="gpu-node-07")))
-    metric = part.scope_metrics.add().metrics.add(name="DCGM_FI_DEV_ROW_REMAP_FAILURE")
+    metric = part.scope_metrics.add().metrics.add(name=name)
     point = metric.gauge.data_points.add(as_double=value, time_unix_nano=at_ns)
     point.attributes.append(KeyValue(key="UUID", value=AnyValue(string_value=GPU)))
     return request.SerializeToString()
@@ -115,6 +115,8 @@ def test_what_exporters_and_senders_say_becomes_conditions(road: Road) -> None:
     assert intake.send("metrics", worn_gpu(0.0, time.time_ns()), token="made-up") == 401
     assert intake.send("logs", log(EventName.KERNEL_EVENT.value, "forged")) == 200
     assert intake.send("logs", log("other.event", "hello")) == 200
+    forged = worn_gpu(1.0, time.time_ns(), "whichrank.gpu.remapped_rows.failure")
+    assert intake.send("metrics", forged) == 200
     assert intake.send("metrics", worn_gpu(0.0, time.time_ns())) == 200
 
     asked = road.switch.asked
@@ -139,6 +141,9 @@ def test_what_exporters_and_senders_say_becomes_conditions(road: Road) -> None:
     assert b"hello" in said
     assert b"forged" not in said
     assert b"gpu-node-07" not in said, "a sender is no node of ours"
+    measured = b"".join(message.value for message in read_whole(make_client(road.kafka.settings()), TOPIC_METRICS))
+    assert b"DCGM_FI_DEV_ROW_REMAP_FAILURE" in measured
+    assert b"whichrank.gpu.remapped_rows" not in measured
 
 
 def test_each_example_of_targets_is_found_by_a_job_of_the_intake() -> None:

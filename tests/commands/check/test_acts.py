@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.commands.check.checking import check
+from tests.processors.entity.node import Node
+from whichrank.agents.collectors.base.collector import NodeEvent
 from whichrank.agents.user_files.user_files import end_helpers
+from whichrank.commands.check import check_telling
 from whichrank.commands.check.acts.act import ActResult, ActState, carry_out
 from whichrank.commands.check.acts.reclaim import NoUser, reclaim_acts, uid_of
 from whichrank.commands.check.acts.set_up import BadSetUp, read_set_up
+from whichrank.telemetry.records import Event, Identity
 
 UID, OTHER = 23_457, 23_458
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="other users' processes need root")
@@ -166,3 +170,22 @@ def test_a_folder_of_temporary_files_that_is_not_the_systems_is_left_alone(tmp_p
     (folder / "a").write_text("x")
     os.chown(folder / "a", UID, UID)
     assert [each for each in reclaim_acts(UID, (str(folder),)) if each.what == "remove_file"] == []
+
+
+def test_each_act_is_told_and_stands_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[Identity, NodeEvent]] = []
+    monkeypatch.setattr(check_telling, "send_told", lambda options, events: told.extend(events))
+    acts = [
+        ActResult(what="limit", on="vm.a", text="set vm.a to 1", done=ActState.DONE),
+        ActResult(what="mount", on="/a", text="mount /a", done=ActState.FAILED, why="no such device"),
+        ActResult(what="mount", on="/b", text="mount /b", done=ActState.ALREADY),
+    ]
+    check_telling.tell_findings(check_telling.check_options("127.0.0.1:1", None, None), "prolog", [], acts)
+    assert [event.attributes["text"] for _, event in told] == [
+        "prolog: done: set vm.a to 1",
+        "prolog: failed: mount /a: no such device",
+    ]
+    node = Node(check_telling.own_identity().node)
+    for who, each in told:
+        node.take(Event(name=each.name, identity=who, time_ns=each.time_ns, attributes=each.attributes))
+    assert node.findings == []

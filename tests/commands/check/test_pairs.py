@@ -18,7 +18,7 @@ from whichrank.commands.check_pairs.exchange import Effort, Timed, exchange
 from whichrank.commands.check_pairs.pair_ranks import CannotMeet, rank_environment
 from whichrank.commands.check_pairs.pair_report import findings_of
 from whichrank.commands.check_pairs.pair_session import PairFollower, PairLeader, PairOutcome, PairRank
-from whichrank.commands.check_pairs.perftest import gbits_of
+from whichrank.commands.check_pairs.perftest import Perftest, gbits_of
 from whichrank.diagnosis.pair_checks.measured import PairLimits
 from whichrank.diagnosis.pair_checks.planner import PairPlanner
 
@@ -38,7 +38,7 @@ def test_ranks_of_several_nodes_measure_each_other() -> None:
             "SLURMD_NODENAME": f"node-{rank}",
             "OMP_NUM_THREADS": "1",
         }
-        words = [WHICHRANK, "check", "pairs", "--json", "--backend", "gloo", "--size", "1"]
+        words = [str(WHICHRANK), "check", "pairs", "--json", "--backend", "gloo", "--size", "1"]
         ranks.append(
             subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
@@ -55,7 +55,7 @@ def test_ranks_of_several_nodes_measure_each_other() -> None:
 
 def test_one_process_alone_is_no_check() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    words = [WHICHRANK, "check", "pairs"]
+    words = [str(WHICHRANK), "check", "pairs"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2
     assert "torchrun" in done.stderr
@@ -215,3 +215,33 @@ def test_what_perftest_prints() -> None:
 """
     assert gbits_of(said) == 368.91
     assert gbits_of("Couldn't connect to node:18515") == 0.0
+
+
+def test_perftest_takes_the_place_of_what_torch_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "ib_write_bw"
+    program.write_text(
+        "#!/bin/sh\necho ' 65536      351820           0.00               368.91              0.703641'\n"
+    )
+    program.chmod(0o755)
+    (tmp_path / "devices" / "mlx5_0").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    store, effort, found = MemoryStore(), Effort(size_bytes=1 << 20, small=4, repeats=2, limit_s=10.0), {}
+
+    def run(rank: int) -> None:
+        own = Perftest(store, PairRank(rank=rank, world=2, rails=1), tmp_path / "devices")
+        timed = Timed(seconds=1.0, latency_s=2e-5)
+        found[rank] = own.instead_of(timed, 1 - rank, 7, effort, leads=rank == 0)
+
+    ends = [threading.Thread(target=run, args=(rank,)) for rank in (0, 1)]
+    for end in ends:
+        end.start()
+    for end in ends:
+        end.join(30)
+    assert found[0].seconds == pytest.approx((1 << 20) / (368.91 / 2 * 1e9 / 8))
+    assert found[0].latency_s == 2e-5
+
+
+def test_without_perftest_at_the_other_end_torchs_measurement_stays(tmp_path: Path) -> None:
+    effort = Effort(size_bytes=1 << 20, small=4, repeats=2, limit_s=0.1)
+    alone = Perftest(MemoryStore(), PairRank(rank=0, world=2, rails=1), tmp_path / "none")
+    assert alone.instead_of(Timed(seconds=1.0), 1, 7, effort, leads=True) == Timed(seconds=1.0)

@@ -15,8 +15,8 @@ def test_the_rules_can_be_read_and_hold_together() -> None:
     rules = load_rules()
     assert len(rules.events) > 10
     for rule in rules.events:
-        # A drain is told, and ends nothing; so is what somebody judges by itself, and nobody knows what it is about.
-        is_told_only = rule.words == {"node_drain"} or (rule.source is EventName.NODE_CONDITION and not rule.words)
+        # A drain is told, and ends nothing; so is some of what others judge by themselves (services, the unknown).
+        is_told_only = rule.source is EventName.NODE_CONDITION or rule.words == {"node_drain"}
         assert rule.effect.explains or is_told_only
         assert 0 <= rule.severity < len(SEVERITIES)
         assert rule.effect.before_s > 0

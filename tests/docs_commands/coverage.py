@@ -334,6 +334,7 @@ RULES: Sequence[tuple[str, Cover]] = (
             ("detectors", "--jobs 1"),
             ("cost_sheet", "--only sizes --world 2048"),
             ("people_telemetry", "--seconds 8"),
+            ("cluster_conditions", "--only Ceph"),
         )
     ),
     (

@@ -25,12 +25,14 @@ def take_server_loads(state: EntityState, points: Iterable[Point]) -> list[LoadN
     """Follows what each job asks of the server by points that rules with a job are about; returns bursts that began,
     grew or ended.
     """
+    rules = load_load_rules()
+    asked = [(rule, point) for point in points if (rule := rules[point.name]).job]
+    if not asked:
+        return []  # as of every node
     rates: dict[_Key, float] = {}
     floors: dict[_Key, float] = {}
     before_s = time_s = 0.0
-    rules = load_load_rules()
-    for point in points:
-        rule = rules[point.name]
+    for rule, point in asked:
         grown = _grown(state, rule, point)
         if grown is None:
             continue

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ....diagnosis.chassis import ChassisFault, faults_of_sensors, records_of_log
 from ..base.collector import Collected, NodeEvent, Timestamps
+from ..base.kernel_files import list_names
 from ..base.node_condition import NodeCondition, looks_anew
 
 SOURCE = "bmc"
@@ -22,7 +23,6 @@ _MAX_ANSWER_BYTES = 1 << 20
 #: What the log alone tells, and nothing takes back, is over after so long.
 _HOUR_NS = 3_600_000_000_000
 _LAST_RECORDS = "64"
-_DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
 
 
 def ask_ipmitool(words: Sequence[str]) -> str:
@@ -76,7 +76,7 @@ class BmcCollector:
 
     def _own(self) -> Callable[[Sequence[str]], str] | str | None:
         """How to ask, or why nobody can; None: there is no BMC."""
-        if not any((self._root / device).exists() for device in _DEVICES):
+        if not any(name.startswith("ipmi") for name in list_names(self._root / "dev")):
             return None
         if shutil.which("ipmitool") is None:
             return "this node has a BMC and no ipmitool: install it, or its power supplies and fans are not seen"

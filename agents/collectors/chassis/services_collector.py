@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ....telemetry.vocabulary import Action
 from ..base.collector import Collected, NodeEvent, Timestamps
-from ..base.kernel_files import read_text
+from ..base.kernel_files import list_names, read_text
 from ..base.node_condition import NodeCondition, looks_anew
 from ..storage.mount_table import is_of_a_server, mount_points
 
@@ -103,8 +103,8 @@ class ServicesCollector:
                 yield _service(unit, state)
 
     def _own(self) -> Callable[[Sequence[str]], str] | None:
-        has_systemd = (self._root / "run/systemd/system").is_dir() and shutil.which("systemctl") is not None
-        return ask_systemctl if has_systemd else None
+        has_systemd = "system" in list_names(self._root / "run/systemd")
+        return ask_systemctl if has_systemd and shutil.which("systemctl") is not None else None
 
     def _mounts(self) -> Iterator[NodeCondition]:
         wanted = _wanted_mounts(read_text(self._root / "etc/fstab") or "")

@@ -96,6 +96,7 @@ def joint_cause(verdict: Verdict, members: Sequence[Trouble], memory: Memory) ->
     words = {**words, "whose": f"{len(jobs)} jobs" if len(jobs) != 1 else f"job {jobs[0]}"}
     is_over = all(not t.is_open for t in members)
     says = rule.says.format(**{"value": verdict.value, **words})
+    counted_by = verdict.words.get("counted_by")
     cause = IncidentCause(
         condition=rule.name,
         entity=verdict.value,
@@ -103,7 +104,7 @@ def joint_cause(verdict: Verdict, members: Sequence[Trouble], memory: Memory) ->
         device="",
         since_s=verdict.onset,
         domain="application" if scope is Scope.APPLICATION else "shared",
-        counted_by=CountedBy(verdict.words["counted_by"]) if "counted_by" in verdict.words else None,
+        counted_by=None if counted_by is None else CountedBy(counted_by),
     )
     evidence = (_says(rule, verdict, says), *verdict.evidence[:MAX_ROWS])
     return JointCause(

@@ -100,7 +100,8 @@ def test_what_was_not_told_goes_before_what_moved_on() -> None:
 
 
 def test_a_load_and_who_watches_are_told_at_each_look() -> None:
-    for name in (*load_load_rules(), "whichrank.collector.watching"):
+    of_nodes = [name for name, rule in load_load_rules().items() if not rule.job]  # servers' exporters tell the others
+    for name in (*of_nodes, "whichrank.collector.watching"):
         assert node_metrics()[name].each_look
         still = StillPoints("node-7")
         assert all(still("x", [point(name, 1.0, BEGIN_NS + number * LOOK_NS)]) for number in range(30))

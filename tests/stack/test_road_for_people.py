@@ -34,14 +34,15 @@ from whichrank.telemetry.metric_encode import (
 )
 from whichrank.telemetry.node_metrics import NodeMetricInstrument as NodeInstrument
 from whichrank.telemetry.node_metrics import node_metrics
+from whichrank.telemetry.otlp_encode import encode_payloads
 from whichrank.telemetry.otlp_metrics import encode_points
 from whichrank.telemetry.otlp_wire import RequestBuilder, resource
-from whichrank.telemetry.records import Identity, Incident, Point
+from whichrank.telemetry.records import Event, Identity, Incident, Point
 from whichrank.telemetry.spans import TraceScope, rank_resource, step_spans
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.topics import TOPIC_LOGS, TOPIC_METRICS, TOPIC_SPANS
 from whichrank.telemetry.trace_identity import step_trace_id
-from whichrank.telemetry.vocabulary import Kind, TimeBucket
+from whichrank.telemetry.vocabulary import EventName, Kind, TimeBucket
 from whichrank.transport.kafka import make_client
 from whichrank.transport.kafka_client import KafkaTrouble
 
@@ -155,6 +156,18 @@ def incident(job: str, node: str = "node-02") -> Incident:
     )
 
 
+def failed_check(node: str) -> Event:
+    """As ``whichrank check`` tells it."""
+    said = {
+        "source": "check.prolog",
+        "event": "check_memory_available",
+        "severity": "error",
+        "text": "2 % are available",
+    }
+    who = Identity(cluster="lab", node=node)
+    return Event(name=EventName.NODE_CONDITION, identity=who, time_ns=time.time_ns(), attributes=said)
+
+
 def fresh_job() -> str:
     return f"job-{os.urandom(4).hex()}"
 
@@ -205,6 +218,7 @@ def test_every_panel_answers_of_what_is_sent(stack: Stack) -> None:
     measure()
     publish(stack.kafka, TOPIC_METRICS, incident_gauge(job, identifier, node=node))
     publish(stack.kafka, TOPIC_LOGS, as_log_record(Incident(document={**told.document, **ALL_THAT_IS_TOLD})))
+    publish(stack.kafka, TOPIC_LOGS, encode_payloads([failed_check(node)]))
     given = {"job": job, "node": node, "incident": identifier, "__rate_interval": "2m", "__range": "1h"}
     eventually(lambda: bool(stack.prometheus.query(f'whichrank_rank_step{{whichrank_job_id="{job}"}}')), what="metrics")
     eventually(lambda: bool(stack.logs.query(f'whichrank.job.id:="{job}"')), what="the incident's event")

@@ -93,6 +93,9 @@ def take_part(plan: PairPlan) -> Result | None:
     """Takes part in the check to its end; the result where this rank leads, else None. Raises CannotMeet."""
     try:
         import torch
+    except ModuleNotFoundError:
+        needs = "torch is not installed: pip install 'whichrank[torch]'; the check exchanges data by torch.distributed"
+        raise CannotMeet(needs) from None
     except ImportError as error:
         raise CannotMeet(f"torch cannot be imported ({error}); the check exchanges data by torch.distributed") from None
     environment = rank_environment(os.environ)

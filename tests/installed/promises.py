@@ -40,7 +40,7 @@ PROMISES = {
     "run": _agent("run -- sh -c 'exit 3'", "no incident", (3,)),
     "agent": _agent(f"agent {NO_BROKER} --data data", "agent ends", before="timeout --preserve-status -s TERM 12 "),
     "check": _agent("check --mode prolog", "findings", (0, 1, 2, 3)),
-    "check pairs": _agent("check pairs", "no rank of a job", (2,)),
+    "check pairs": _agent("check pairs", "pip install 'whichrank[torch]'", (2,)),
     "goodput": _agent("goodput sim", "GPU-hours"),
     "report": _agent("report sim -o sim.html", "1 incident"),
     "replay": _agent("replay sim", "equal to incidents.jsonl"),

@@ -89,15 +89,21 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def take_part(plan: PairPlan) -> Result | None:
-    """Takes part in the check to its end; the result where this rank leads, else None. Raises CannotMeet."""
+def _need_torch() -> None:
     try:
-        import torch
+        import torch  # noqa: F401 (whether it can be)
     except ModuleNotFoundError:
         needs = "torch is not installed: pip install 'whichrank[torch]'; the check exchanges data by torch.distributed"
         raise CannotMeet(needs) from None
     except ImportError as error:
         raise CannotMeet(f"torch cannot be imported ({error}); the check exchanges data by torch.distributed") from None
+
+
+def take_part(plan: PairPlan) -> Result | None:
+    """Takes part in the check to its end; the result where this rank leads, else None. Raises CannotMeet."""
+    _need_torch()
+    import torch
+
     environment = rank_environment(os.environ)
     os.environ.update({name: environment[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")})
     local, rails = int(environment["LOCAL_RANK"]), int(environment["LOCAL_WORLD_SIZE"])

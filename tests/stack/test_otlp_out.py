@@ -13,25 +13,9 @@ import pytest
 
 from tests.stack.parts.file_collector import FileCollector, plain_attributes
 from tests.stack.parts.service import eventually
+from tests.stack.test_run_exports import TRAINING
 from whichrank.commands.run.command import BOOTSTRAP
 
-TRAINING = """\
-import time
-
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(40):
-    if step == 20 and dist.get_rank() == 1:
-        raise RuntimeError("the bearing is hot")
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    time.sleep(0.02)
-"""
 WHICHRANK = (sys.executable, "-m", "whichrank.commands.main")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 NAMED = ("--job-name", "bearings")

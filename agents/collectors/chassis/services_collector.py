@@ -29,7 +29,9 @@ UNITS = (
 )  # fmt: skip
 _RUNS = frozenset({"active", "reloading", "activating", "refreshing"})
 _MAX_ANSWER = 1 << 20
-_MAX_LINES = 512
+_MAX_WANTED = 128
+#: A node with many containers has thousands of mounts.
+_MAX_FILE_BYTES = 4 << 20
 
 
 def ask_systemctl(units: Sequence[str]) -> str:
@@ -107,10 +109,10 @@ class ServicesCollector:
         return ask_systemctl if has_systemd and shutil.which("systemctl") is not None else None
 
     def _mounts(self) -> Iterator[NodeCondition]:
-        wanted = _wanted_mounts(read_text(self._root / "etc/fstab") or "")
+        wanted = _wanted_mounts(read_text(self._root / "etc/fstab", _MAX_FILE_BYTES) or "")
         if not wanted:
             return
-        there = mount_points(read_text(self._root / "proc/self/mountinfo") or "")
+        there = mount_points(read_text(self._root / "proc/self/mountinfo", _MAX_FILE_BYTES) or "")
         for path, source in wanted.items():
             if path not in there:
                 yield NodeCondition(
@@ -126,9 +128,9 @@ class ServicesCollector:
 def _wanted_mounts(fstab: str) -> Mapping[str, str]:
     """By path the source of each file system of a server that is to be mounted from the start."""
     found: dict[str, str] = {}
-    for line in fstab.splitlines()[:_MAX_LINES]:
+    for line in fstab.splitlines():
         words = line.split()
-        if len(words) < 4 or words[0].startswith("#"):
+        if len(words) < 4 or words[0].startswith("#") or len(found) >= _MAX_WANTED:
             continue
         options = set(words[3].split(","))
         is_later = options & {"noauto", "x-systemd.automount", "nofail"}

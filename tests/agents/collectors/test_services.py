@@ -113,6 +113,18 @@ def test_a_mount_of_a_server_that_is_not_there_is_missing(watched: Watched) -> N
     assert not watched.node.open
 
 
+def test_a_mount_far_down_the_table_is_there(watched: Watched) -> None:
+    """The kernel's table of a node with containers is longer than a page."""
+    others = "".join(f"{100 + n} 24 0:{100 + n} / /run/pod/{n} rw - tmpfs tmpfs rw\n" for n in range(500))
+    watched.fstab("nas1:/models /models nfs4 defaults 0 0\n")
+    watched.mountinfo(others + "32 24 0:46 / /models rw - nfs4 nas1:/models rw\n")
+    watched.look()
+    assert not watched.node.open
+    watched.fstab("# a long comment\n" * 1000 + "nas1:/more /more nfs4 defaults 0 0\n")
+    watched.look()
+    assert set(watched.node.open) == {"mount_missing//more"}
+
+
 def test_units_that_are_not_installed_have_no_state() -> None:
     text = "Id=a.service\nLoadState=not-found\nActiveState=inactive\n\n"
     text += "Id=b.service\nLoadState=loaded\nActiveState=active\n"

@@ -110,9 +110,10 @@ class ServicesCollector:
 
     def _mounts(self) -> Iterator[NodeCondition]:
         wanted = _wanted_mounts(read_text(self._root / "etc/fstab", _MAX_FILE_BYTES) or "")
-        if not wanted:
-            return
-        there = mount_points(read_text(self._root / "proc/self/mountinfo", _MAX_FILE_BYTES) or "")
+        mounted = read_text(self._root / "proc/self/mountinfo", _MAX_FILE_BYTES)
+        if not wanted or not mounted:
+            return  # nobody can say what is missing
+        there = mount_points(mounted)
         for path, source in wanted.items():
             if path not in there:
                 yield NodeCondition(

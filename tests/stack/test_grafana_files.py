@@ -94,7 +94,7 @@ def test_stores_listen_where_collector_grafana_and_prometheus_look() -> None:
     jaeger = yaml.safe_load((DEPLOY / "jaeger" / "jaeger.yaml").read_text())
     collector = yaml.safe_load((DEPLOY / "collector" / "collector.yaml").read_text())
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
-    asked = {target for each in scraped for part in each["static_configs"] for target in part["targets"]}
+    asked = {target for each in scraped for part in each.get("static_configs", ()) for target in part["targets"]}
     assert jaeger["receivers"]["otlp"]["protocols"]["http"]["endpoint"] == "0.0.0.0:4318"
     assert jaeger["extensions"]["jaeger_query"]["http"]["endpoint"] == f"0.0.0.0:{LISTENS['jaeger']}"
     assert collector["exporters"]["otlp_http/jaeger"]["traces_endpoint"] == "http://jaeger:4318/v1/traces"

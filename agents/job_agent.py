@@ -237,7 +237,7 @@ class Agent:
     def _last_words(self) -> None:
         now_ns = self._monotonic_ns()
         self._answers.tell_stacks(self._ranks, now_ns)
-        self._answers.tell_files()
+        self._answers.tell_files(now_ns)
         self._news.behind_blocks(EventName.AGENT_HEALTH, self._identity, now_ns, self._health_now())
         left = {replace(rank.identity, rank=-1) for rank in self._ranks if rank.alive} if self._may_touch else set()
         for launch in sorted(left, key=lambda launch: launch.attempt):
@@ -264,7 +264,7 @@ class Agent:
             self._looks.tell_resumed(self._ranks, now_ns)
         self._answers.tell_stacks(self._ranks, now_ns)
         self._answers.tell_calls(self._ranks, now_ns)
-        self._answers.tell_files()
+        self._answers.tell_files(now_ns)
         if now_ns >= self._next_health_ns:
             self._next_health_ns = now_ns + to_ns(settings.health_period_s) * self._flushes.health_every(self._ranks)
             end_idle_helpers()

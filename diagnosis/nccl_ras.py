@@ -40,7 +40,8 @@ class RasProcess:
 class RasFinding:
     """ranks: of the communicator, that RAS lists as odd: dead, missing, or behind the others.
 
-    communicator: "" where the finding is about a process. says: its own words.
+    communicator: "" where the finding is about a process. says: its own words. size: ranks of the communicator, where
+    the status says how many there are; 0 unknown.
     """
 
     problem: RasProblem
@@ -48,6 +49,7 @@ class RasFinding:
     says: str
     ranks: tuple[int, ...]
     processes: tuple[RasProcess, ...]
+    size: int = 0
 
 
 class BadRas(ValueError):
@@ -134,6 +136,7 @@ def _closed(
         finding,
         ranks=tuple(sorted({*finding.ranks, *(rank for rank, _ in odd)})),
         processes=tuple(dict.fromkeys((*finding.processes, *(process for _, process in odd)))),
+        size=sum(row[0] for row in counts),
     )
 
 
@@ -155,7 +158,7 @@ def _of_json(value: object) -> Iterator[RasFinding]:
         missing = _rows(next((one for key, one in communicator.items() if str(key).endswith("missing_ranks")), []))
         for problem, rows in ((RasProblem.INCOMPLETE, missing), (RasProblem.DEAD, [r for r in missing if _is_dead(r)])):
             if rows:
-                yield _json_finding(problem, name, rows, f"{len(rows)} ranks did not answer")
+                yield _json_finding(problem, name, rows, f"{len(rows)} ranks did not answer", len(ranks) + len(missing))
         counts = {number: count for number, row in enumerate(ranks) if (count := _launched(row)) is not None}
         votes = Counter(counts.values())
         if len(votes) > 1:
@@ -164,7 +167,7 @@ def _of_json(value: object) -> Iterator[RasFinding]:
                 votes[lowest] * 2 < len(counts)
             ) else []  # fmt: skip
             words = ", ".join(f"{votes[count]} ranks at operation {count}" for count in sorted(votes, reverse=True)[:8])
-            yield _json_finding(RasProblem.MISMATCH, name, odd, words)
+            yield _json_finding(RasProblem.MISMATCH, name, odd, words, len(ranks) + len(missing))
 
 
 def _communicators(value: object, depth: int) -> Iterator[Mapping[str, object]]:
@@ -203,7 +206,9 @@ def _launched(row: Mapping[str, object]) -> int | None:
     return None
 
 
-def _json_finding(problem: RasProblem, communicator: str, rows: list[Mapping[str, object]], says: str) -> RasFinding:
+def _json_finding(
+    problem: RasProblem, communicator: str, rows: list[Mapping[str, object]], says: str, size: int
+) -> RasFinding:
     ranks = (rank for row in rows if isinstance(rank := row.get("rank"), int) and 0 <= rank < MAX_RANKS)
     processes = (
         RasProcess(
@@ -219,4 +224,5 @@ def _json_finding(problem: RasProblem, communicator: str, rows: list[Mapping[str
         says=says,
         ranks=tuple(sorted(set(ranks))),
         processes=tuple(dict.fromkeys(process for process in processes if process.pid or process.node)),
+        size=size,
     )

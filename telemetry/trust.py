@@ -41,6 +41,8 @@ _SIGNALS = {
     "steps": Trust.USER,
     "collectives": Trust.USER,
     "progress": Trust.USER,
+    "flight_recorder": Trust.USER,
+    "nccl_ras": Trust.USER,
     "kernel.run_delay": Trust.USER,
 }
 

@@ -385,7 +385,8 @@ class EventName(str, Enum):
     PEER_LOST = "whichrank.peer.lost"
     EVIDENCE = "whichrank.evidence"
     LAUNCH_ENDED = "whichrank.launch.ended"
-    #: Node telemetry (``agents/collectors``).
+    RANK_FLIGHT_RECORDER = "whichrank.rank.flight_recorder"
+    NCCL_RAS = "whichrank.nccl_ras"
     KERNEL_EVENT = "whichrank.kernel.event"
     DEVICE_EVENT = "whichrank.device.event"
     RANK_DEVICE = "whichrank.rank.device"
@@ -396,5 +397,4 @@ class EventName(str, Enum):
     NODE_TOPOLOGY = "whichrank.node.topology"
     PROBE_LATE = "whichrank.probe.late"
     NODE_CONDITION = "whichrank.node.condition"
-    #: What whichrank respond did or refused; its name goes on with the outcome.
-    RESPONSE = "whichrank.response"
+    RESPONSE = "whichrank.response"  # of whichrank respond; its name goes on with the outcome

@@ -27,6 +27,7 @@ from ..privacy.redaction_filter import pack
 from ..ranks.watched_rank import WatchedRank
 from ..rings.ring_history import RingHistory
 from .awaited_dumps import LOOK_S, AwaitedDump, AwaitedDumps
+from .dump_watch import DumpTold, DumpWatch, WatchedDump
 from .flight_dumps import DumpPlaces, find_dump_places
 from .kernel_log_slice import read_kernel_log
 from .log_tail import LogFile, close_logs, find_logs, read_tail
@@ -87,6 +88,8 @@ class EvidenceDesk:
         self._is_used = self._is_looking = False
         # Of the worker:
         self._dumps = AwaitedDumps(health.report)
+        self._told_dumps: queue.Queue[DumpTold] = queue.Queue()
+        self._watch = DumpWatch(self._told_dumps.put, health.report)
         self._next_look_ns = 0
         self._told: deque[tuple[int, int]] = deque()  # (monotonic ns, bytes)
 
@@ -110,6 +113,8 @@ class EvidenceDesk:
             def look() -> None:
                 known.logs = find_logs(known.pid, uid)
                 known.dumps = find_dump_places(known.pid, known.rank, uid, since_ns)
+                if known.dumps is not None and not is_refused("flight_recorder", self._settings.withheld):
+                    self._watch.add(_watched_dump(known, known.dumps))
 
             self._ask(look)
 
@@ -121,7 +126,7 @@ class EvidenceDesk:
         for known in self._known:
             if known.watched is rank:
                 known.watched, known.ended_ns, known.identity = None, now_ns, rank.identity
-                self._ask(lambda: self._dumps.end(rank.pid, now_ns))
+                self._ask(lambda: self._end_dumps(rank.pid, now_ns))
         ended = sorted((k for k in self._known if k.watched is None), key=lambda k: k.ended_ns, reverse=True)
         kept_bytes, kept = 0, 0
         for known in ended:
@@ -161,7 +166,11 @@ class EvidenceDesk:
 
     def finished(self) -> list[EvidencePiece]:
         """Takes away the files that are ready, each in one piece."""
-        if len(self._dumps) and not self._is_looking and time.monotonic_ns() >= self._next_look_ns:
+        if (
+            (len(self._dumps) or len(self._watch))
+            and not self._is_looking
+            and time.monotonic_ns() >= self._next_look_ns
+        ):
             self._is_looking = True
             self._ask(self._look)
         found: list[EvidencePiece] = []
@@ -169,7 +178,14 @@ class EvidenceDesk:
             found.append(self._finished.get_nowait())
         return found
 
-    def close(self, patience_s: float = 1.0) -> None:
+    def told_dumps(self) -> list[DumpTold]:
+        """Takes away what is to be told of dumps that were found unasked."""
+        found: list[DumpTold] = []
+        while not self._told_dumps.empty():
+            found.append(self._told_dumps.get_nowait())
+        return found
+
+    def close(self, patience_s: float = 3.0) -> None:
         """Looks for dumps a last time, waiting ``patience_s`` at most; what is under way may be lost."""
         if not self._is_used:
             return
@@ -251,6 +267,7 @@ class EvidenceDesk:
         close_logs(logs)
         places, known.dumps = known.dumps, None
         if places is not None:
+            self._watch.give_up(places)
             self._dumps.give_up(places)
             places.close()
 
@@ -260,6 +277,11 @@ class EvidenceDesk:
         self._next_look_ns = now_ns + int(LOOK_S * 1e9)
         self._is_looking = False
         self._dumps.look(now_ns, time.time_ns(), last=last)
+        self._watch.look(now_ns, time.time_ns(), last=last)
+
+    def _end_dumps(self, pid: int, now_ns: int) -> None:
+        self._dumps.end(pid, now_ns)
+        self._watch.end(pid, now_ns)
 
     def _await_dumps(self, ranks: Sequence[_Known], answer: _Answer, now_ns: int) -> None:
         """The dumps of these ranks, the first one's first; each is told when it is there."""
@@ -308,6 +330,15 @@ class EvidenceDesk:
             incident=answer.incident,
         )
         self._finished.put(piece)
+
+
+def _watched_dump(known: _Known, places: DumpPlaces) -> WatchedDump:
+    def moved_ns() -> int:
+        return known.watched.moved_ns if known.watched is not None else 0
+
+    return WatchedDump(
+        rank=known.rank, pid=known.pid, places=places, identity=lambda: known.identity, moved_ns=moved_ns
+    )
 
 
 def _base_name(known: _Known) -> str:

@@ -8,7 +8,6 @@ no link leads out of the process's own root folder.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from ..processes.processes import process_uid, started_wall_ns
 from ..user_files.system_calls import IN_ROOT, state_of
 from ..user_files.user_files import SeenFile, UserFiles, files_of
+from .rank_environment import read_environment
 
 #: A dump of the largest usual buffer (20,000 entries with stacks) has 10 MB; a cut pickle is worth nothing.
 DUMP_BYTES = 16 << 20
@@ -31,7 +31,6 @@ DEFAULT_NAMES = ("comm_lib_trace_rank_", "nccl_trace_rank_")
 OLD_DEFAULT_FOLDER = "/tmp"
 _WANTED = frozenset({*PREFIX_VARIABLES, DYNAMIC_VARIABLE, "HOME", "XDG_CACHE_HOME"})
 _OFF = frozenset({"", "0", "N", "n", "NO", "no", "F", "f", "FALSE", "false"})
-_MAX_ENVIRONMENT_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ def find_dump_places(pid: int, rank: int, owner_uid: int, since_ns: int) -> Dump
     try:
         if process_uid(pid) != owner_uid:
             return None
-        environment = _read_environment(pid)
+        environment = read_environment(pid, _WANTED)
         files = files_of(owner_uid, pid)
         folder = files.working_folder(pid)
         root = files.root_of(pid)
@@ -131,16 +130,3 @@ def _is_of_rank(places: DumpPlaces, state: SeenFile) -> bool:
         and 0 < state.size_bytes <= DUMP_BYTES
         and state.changed_ns >= places.since_ns
     )
-
-
-def _read_environment(pid: int) -> dict[str, str]:
-    """The variables that matter here, and no others. Raises OSError."""
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        raw = file.read(_MAX_ENVIRONMENT_BYTES)
-    found: dict[str, str] = {}
-    for item in raw.split(b"\0"):
-        name, _, value = item.partition(b"=")
-        with contextlib.suppress(UnicodeDecodeError):
-            if name.decode() in _WANTED:
-                found[name.decode()] = os.fsdecode(value)
-    return found

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import helper, helper_starter
+from . import rights as rights_module
 
 #: A package of its own there, whose modules import a little of the standard library only.
 _FOLDER = str(Path(helper.__file__).resolve().parents[1])
@@ -237,6 +238,35 @@ def run_bounded(
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         cwd="/", env=_NO_ENVIRONMENT, pass_fds=(program,), start_new_session=True,
     )  # fmt: skip
+    return _outcome(child, timeout_s, most_bytes)
+
+
+def read_bounded(
+    module: str, content: bytes, words: Sequence[str], rights: Rights, timeout_s: float, most_bytes: int
+) -> tuple[int, bytes, bytes]:
+    """Runs ``main(words)`` of a module of ours on ``content``, its input, with these rights; as ``run_bounded``.
+
+    It is imported before the rights are given up: it may lie where the user cannot read.
+    """
+    groups = ",".join(map(str, rights.groups))
+    begin = f"import sys; from {module} import main; from {rights_module.__name__} import become_reader as become; "
+    begin += "main(become(sys.argv[1:]))"
+    fd = os.memfd_create("whichrank", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-c", begin, str(rights.uid), str(rights.gid), groups, *words],
+            stdin=fd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd="/", env=_NO_ENVIRONMENT, start_new_session=True,
+        )  # fmt: skip
+    finally:
+        os.close(fd)
+    return _outcome(child, timeout_s, most_bytes)
+
+
+def _outcome(child: subprocess.Popen[bytes], timeout_s: float, most_bytes: int) -> tuple[int, bytes, bytes]:
     assert child.stdout is not None
     assert child.stderr is not None
     said: dict[int, bytearray] = {child.stdout.fileno(): bytearray(), child.stderr.fileno(): bytearray()}

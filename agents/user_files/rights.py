@@ -32,7 +32,15 @@ PROGRAM_LIMITS = (
     (resource.RLIMIT_NOFILE, 1024),
     (resource.RLIMIT_CORE, 0),
 )
-
+#: Of what reads a file of a user's into values and tells little of it: a hostile one must not fill the node's memory.
+READER_LIMITS = (
+    (resource.RLIMIT_DATA, 640 << 20),
+    (resource.RLIMIT_CPU, 20),
+    (resource.RLIMIT_FSIZE, 0),
+    (resource.RLIMIT_NOFILE, 32),
+    (resource.RLIMIT_CORE, 0),
+    (resource.RLIMIT_NPROC, 0),
+)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -64,6 +72,17 @@ def give_up_rights(
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot refuse new privileges")
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # so that his debugger cannot make it say what it likes
+
+
+def become_reader(words: Sequence[str]) -> Sequence[str]:
+    """Gives up all rights but a user's, and room and time beyond ``READER_LIMITS``. Raises OSError.
+
+    The words: uid, gid, groups, and the reader's own, which are returned.
+    """
+    groups = [int(group) for group in words[2].split(",") if group]
+    os.nice(10)
+    give_up_rights(int(words[0]), int(words[1]), groups, READER_LIMITS)
+    return words[3:]
 
 
 def name_process(name: str) -> None:

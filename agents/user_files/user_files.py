@@ -17,7 +17,7 @@ from functools import partial
 
 from . import helper
 from .capabilities import can_become_others
-from .helper_process import STARTER, HelperProcess, Rights, run_bounded
+from .helper_process import STARTER, HelperProcess, Rights, read_bounded, run_bounded
 from .system_calls import BELOW, IN_ROOT, FileState, state_of
 
 #: So many helpers at once; the one that was asked longest ago ends for another one.
@@ -242,14 +242,28 @@ def run_as_user(
     Returns its exit status, its standard output and its standard error. Raises OSError, TimeoutError among them, and
     ValueError where it says more than ``most_bytes``; then it is killed.
     """
-    rights = Rights(os.geteuid())
-    if can_become_others():
-        rights = _rights_of(uid, pid) if pid else Rights(uid)
+    rights = _rights_for(uid, pid)
     fd = os.open(program, os.O_PATH | os.O_CLOEXEC)
     try:
         return run_bounded(fd, [program, *words], rights, timeout_s, most_bytes)
     finally:
         os.close(fd)
+
+
+def read_as_user(
+    module: str, content: bytes, words: Sequence[str], uid: int, timeout_s: float, most_bytes: int
+) -> tuple[int, bytes, bytes]:
+    """Reads the content of a user's file in a process with his rights, bounded as ``run_as_user`` is.
+
+    module: of ours, whose ``main(words)`` reads its standard input and tells what it found on its standard output.
+    """
+    return read_bounded(module, content, words, _rights_for(uid, 0), timeout_s, most_bytes)
+
+
+def _rights_for(uid: int, pid: int) -> Rights:
+    if not can_become_others():
+        return Rights(os.geteuid())
+    return _rights_of(uid, pid) if pid else Rights(uid)
 
 
 class OwnPath:
@@ -333,6 +347,7 @@ __all__ = [
     "files_of",
     "open_own",
     "open_own_folder",
+    "read_as_user",
     "run_as_user",
     "state_of",
 ]  # fmt: skip

@@ -16,6 +16,8 @@ from .detectors.crash.crash_order import Ending, role_hint, weigh_thread_error
 from .findings.call_sites import take_calls
 from .findings.register import clear_finding, open_finding, revise_all
 from .findings.wording import phase_word
+from .hang.dump_verdicts import take_dump
+from .hang.ras_answers import take_ras
 from .hang.rendezvous import end_joining
 from .hang.stopped_ranks import SIGN_OF_LIFE_NS, STOP_HOLD_NS
 from .hang.urgency import STILL_BEFORE_END_NS, Motion, motion_of
@@ -330,6 +332,8 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_STALE: _take_stale,
     EventName.RANK_STACK: _take_stack,
     EventName.RANK_CALLS: _take_calls,
+    EventName.RANK_FLIGHT_RECORDER: take_dump,
+    EventName.NCCL_RAS: take_ras,
     EventName.RANK_BAD_LOSS: _take_bad_loss,
     EventName.RANK_BAD_INPUT: _take_bad_input,
     EventName.RANK_LEVEL: _take_level,

@@ -18,7 +18,9 @@ from .crash.job_end import LAST_WORDS_NS, begin_again, have_all_ended, judge_ove
 from .desync.mismatch import report_mismatch
 from .events import TAKE
 from .findings.register import clear_finding, follow_restart, revise_all
+from .hang.dump_verdicts import judge_dumps
 from .hang.hangs import judge_waits
+from .hang.ras_answers import judge_ras
 from .hang.rendezvous import judge_joining
 from .hang.stopped_ranks import judge_stops
 from .intake.bounds import is_within_bounds, most_ranks, tell_dropped
@@ -51,7 +53,7 @@ CLOSE_NS = 4_000_000_000
 CLOSE_SOON_NS = 200_000_000
 #: While it is known that steps are slow, all that they can tell is that they are no longer.
 CLOSE_SLOW_NS = 1_000_000_000
-#: The steps of those counts, and what other nodes flush at the same time, come in right after.
+#: The steps of those counts, and what other nodes flush at the same time, come right after.
 COUNTS_HOLD_NS = 100_000_000
 #: Jobs that are held beside their rows.
 MAX_HELD = 4_096
@@ -61,14 +63,8 @@ KEPT_NS = 24 * 3_600_000_000_000
 _FORGET = "forget"
 _ENDS = frozenset({EventName.RANK_EXIT, EventName.LAUNCH_ENDED})
 _IGNORED = frozenset(
-    {
-        EventName.EVIDENCE_REQUEST,
-        EventName.AGENT_HEALTH,
-        EventName.TICK,
-        EventName.INPUT_SILENT,
-        EventName.FINDING,
-        EventName.INCIDENT,
-    }
+    {EventName.EVIDENCE_REQUEST, EventName.AGENT_HEALTH, EventName.TICK, EventName.INPUT_SILENT}
+    | {EventName.FINDING, EventName.INCIDENT}
 )
 
 
@@ -215,6 +211,8 @@ class JobOperator:
         if job.due_ns != now:
             return
         job.due_ns = 0
+        judge_dumps(job, now, ctx)
+        judge_ras(job, now, ctx)
         if job.ends.finished_ns:
             return  # the last word has been said
         judge_stops(job, now, ctx)

@@ -40,6 +40,8 @@ ALLOWED = {
     "evidence/evidence_store.py": OWN,
     "publish/spool.py": OWN,
     "rings/ring_directory.py": HELD,
+    "evidence/rank_environment.py": KERNEL,
+    "evidence/ras_client.py": KERNEL,
     "evidence/flight_dumps.py": "a descriptor that a helper has handed over",
     "evidence/stacks.py": "py-spy, beside this interpreter",
     "evidence/kernel_log_slice.py": OPERATOR,

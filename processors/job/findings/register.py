@@ -24,6 +24,8 @@ from ..state.rank_state import OpenFinding
 from .call_sites import ask_for_calls, with_sites
 from .endings import consequence, ending_row, fact_of
 from .finding_body import evidence, source_of
+from .ras_request import ask_ras
+from .witnesses import with_witnesses
 from .wording import seconds
 
 REVISION_GAP_NS = 500_000_000
@@ -80,6 +82,7 @@ def open_finding(
     if _host_stands(finding):
         _request_stacks(job, ctx, now, finding)
     ask_for_calls(job, ctx, now, finding)
+    ask_ras(job, ctx, now, finding)
 
 
 def suspected_ranks(body: FindingBody) -> list[int]:
@@ -213,7 +216,7 @@ def _complete(job: JobState, finding: OpenFinding) -> FindingBody:
         return said.as_of(
             "stopped" if job.ends.finished_ns else "running" if job.steps.closed_step >= 0 else "restarting"
         )
-    body = finding.body.as_of("stopped" if job.ends.finished_ns else "running")
+    body = with_witnesses(job, finding, finding.body.as_of("stopped" if job.ends.finished_ns else "running"))
     suspects, stacks = [], []
     for item in body.suspects:
         if item.rank is not None:
@@ -257,7 +260,8 @@ def _with_endings(job: JobState, finding: OpenFinding, body: FindingBody) -> Fin
     """Suspects' ends are evidence; everybody else's errors are ruled out, one entry per rank."""
     cleared: dict[int, Ending] = {}
     told = {row.fact.without_place() for row in body.evidence if row.fact is not None}
-    suspects = set(finding.suspects)
+    blamed = suspected_ranks(body)
+    suspects = set(blamed)
     own = []
     for ending in sorted(job.ends.endings, key=lambda e: (e.time_ns, e.rank, e.sort)):
         is_suspect = ending.rank in suspects
@@ -272,7 +276,7 @@ def _with_endings(job: JobState, finding: OpenFinding, body: FindingBody) -> Fin
         else:
             cleared[ending.rank] = ending
     named = sorted(cleared) if len(cleared) <= _MOST_CONSEQUENCES else [min(cleared)]
-    entries = [consequence(cleared[rank], finding.kind, finding.suspects) for rank in named]
+    entries = [consequence(cleared[rank], body.kind.value, blamed) for rank in named]
     if len(named) < len(cleared):
         ranks = format_ranks(sorted(cleared))
         entries = [replace(entries[0], who=f"ranks {ranks}", ranks=ranks)]

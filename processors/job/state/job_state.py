@@ -21,6 +21,7 @@ from .progress_state import ProgressState
 from .rank_state import MOST_RANKS, RankFacts
 from .step_history import StepHistory
 from .unsaved import Unsaved
+from .witness_state import WitnessState
 
 #: A rank without this much of recent progress rows is not seen, whatever its last row said.
 FRESH_NS = 3_000_000_000
@@ -53,6 +54,7 @@ class JobState:
         #: Rows and events that did not count (``intake.bounds``), and how many were when that was told. Not saved.
         self.dropped_rows = self.told_dropped = 0
         self.open_steps = OpenSteps()
+        self.witnesses = WitnessState()
         self.begin_attempt("")
 
     def name_attempt(self, attempt: str) -> None:
@@ -76,6 +78,7 @@ class JobState:
         self._homes: dict[str, bytes] = {}  # by node, the ranks that were last found to be on it, all at once
         self.checkpoints.restored_steps = -1
         self.placement.moved = None
+        self.witnesses = self.witnesses.next_attempt()
         self.ends.begin_attempt()
         self.nodes.begin_attempt()
         self.groups = JobGroups(self.unsaved, lambda: len(self.ranks))

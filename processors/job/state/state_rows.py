@@ -4,8 +4,9 @@
 times in the order of ``offsets`` in ``facts``, when nodes were heard in that of ``heard``), ``progress`` newest
 progress rows, ``steps`` the window of closed steps (of a large job ``step/N`` each of them, see ``step_rows``),
 ``open/N`` rows of open steps as they came, one per batch, ``gathered`` blocks that are not taken yet, ``lists`` of
-groups that messages refer to, ``ledger`` what the seconds were spent on. A change of what these rows hold raises
-``state_versions.SCHEMA_VERSION``: a state of another version is set aside and made anew from the bus.
+groups that messages refer to, ``dump/RANK`` facts of flight-recorder dumps, ``ledger`` what the seconds were spent on.
+A change of what these rows hold raises ``state_versions.SCHEMA_VERSION``: a state of another version is set aside and
+made anew from the bus.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from .finding_rows import read_finding, write_finding
 from .job_state import JobState
 from .placement_state import PlacementState
 from .rank_state import BadInput, CallSite, NodeFacts, RankFacts, RankStack
+from .witness_state import ROW as DUMP_ROW
+from .witness_state import read_witnesses, write_witnesses
 
 #: Values that are saved as they are: the name in the row, and where they are in the job.
 _PLAIN_FACTS = {
@@ -113,6 +116,8 @@ def save_job(job: JobState, table: Table) -> None:
     if job.ledger.changed:
         table.put_later("ledger", job.ledger.pack)
         job.ledger.changed = False
+    if job.witnesses.unsaved or job.witnesses.stale:
+        job.witnesses.save_dumps(table)
     if job.open_steps.changed or job.open_steps.rewrite:
         open_step_rows.save_open(job, table)
     if job.gathering.due_ns or job.unsaved.gathering:
@@ -163,6 +168,7 @@ def _facts_values(job: JobState) -> dict[str, Any]:
         "blind_ranks": sorted(job.blind_ranks),
         "nodes": {name: asdict(node) for name, node in job.nodes.known.items()},
         "heard": list(job.nodes.heard),
+        "witnesses": write_witnesses(job.witnesses),
         "findings": [write_finding(finding) for finding in job.findings.by_key.values()],
     }
 
@@ -263,6 +269,8 @@ def load_job(table: Table) -> JobState | None:
         if name.startswith("open/"):
             job.open_steps.chunks.append(name)
             open_step_rows.read_open(job, unpack(row)[1])
+        elif name.startswith(DUMP_ROW):
+            job.witnesses.read_dump(name, row)
     if (gathered := table.get("gathered")) is not None:
         job.gathering.read(gathered)
         job.unsaved.gathering = True
@@ -294,6 +302,7 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
     job.ends.put_back([Ending(**ending) for ending in values["endings"]])
     job.blind_ranks = set(values["blind_ranks"])
     job.nodes.known = {name: NodeFacts(**node) for name, node in values["nodes"].items()}
+    job.witnesses = read_witnesses(values.get("witnesses", {}))
     job.findings.by_key = {item["key"]: read_finding(item) for item in values["findings"]}
 
 

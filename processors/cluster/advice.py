@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from ...diagnosis.restarts.restart_progress import MAX_CYCLES
 from ...telemetry.incident_document import EvidenceRow, IncidentAdvice, IncidentDocument, Retry, Value, word_of
 from ...telemetry.kind_sets import PROGRAM_DEFECT_KINDS
 from ...telemetry.trust import Trust
@@ -78,14 +79,17 @@ def fits(row: AdviceRow, situation: Situation, history: Set[str]) -> bool:
     return row.changed is None or row.changed == situation.is_changed
 
 
-def advise(incident: IncidentDocument, asked: str | None, earlier: Iterable[Failure] = ()) -> IncidentAdvice:
+def advise(
+    incident: IncidentDocument, asked: str | None, earlier: Iterable[Failure] = (), steps_before: int = 0
+) -> IncidentAdvice:
     """What to do about an incident: an action, who does it, and the reason. asked: the action that its cause asks for.
 
     incident: with its ``cause`` where there is one. earlier: failures of the run, as ``FailureRegister`` keeps them.
+    steps_before: of the training, before the attempt.
     The result has a ``retry`` where something is tried again: after ``of`` failures alike a person is told.
     """
     table = load_advice()
-    before = precedents(failure_of(incident), earlier, table.storm_s)
+    before = precedents(failure_of(incident, steps_before), earlier, table.storm_s)
     situation = situation_of(incident, asked, before)
     advice = choose(situation, _words(incident, before, table))
     if advice.by == HUMAN or not isinstance(advice.action, Action) or _may_act(incident, advice.action):
@@ -113,6 +117,8 @@ def choose(situation: Situation, words: Mapping[str, Value]) -> IncidentAdvice:
     history = {"elsewhere"} if situation.before.elsewhere else set()
     if situation.before.recent >= load_advice().storm_failures:
         history.add("storm")
+    if situation.before.stuck >= MAX_CYCLES:
+        history.add("stuck")
     rows = rows_for(situation.bucket, situation.kind)
     row = next(row for row in rows if fits(row, situation, history))  # the last one always does
     if row.retries is None:
@@ -167,6 +173,7 @@ def _words(incident: IncidentDocument, before: Precedents, table: AdviceTable) -
         "step": "that step" if step is None else step,
         "tries": before.alike,
         "failures": before.recent,
+        "attempts": before.stuck,
         "minutes": round(table.storm_s / 60.0),
     }
 

@@ -17,7 +17,7 @@ NO_CAUSE = "none"
 DOMAINS = frozenset(
     {"hardware", "host", "network", "storage", "process", "scheduler", "application", "telemetry", NO_CAUSE}
 )
-HISTORIES = frozenset({"elsewhere", "storm"})
+HISTORIES = frozenset({"elsewhere", "stuck", "storm"})
 MOTIONS = ("moves", "in_io", "still")
 
 
@@ -97,7 +97,7 @@ _KEYS = {
     ),
     *("errors", "changed", "retries", "then"),
 }
-_WORDS = ("entity", "device", "place", "suspect", "node", "step", "tries", "failures", "minutes")
+_WORDS = ("entity", "device", "place", "suspect", "node", "step", "tries", "failures", "minutes", "attempts")
 
 
 def _rule(entry: Mapping[str, Any], thens: Mapping[str, Then]) -> AdviceRow:

@@ -212,7 +212,7 @@ def compose_alone(case: Case, earlier: Iterable[Failure] = ()) -> IncidentDocume
     alone = apply(alone, explanation, case.job)
     if explanation.cause is not None and explanation.cause.domain == _PROVES and alone.kind in _WAITS:
         alone = replace(alone, severity=Severity.PAGE)  # a broken device is no wait that may pass
-    return replace(alone, advice=advise(alone, explanation.action, earlier))
+    return replace(alone, advice=advise(alone, explanation.action, earlier, primary.steps_before))
 
 
 def _of_findings(case: Case, findings: Sequence[ToldFinding], consequences: Sequence[ToldFinding]) -> IncidentDocument:

@@ -359,7 +359,7 @@ class Docket:
         if all(known.id != case.id for known in cases):
             cases.append(case)
             self._touched.add(case.id)
-            self._failures.note(case.line, case.told)
+            self._failures.note(case.line, case.told, case.primary.steps_before)
             self._save(case.job, cases)
 
     def _publish(self, case: Case, finding: Finding | None) -> None:
@@ -375,7 +375,7 @@ class Docket:
         incident = replace(incident, revision=case.told.revision + 1, change=change)
         document = complete_document(write_incident(incident))
         case.document = read_incident(document)  # with its numbers as they were told
-        self._failures.note(case.line, incident)
+        self._failures.note(case.line, incident, case.primary.steps_before)
         self._emit(TOPIC_INCIDENTS, case.id, Incident(document=document))
         if case.primary.kind in MAYBE_OF_PROGRAM and not case.settles_ns:
             case.settles_ns = self._stamp_ns + int(SETTLES_S * 1e9)

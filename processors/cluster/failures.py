@@ -2,7 +2,8 @@
 
 A row per incident that ended or stopped an attempt, kept in the table of its run. Two failures are alike if their kind,
 their error and their place are the same: the line of code where both know it, else the rank. Attempts count, not
-incidents: what one attempt failed of is told once. Pure functions, and a register over a table of the operator's state.
+incidents: what one attempt failed of is told once. Attempts that fail of anything and get no further are counted as
+well. Pure functions, and a register over a table of the operator's state.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from ...diagnosis.restarts.restart_progress import ProgressWatch
 from ...telemetry.evidence_facts import EvidenceFact, How, SignalSender, signal_word
 from ...telemetry.incident_document import EvidenceRow, IncidentDocument, SuspectEntry, word_of
 from ...telemetry.vocabulary import Bucket
@@ -27,6 +29,8 @@ MAX_FAILURES = 64
 #: Incidents of these do not end an attempt.
 _NO_FAILURE = frozenset({Bucket.PLANNED.value, Bucket.TELEMETRY.value, Bucket.SPEED_REGRESSION.value})
 _MAX_ERROR_CHARS = 200
+#: An attempt that failed in its first step has made none, wherever it began.
+NO_STEP = -1
 #: Rows of a rank's end.
 _ENDS = frozenset({"rank.exception", "rank.exit"})
 #: What differs each time: addresses, numbers, names of temporary files. An exit code is no such number.
@@ -37,7 +41,8 @@ _VARIES = re.compile(r"0x[0-9a-fA-F]+|/\S+|(?<!exit code )\b\d[\d.,]*")
 class Failure:
     """What ended or stopped an attempt. attempt: job and attempt. onset: Unix seconds. step: None not known.
 
-    failed_of, condition, place: what it is compared by; "" not known.
+    failed_of, condition, place: what it is compared by; "" not known. reached: steps of the training that were made by
+    then, ``NO_STEP`` where the attempt has made none; None: not known, as nobody saw from which checkpoint it began.
     """
 
     incident: str
@@ -50,6 +55,7 @@ class Failure:
     nodes: tuple[str, ...]
     step: int | None
     place: str
+    reached: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +63,21 @@ class Precedents:
     """How earlier attempts of a run failed. alike: how many failed alike. elsewhere: one of them at the same step and
     rank, on other nodes.
 
-    recent: attempts of the run that failed within ``within_s`` of ``precedents``, this one included.
+    recent: attempts of the run that failed within ``within_s`` of ``precedents``, this one included. stuck: failed
+    attempts in a row, this one last, that got no further than one before them.
     """
 
     alike: int = 0
     elsewhere: bool = False
     recent: int = 1
+    stuck: int = 0
 
 
-def failure_of(incident: IncidentDocument) -> Failure | None:
-    """An incident as a failure of its attempt; None for what ends no attempt, or has gone into another incident."""
+def failure_of(incident: IncidentDocument, steps_before: int = 0) -> Failure | None:
+    """An incident as a failure of its attempt; None for what ends no attempt, or has gone into another incident.
+
+    steps_before: of the training, before its attempt, as far as checkpoints tell; 0: none, or not known.
+    """
     if incident.bucket in _NO_FAILURE or incident.merged_into:
         return None
     fact = last_end(incident.evidence)
@@ -83,7 +94,14 @@ def failure_of(incident: IncidentDocument) -> Failure | None:
         nodes=tuple(sorted({suspect.node for suspect in suspects if suspect.node})),
         step=incident.first_bad.step,
         place=place or _place_of(suspects),
+        reached=_reached(incident.first_bad.step, steps_before),
     )
+
+
+def _reached(step: int | None, steps_before: int) -> int | None:
+    if step is None:
+        return None
+    return NO_STEP if step == 0 else steps_before + step
 
 
 def last_end(evidence: Iterable[EvidenceRow]) -> EvidenceFact | None:
@@ -129,6 +147,28 @@ def precedents(failure: Failure | None, earlier: Iterable[Failure], within_s: fl
         alike=_attempts(alike),
         elsewhere=any(_is_elsewhere(each, failure) for each in alike),
         recent=1 + _attempts(each for each in others if each.onset >= failure.onset - within_s),
+        stuck=_stuck([*others, failure]),
+    )
+
+
+def _stuck(failures: Sequence[Failure]) -> int:
+    """How many attempts in a row, the last one included, got no further. failures: in the order of their onsets."""
+    furthest: dict[tuple[str, str], int | None] = {}
+    for each in failures:
+        known = furthest.get(each.attempt)
+        furthest[each.attempt] = each.reached if known is None else max(known, each.reached or known)
+    watch = ProgressWatch()
+    for place, reached in enumerate(furthest.values()):
+        # Ranks count from 0 in every attempt: without a checkpoint that was seen, only the first one's count is known.
+        is_known = reached is not None and (place == 0 or reached == NO_STEP)
+        watch.end_cycle(None if reached == NO_STEP else reached, is_readable=is_known or _is_counted(failures, reached))
+    return watch.cycles_without
+
+
+def _is_counted(failures: Sequence[Failure], reached: int | None) -> bool:
+    """Whether the count includes what lay before the attempt: more steps than the attempt itself was in."""
+    return reached is not None and any(
+        each.reached == reached and each.step is not None and reached > each.step for each in failures
     )
 
 
@@ -182,20 +222,22 @@ class FailureRegister:
                     nodes=tuple(row["nodes"]),
                     step=row["step"],
                     place=row["place"],
+                    reached=row.get("reached"),
                 )
                 for row in json.loads(self._table.get(run) or b"[]")
             ]
         except (ValueError, TypeError, KeyError, IndexError):
             return []  # the run's next incident must not go down with it
 
-    def note(self, run: str, incident: IncidentDocument) -> None:
+    def note(self, run: str, incident: IncidentDocument, steps_before: int = 0) -> None:
         """Notes the failure of an incident as it is published, in place of what was noted of it before.
 
+        steps_before: as of ``failure_of``.
         An incident that is no failure (any more) is dropped.
         """
         known = self.of(run)
         failures = [each for each in known if each.incident != incident.id]
-        if (failure := failure_of(incident)) is not None:
+        if (failure := failure_of(incident, steps_before)) is not None:
             failures.append(failure)
             failures.sort(key=lambda each: (each.onset, each.incident))
         if failures != known:

@@ -205,6 +205,8 @@ def clear_finding(job: JobState, ctx: Context, now: int, finding: OpenFinding, w
 def _emit(job: JobState, ctx: Context, now: int, finding: OpenFinding, *, cleared: bool) -> None:
     identity = Identity(cluster=job.cluster, run=job.run, job=job.job, attempt=finding.attempt)
     said = write_body(finding.shown if finding.shown is not None else finding.body)
+    if finding.steps_before:
+        said["steps_before"] = finding.steps_before
     payload = Finding(identity=identity, key=finding.key, cleared=cleared, time_ns=now, body=said)
     ctx.emit(Record(topic=TOPIC_FINDINGS, key=job.cluster, stamp_ns=now, payload=payload))
 

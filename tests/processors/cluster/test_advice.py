@@ -26,7 +26,7 @@ from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 
 EVICTING_WORDS = sorted(action.value for action in EVICTING)
 WORDS = dict.fromkeys(
-    ("entity", "device", "place", "suspect", "node", "step", "tries", "failures", "minutes"), "something"
+    ("entity", "device", "place", "suspect", "node", "step", "tries", "failures", "minutes", "attempts"), "something"
 )
 SITUATION = Situation(
     bucket="immediate_crash",
@@ -141,7 +141,13 @@ def test_each_row_of_the_table_can_hold() -> None:
             motion=motion,
         )
         history = frozenset(
-            word for word, holds in (("elsewhere", before.elsewhere), ("storm", before.recent > 4)) if holds
+            word
+            for word, holds in (
+                ("elsewhere", before.elsewhere),
+                ("storm", before.recent > 4),
+                ("stuck", before.stuck > 2),
+            )
+            if holds
         )
         held.add(next(index for index, row in enumerate(rows) if fits(row, situation, history)))
     assert sorted(set(range(len(rows))) - held - {last}) == []
@@ -334,3 +340,44 @@ def test_how_it_ended_is_asked_of_the_suspect_before_those_that_are_only_counted
     rows = [EvidenceRow(signal="rank.exception", fact=fact) for fact in (counted, own)]
     assert last_end(rows) == own
     assert last_end([EvidenceRow(signal="rank.exception", shows="in words of no release")]) is None
+
+
+def test_attempts_that_get_no_further_go_to_a_person_whatever_they_fail_of(court: Court) -> None:
+    """Hours apart and of different ranks: no storm, and no failure like another."""
+    kinds = (Kind.RANK_DIED, Kind.RANK_NOT_ENTERED, Kind.RANK_DIED, Kind.RANK_NOT_ENTERED)
+    for number, kind in enumerate(kinds):
+        step, at = (50 if number == 0 else 0), number * 7200.0
+        court.hear(make_finding(kind, number, at=at, attempt=f"a{number}", step=step))
+    told = advice_by_attempt(court)
+    assert [told[f"a{n}"]["by"] for n in range(3)] == ["automatic"] * 3
+    assert (told["a3"]["action"], told["a3"]["by"]) == ("ask_a_human", HUMAN)
+    assert "3 attempts got no further" in told["a3"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "before"),
+    [
+        ((50, 50, 50, 50), (0, 50, 100, 150)),  # each from the checkpoint that the one before has written
+        ((50, 40, 30, 20), (0, 0, 0, 0)),  # nobody saw from where they began
+        ((50, 0, 0, 70), (0, 0, 0, 50)),
+        ((None, None, None, None), (0, 0, 0, 0)),
+    ],
+    ids=["gets on", "checkpoints not seen", "got on at last", "no steps"],
+)
+def test_attempts_that_get_on_or_of_which_nobody_knows_are_tried_again(
+    court: Court, steps: tuple[int | None, ...], before: tuple[int, ...]
+) -> None:
+    for number, (step, steps_before) in enumerate(zip(steps, before, strict=True)):
+        kind = Kind.RANK_DIED if number % 2 else Kind.RANK_NOT_ENTERED
+        body: dict[str, Any] = {"steps_before": steps_before} if steps_before else {}
+        court.hear(make_finding(kind, number, at=number * 7200.0, attempt=f"a{number}", step=step, **body))
+    assert "no further" not in str(advice_by_attempt(court))
+
+
+def test_attempts_that_stay_behind_a_checkpoint_are_stuck_by_their_counts(court: Court) -> None:
+    for number in range(4):
+        body: dict[str, Any] = {"steps_before": 100} if number else {}
+        kind = Kind.RANK_DIED if number % 2 else Kind.RANK_NOT_ENTERED
+        step = 30 - number if number else 130
+        court.hear(make_finding(kind, number, at=number * 7200.0, attempt=f"a{number}", step=step, **body))
+    assert "3 attempts got no further" in advice_by_attempt(court)["a3"]["text"]

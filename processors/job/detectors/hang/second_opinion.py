@@ -2,8 +2,8 @@
 
 torch's flight recorder and NCCL's RAS see the same calls by other means than the rings: where they name the same rank
 the verdict is surer, where they name another one that is said and the verdict is less sure. Whom they name is taken
-over only where the rings name nobody, could not see the one that they named, or doubt it themselves. A rank of which a witness knows nothing
-is never guilty for that.
+over only where the rings name nobody, could not see the one that they named, or doubt it themselves. A rank of which a
+witness knows nothing is never guilty for that.
 """
 
 from __future__ import annotations

@@ -96,12 +96,13 @@ def learn(
     known = before or Timeouts()
     sections = dict(known.sections)
     for name, seconds in longest.items():
-        sections[name] = _merged(seconds * safety_factor, known.sections.get(name))
+        sections[name] = merge_learned(seconds * safety_factor, known.sections.get(name))
     out_of_section = known.out_of_section
     if outside is not None:
-        out_of_section = _merged(outside * safety_factor, known.out_of_section)
+        out_of_section = merge_learned(outside * safety_factor, known.out_of_section)
     return Timeouts(sections=sections, out_of_section=out_of_section)
 
 
-def _merged(new: float, learned: float | None) -> float:
+def merge_learned(new: float, learned: float | None) -> float:
+    """What is known after an attempt that took ``new``. learned: by earlier attempts, None nothing."""
     return new if learned is None else NEW_SHARE * new + (1 - NEW_SHARE) * learned

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....diagnosis.restarts.learned_timeouts import SAFETY_FACTOR
 from ....telemetry.vocabulary import Phase, ProcessState
 from ..detectors.hang.call_gaps import signatures
 from ..detectors.hang.wait_graph import Wait
 from ..state.job_state import JobState
+from ..state.learned_times import SEEN_NS
 
 FLOOR_NS = 3_000_000_000
 STEPS_OF_PATIENCE = 2
@@ -24,8 +26,10 @@ _IS_RARE = np.zeros(256, bool)
 _IS_RARE[[int(phase) for phase in RARE_PHASES]] = True
 #: A process whose heartbeat is late for so long has been looked at: whether it is stopped is known.
 STATE_KNOWN_NS = 1_500_000_000
-#: Shorter than this, a phase is not taken as seen: entering and leaving at once is no precedent.
-_SEEN_NS = 1_000_000
+#: An attempt begins with other caches, on other nodes: what the one before took is taken so many times, which makes a
+#: page of five times as much, and never less than what a start-up is left at least.
+_LEARNED_TIMES = SAFETY_FACTOR / 1.5
+_LEARNED_FLOOR_NS = 20_000_000_000
 
 
 def rare_rows(rows: np.ndarray) -> np.ndarray:
@@ -44,7 +48,8 @@ def is_rare(row: np.void) -> bool:
 def longest_here_ns(job: JobState, rank: int, wait: Wait | None = None) -> int | None:
     """The longest time in ns that any rank of the job has spent in the phase in which ``rank`` is now.
 
-    None: nothing to compare with: it is the rank's first step, or a rare phase that was not seen before.
+    None: nothing to compare with: it is the rank's first step, or a rare phase that was not seen before. Where earlier
+    attempts of the job have been there, what they took with room to spare is given in place of None.
     wait: what this rank holds up. In a job without steps, and only then, the longest gap before the same call of that
     group is given in place of None.
     """
@@ -52,9 +57,13 @@ def longest_here_ns(job: JobState, rank: int, wait: Wait | None = None) -> int |
     phase = int(row["phase"]) if row is not None else int(Phase.OTHER)
     longest = int(job.steps.longest_ns[phase]) if phase < job.steps.longest_ns.size else 0
     first_step = row is None or int(row["step"]) < 1
-    unseen = phase in RARE_PHASES and longest < _SEEN_NS
+    unseen = phase in RARE_PHASES and longest < SEEN_NS
     if not (first_step or unseen) or job.has_left(rank):
         return longest
+    if row is not None:
+        learned = job.learned.longest_ns(phase, in_first_step=first_step)
+        if learned is not None:
+            return max(_LEARNED_FLOOR_NS, int(learned * _LEARNED_TIMES))
     return _between_calls_ns(job, rank, wait) if wait is not None and not job.steps.are_seen() else None
 
 

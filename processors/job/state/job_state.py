@@ -12,6 +12,7 @@ from .attempts import Attempts
 from .checkpoint_state import CheckpointState
 from .end_state import EndState
 from .job_groups import JobGroups
+from .learned_times import LearnedTimes
 from .micro_batch import Gathering
 from .node_state import NodeState
 from .open_findings import OpenFindings
@@ -55,6 +56,8 @@ class JobState:
         self.dropped_rows = self.told_dropped = 0
         self.open_steps = OpenSteps()
         self.witnesses = WitnessState()
+        self.learned = LearnedTimes()
+        self.steps = StepHistory(self.unsaved)
         self.begin_attempt("")
 
     def name_attempt(self, attempt: str) -> None:
@@ -83,6 +86,7 @@ class JobState:
         self.nodes.begin_attempt()
         self.groups = JobGroups(self.unsaved, lambda: len(self.ranks))
         self.progress = ProgressState()
+        self.learned.learn(self.steps.first_ns, self.steps.longest_ns)
         self._begin_steps()
         self.unsaved.change_all()
 

@@ -31,6 +31,7 @@ from .attempts import Attempts
 from .device_window import DeviceWindow
 from .finding_rows import read_finding, write_finding
 from .job_state import JobState
+from .learned_times import LearnedTimes
 from .placement_state import PlacementState
 from .rank_state import BadInput, CallSite, NodeFacts, RankFacts, RankStack
 from .witness_state import ROW as DUMP_ROW
@@ -169,6 +170,7 @@ def _facts_values(job: JobState) -> dict[str, Any]:
         "nodes": {name: asdict(node) for name, node in job.nodes.known.items()},
         "heard": list(job.nodes.heard),
         "witnesses": write_witnesses(job.witnesses),
+        "learned": job.learned.write(),
         "findings": [write_finding(finding) for finding in job.findings.by_key.values()],
     }
 
@@ -211,6 +213,7 @@ def _steps_values(job: JobState) -> dict[str, Any]:
         "even_steps": list(job.steps.even_steps.items()),
         "device_gaps": list(job.groups.device_gaps.items()),
         "longest_ns": job.steps.longest_ns.tolist(),
+        "first_ns": job.steps.first_ns.tolist(),
     }
 
 
@@ -303,6 +306,7 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
     job.blind_ranks = set(values["blind_ranks"])
     job.nodes.known = {name: NodeFacts(**node) for name, node in values["nodes"].items()}
     job.witnesses = read_witnesses(values.get("witnesses", {}))
+    job.learned = LearnedTimes.read(values.get("learned", {}))
     job.findings.by_key = {item["key"]: read_finding(item) for item in values["findings"]}
 
 
@@ -351,6 +355,7 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
     job.steps.even_steps = {group: count for group, count in values["even_steps"]}
     job.groups.device_gaps = {group: gap_ns for group, gap_ns in values.get("device_gaps", ())}
     job.steps.longest_ns = np.array(values["longest_ns"], np.int64)
+    job.steps.first_ns = np.array(values.get("first_ns", [0] * len(job.steps.longest_ns)), np.int64)
     job.steps.times = StepTimes(**{name: arrays[name] for name in StepTimes.__slots__})
     job.steps.recent = arrays["recent"]
     # Without lengths before schema 7: known again after some minutes.

@@ -29,8 +29,9 @@ class StepHistory:
 
     times, pace, norms, norm_steps, losses, saves, drift, window: what detectors look at, in the order of steps. recent,
     last_seqs, usual_counts, even_steps: what calls a step has, by which a desync is known. longest_ns: by phase, the
-    longest own time. slow_step_ns: from which length on a step is looked at at once, 0 not known. sighted: a step was
-    seen whole: at level events on all ranks. number_due_ns, counts_due_ns: when numbers and counts are judged.
+    longest own time, first_ns: in the first step. slow_step_ns: from which length on a step is looked at at once, 0 not
+    known. sighted: a step was seen whole: at level events on all ranks. number_due_ns, counts_due_ns: when numbers and
+    counts are judged.
     """
 
     def __init__(self, unsaved: Unsaved) -> None:
@@ -46,6 +47,7 @@ class StepHistory:
         self.usual_counts: dict[int, int] = {}
         self.even_steps: dict[int, int] = {}
         self.longest_ns = np.zeros(len(Phase), np.int64)
+        self.first_ns = np.zeros(len(Phase), np.int64)
         self.saves = no_saves(np.zeros(0, np.int64))
         self.begin_window(np.zeros(0, np.int64))
 

@@ -172,6 +172,8 @@ def _note_phases(
     later = full > 0
     if later.any():
         job.steps.longest_ns = np.maximum(job.steps.longest_ns, own_phases[later].max(axis=(0, 1)))
+    if not later.all():
+        job.steps.first_ns = np.maximum(job.steps.first_ns, own_phases[~later].max(axis=(0, 1)))
     length = chosen["end_ns"] - chosen["begin_ns"]
     saving = (own_phases[:, :, Phase.CHECKPOINT] * 50 > length).any(axis=1) & (full >= WARM_UP_STEPS)
     if saving.any():

@@ -116,7 +116,7 @@ def test_each_row_of_the_table_can_hold() -> None:
         ("", "code"),
         ("", "TypeError"),
         (False, True),
-        (Precedents(), Precedents(elsewhere=True), Precedents(recent=9)),
+        (Precedents(), Precedents(elsewhere=True), Precedents(recent=9), Precedents(stuck=3)),
         ("", *MOTIONS),
     )
     # Drawn until each was chosen; where one is not, all of them in their order.

@@ -57,6 +57,8 @@ EVENTS: Mapping[EventName, str] = {
     EventName.RANK_STALE: "a rank's heart has not beaten for a while",
     EventName.RANK_STACK: "the stack of a rank's main thread",
     EventName.RANK_CALLS: "which lines of its code issued a rank's newest operations",
+    EventName.RANK_FLIGHT_RECORDER: "what a rank's flight recorder has dumped, in short; or why it cannot be read",
+    EventName.NCCL_RAS: "what NCCL's RAS answered beside a rank, or why it did not",
     EventName.RANK_BAD_INPUT: "the first operation of a step that a rank fed a NaN into, where inputs are checked",
     EventName.RANK_BAD_LOSS: "the first loss of a rank that is not finite, in a loop without steps of its own",
     EventName.RANK_LEVEL: "a rank records more or less than before, or a hook has gone",

@@ -14,6 +14,7 @@ from typing import Any
 from tests.scoreboard.score import Score, Scorer
 from whichrank.diagnosis.flight_recorder.analysis import Diagnosis, analyse
 from whichrank.diagnosis.flight_recorder.divergence import calls_by_sequence
+from whichrank.diagnosis.flight_recorder.dump_facts import read_facts, write_facts
 from whichrank.diagnosis.flight_recorder.dump_files import DumpFiles
 from whichrank.diagnosis.flight_recorder.entry_matching import match_state
 from whichrank.diagnosis.flight_recorder.process_groups import process_groups
@@ -245,7 +246,55 @@ def differs(said: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
     return None
 
 
+Verdict = tuple[Any, ...]
+
+
+def verdict(diagnosis: Diagnosis) -> Verdict:
+    """Whatever an incident says of it."""
+    named = tuple((one.rank, one.finding, one.probability, one.because) for one in diagnosis.suspects)
+    state = diagnosis.state
+    place = None if state is None else (state.group.key, state.sequence)
+    return (diagnosis.finding, diagnosis.kind, diagnosis.scope, diagnosis.confidence, named, diagnosis.silent, place)
+
+
+def live_and_read(files: Mapping[str, bytes]) -> tuple[Verdict, Verdict]:
+    """What the judge concludes of the facts that agents send, and what is concluded of the files."""
+    collected = DumpFiles(len(files))
+    for name, data in files.items():
+        collected.add(name, data)
+    facts = {rank: write_facts(dump) for rank, dump in collected.dumps.items()}
+    live = analyse({rank: read_facts(text, rank, "") for rank, text in facts.items()})
+    return verdict(live), verdict(analyse(collected.dumps))
+
+
+def score_live(folder: Path) -> Score:
+    """A row is a job whose verdict by facts is that by files, suspects, reasons and confidence alike."""
+    rows = [(name, injected, files) for cases in (folder_cases, json_cases) for name, injected, files in cases(folder)]
+    lines = (line for line in (folder / WHOLE).read_text().splitlines() if line.strip())
+    rows += [(row["case"], None, {"dumps.json": json.dumps(row["dumps"]).encode()}) for row in map(json.loads, lines)]
+    wrong: list[str] = []
+    changed_right = changed_total = right = 0
+    for name, injected, files in rows:
+        live, read_now = live_and_read(files)
+        right += live == read_now
+        if live != read_now:
+            wrong.append(f"{name}: live {live}, by files {read_now}")
+        for label, changed, _ in changes(decoded(files), injected) if injected is not None else ():
+            live, read_now = live_and_read(as_files(changed))
+            changed_right, changed_total = changed_right + (live == read_now), changed_total + 1
+            if live != read_now:
+                wrong.append(f"{name}, {label}: live {live}, by files {read_now}")
+    return Score(right=right, total=len(rows), wrong=wrong, changed=(changed_right, changed_total))
+
+
 SCORERS: list[Scorer] = [
+    Scorer(
+        name="flight recorder, live facts",
+        files=(f"{TRACES}/*", f"{JSON_TRACES}/*.json", WHOLE),
+        ask="the verdict of the files, word for word",
+        bar=1.0,
+        score=score_live,
+    ),
     Scorer(
         name="flight recorder, pickles",
         files=(f"{TRACES}/*",),

@@ -33,6 +33,8 @@ MAX_FACTS_BYTES = 24 << 10
 _MAX_MEMBERS_CHARS = 1 << 18
 #: Calls of a group beside the first open one, and how many of the newest; smaller where it would be too much.
 _WINDOWS = (16, 8, 4, 2, 1)
+#: Of jobs with more ranks fewer calls are told: all of them come at once to one judge.
+_MANY_RANKS, _WINDOW_OF_MANY = 1_024, 4
 _MAX_GROUPS = 256
 #: A call with more tensors is told by the number of their elements: that is what must agree.
 _MAX_TENSORS = 16
@@ -47,7 +49,8 @@ class BadFacts(ValueError):
 
 def write_facts(dump: RankDump) -> str:
     """A dump's facts as JSON of ``MAX_FACTS_BYTES`` at most, for ``read_facts``; "" where even the least is more."""
-    for window in _WINDOWS:
+    largest = max((len(one.ranks) for one in dump.groups.values()), default=0)
+    for window in _WINDOWS if largest <= _MANY_RANKS else _WINDOWS[_WINDOWS.index(_WINDOW_OF_MANY) :]:
         text = json.dumps(_facts(dump, window), separators=(",", ":"))
         if len(text) <= MAX_FACTS_BYTES:
             return text

@@ -26,8 +26,8 @@ from ..state.job_state import JobState
 from ..state.witness_state import RankDumpFacts
 
 SIGNAL = "flight_recorder"
-#: After the last dump: others may be on their way. From the first on no longer than so often.
-QUIET_NS = 1_000_000_000
+#: Others may be on their way, and each judgement goes through all: of many it is made seldom.
+QUIET_NS, QUIET_NS_PER_DUMP = 1_000_000_000, 10_000_000
 #: Ranks whose rings tell no calls have stood for so long by their step and phase, or have ended.
 STAND_NS = 5_000_000_000
 _AGAIN_NS = 2_000_000_000
@@ -50,10 +50,10 @@ def take_dump(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     )
     witnesses.note_dump(event.identity.rank, dump)
     job.unsaved.facts = True
-    if len(witnesses.dumps) >= max(1, job.world_size) or job.ends.finished_ns:
+    if len(witnesses.dumps) == job.world_size or job.ends.finished_ns:
         _judge(job, stamp_ns, ctx)
     elif not witnesses.due_ns:
-        witnesses.due_ns = stamp_ns + QUIET_NS
+        witnesses.due_ns = stamp_ns + QUIET_NS + QUIET_NS_PER_DUMP * len(witnesses.dumps)
         job.schedule(witnesses.due_ns)
 
 

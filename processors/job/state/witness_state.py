@@ -13,8 +13,10 @@ from ....telemetry.vocabulary import Kind, Scope
 from ...operator import Table
 from ..detectors.hang.second_opinion import Named, Testimony
 
-#: Of one attempt: 4.5 kB for a rank with ten groups. What is beyond is not kept, and said.
+#: Of one attempt: mostly 5 kB for a rank, 2 kB in large jobs. What is beyond is not kept, and said.
 MOST_BYTES = 32 << 20
+#: To judge so many takes some seconds, in which nothing else of the job is judged.
+MOST_DUMPS = 4_096
 ROW = "dump/"
 
 
@@ -29,7 +31,8 @@ class RankDumpFacts:
 
 @dataclass(slots=True)
 class WitnessState:
-    """Of one attempt. dumps: by rank. left_out: dumps beyond ``MOST_BYTES``. due_ns: when dumps are to be judged.
+    """Of one attempt. dumps: by rank. left_out: dumps beyond ``MOST_BYTES`` and ``MOST_DUMPS``. due_ns: when dumps are to
+    be judged.
 
     said: the testimony of each witness by its signal. ras_asked: requests for it so far; ras_due_ns: when the next is.
     """
@@ -54,7 +57,7 @@ class WitnessState:
         """Keeps a rank's newest dump; False where there is no room for it."""
         before = self.dumps.get(rank)
         grown = self.kept_bytes + len(dump.facts) - (len(before.facts) if before is not None else 0)
-        if grown > MOST_BYTES:
+        if grown > MOST_BYTES or (before is None and len(self.dumps) >= MOST_DUMPS):
             self.left_out += 1
             return False
         self.kept_bytes = grown

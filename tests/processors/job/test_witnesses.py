@@ -19,14 +19,14 @@ from whichrank.telemetry.vocabulary import EventName, Level, Phase
 
 GUILTY, RANKS, ONSET_S = 2, 4, 4.0
 #: When the hang is a page, and has been for a while.
-TOLD_S = 20.0
+TOLD_S = 14.0
 Events = list[tuple[float, EventName, int, dict[str, Any]]]
 
 
 def hanging(**more: Any) -> SyntheticJob:
     """Rank 2 does not come to step 20's calls; the others wait in them."""
     delay = lambda rank, step, phase: FOREVER if (rank, step, phase) == (GUILTY, 20, Phase.FORWARD) else 0.0  # noqa: E731
-    return SyntheticJob(ranks=RANKS, steps=40, delays=[delay], after_s=30.0, **more)
+    return SyntheticJob(ranks=RANKS, steps=40, delays=[delay], after_s=20.0, **more)
 
 
 def dumped(absent: int = GUILTY, ranks: int = RANKS) -> PlayedJob:

@@ -1,1 +1,1 @@
-"""Restarts of one training: how long a part of it may take, whether attempts get anywhere, and chains that go wrong."""
+"""Restarts of one training: how long a part of it may take, and whether attempts get anywhere."""

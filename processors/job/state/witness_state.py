@@ -31,8 +31,8 @@ class RankDumpFacts:
 
 @dataclass(slots=True)
 class WitnessState:
-    """Of one attempt. dumps: by rank. left_out: dumps beyond ``MOST_BYTES`` and ``MOST_DUMPS``. due_ns: when dumps are to
-    be judged.
+    """Of one attempt. dumps: by rank. left_out: dumps beyond ``MOST_BYTES`` and ``MOST_DUMPS``. due_ns: when dumps are
+    judged.
 
     said: the testimony of each witness by its signal. ras_asked: requests for it so far; ras_due_ns: when the next is.
     """

@@ -1,13 +1,10 @@
-"""Learned time-outs, progress from attempt to attempt, and lists of nodes."""
+"""Learned time-outs, and progress from attempt to attempt."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 
 from whichrank.diagnosis.restarts.learned_timeouts import SectionMisuse, SectionWatch, Timeouts, learn
-from whichrank.diagnosis.restarts.node_list import expand
 from whichrank.diagnosis.restarts.restart_progress import ProgressWatch
 
 
@@ -89,39 +86,3 @@ def test_an_attempt_without_an_iteration_is_no_progress_once_there_was_one() -> 
     watch.end_cycle(10)
     watch.end_cycle(None)
     assert (watch.cycles_without, watch.mark) == (1, 10)
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("", []),
-        ("login1", ["login1"]),
-        ("a[1-3],b", ["a1", "a2", "a3", "b"]),
-        ("n[008-011]", ["n008", "n009", "n010", "n011"]),
-        ("r[1-2]n[1,3]-ib", ["r1n1-ib", "r1n3-ib", "r2n1-ib", "r2n3-ib"]),
-        (" a , b ", ["a", "b"]),
-    ],
-)
-def test_node_lists(text: str, names: list[str]) -> None:
-    assert list(expand(text)) == names
-
-
-@pytest.mark.parametrize("text", ["a[1-", "a]1[", "a[5-2]", "a[x]", "a[1-999999999]", "a[[1]]"])
-def test_no_node_lists(text: str) -> None:
-    with pytest.raises(ValueError, match="node list"):
-        expand(text)
-
-
-def test_a_list_of_lists_is_bounded() -> None:
-    with pytest.raises(ValueError, match="more than"):
-        expand("a[1-1000][1-1000]")
-
-
-def test_any_text_is_refused_or_read() -> None:
-    draw = random.Random(1)
-    for _ in range(2000):
-        text = "".join(draw.choice("ab[],-019 \0é") for _ in range(draw.randrange(30)))
-        try:
-            assert all(expand(text))
-        except ValueError as refused:
-            assert "\n" not in str(refused)  # noqa: PT017

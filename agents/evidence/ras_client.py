@@ -62,7 +62,10 @@ def ras_address(pid: int, owner_uid: int) -> RasAddress:
 
 
 def check_listener(pid: int, owner_uid: int, port: int) -> None:
-    """Whether a process of the rank's user, in our network as the rank is, listens on the port. Raises OSError."""
+    """Whether a process of the rank's user, in our network as the rank is, listens on the port.
+
+    Raises RasRefused where another user's does, or it is another network; ConnectionRefusedError where nobody listens.
+    """
     if os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"):
         raise RasRefused("the rank has a network of its own (a container's): it cannot be asked from outside")
     owners: set[int] = set()
@@ -80,7 +83,10 @@ def check_listener(pid: int, owner_uid: int, port: int) -> None:
 
 
 def ask(address: RasAddress, answer_s: float = ANSWER_S) -> bytes:
-    """The status that RAS tells. Raises OSError: nobody answers, not in time, or with more than ``MOST_BYTES``."""
+    """The status that RAS tells.
+
+    Raises OSError where nobody answers, TimeoutError where not in time, RasRefused for more than ``MOST_BYTES``.
+    """
     deadline_s = time.monotonic() + answer_s
     with socket.create_connection((address.host, address.port), timeout=answer_s) as connection:
         connection.sendall(_QUESTION)

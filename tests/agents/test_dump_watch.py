@@ -25,7 +25,8 @@ from whichrank.telemetry.records import Event
 from whichrank.telemetry.vocabulary import EventName
 
 ON: dict[str, Any] = {"requests_per_minute": 20}
-Start, Watch = Callable[..., RankProcess], Callable[..., Watched]
+Start = Callable[..., RankProcess]
+Watch = Callable[..., Watched]
 
 
 def played() -> PlayedJob:

@@ -39,6 +39,7 @@ CODECS = frozenset(
         "processors.job.state.finding_rows",
         "processors.job.state.rank_texts",
         "processors.job.state.state_rows",
+        "processors.job.state.witness_rows",
         "processors.placement_document",
         "processors.told_finding",
     }

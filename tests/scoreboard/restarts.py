@@ -128,8 +128,8 @@ SCORERS = [
 ]
 
 UNSCORED = {
-    "nvrx/watch_cases.jsonl": "what a scheduler shows of a chain of jobs (spares, generations in the queue) is asked by "
-    "nobody here; storms, nodes that fail again and attempts without progress are concluded live, from attempts",
+    "nvrx/watch_cases.jsonl": "what a scheduler shows of a chain of jobs (spares, generations in the queue) is asked "
+    "by nobody here; storms, nodes that fail again and attempts without progress are concluded live, from attempts",
     "nvrx/fault_restart_table.tsv": "a policy for names of injected faults: there is no input to judge; "
     "whether to restart is scored on logs",
 }

@@ -23,7 +23,7 @@ MOST_ASKED = 1 + len(AGAIN_NS)
 def ask_ras(job: JobState, ctx: Context, now: int, finding: OpenFinding) -> None:
     """Emits a request to ask RAS beside a live rank that is not suspected, if ranks hang in groups on NCCL and none is
     under way; sets the time of the next. Best effort: the finding stands without an answer."""
-    witnesses = job.witnesses
+    witnesses = job.findings.witnesses
     if finding.body.bucket is not Bucket.COMMUNICATION_HANG or witnesses.ras_asked >= MOST_ASKED:
         return
     if now < witnesses.ras_due_ns or not any(_NCCL in group.backend for group in job.groups.known):

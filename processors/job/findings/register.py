@@ -25,7 +25,7 @@ from .call_sites import ask_for_calls, with_sites
 from .endings import consequence, ending_row, fact_of
 from .finding_body import evidence, source_of
 from .ras_request import ask_ras
-from .witnesses import with_witnesses
+from .testimonies import with_witnesses
 from .wording import seconds
 
 REVISION_GAP_NS = 500_000_000

@@ -1,8 +1,8 @@
 """Facts of flight-recorder dumps, as nodes tell them, become one testimony: by the analysis that files are read with.
 
 Dumps of a job come within a moment of each other, so they are judged once all ranks' are there, or once none has come
-for a while. What they say joins the finding that stops the attempt (``findings.witnesses``). A finding of its own they
-open only where rings are off: then nothing else can tell.
+for a while. What they say joins the finding that stops the attempt (``findings.testimonies``). A finding of its own
+they open only where rings are off: then nothing else can tell.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ....diagnosis.flight_recorder.rank_dump import RankDump
 from ....telemetry.records import Event
 from ....telemetry.vocabulary import Bucket, Kind, Scope, Severity
 from ...operator import Context
-from ..detectors.hang.second_opinion import Named, Testimony
+from ..detectors.hang.second_opinion import NamedRank, Testimony
 from ..findings.finding_body import MOST_SUSPECTS, body, evidence
 from ..findings.register import open_finding, revise_all
 from ..findings.wording import ranks_words
@@ -40,7 +40,7 @@ _CONFIDENCE_ALONE = 0.4
 
 def take_dump(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     """Keeps what a RANK_FLIGHT_RECORDER event tells, and judges all dumps where this was the last one missing."""
-    values, witnesses = event.attributes, job.witnesses
+    values, witnesses = event.attributes, job.findings.witnesses
     facts, problem = values.get("facts"), values.get("problem")
     written_ns = values.get("written_ns")
     dump = RankDumpFacts(
@@ -59,21 +59,21 @@ def take_dump(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
 
 def judge_dumps(job: JobState, now: int, ctx: Context) -> None:
     """Judges the dumps that have come, if that is due by now."""
-    if not job.witnesses.due_ns:
+    if not job.findings.witnesses.due_ns:
         return
-    if now < job.witnesses.due_ns:
-        job.schedule(job.witnesses.due_ns)
+    if now < job.findings.witnesses.due_ns:
+        job.schedule(job.findings.witnesses.due_ns)
         return
     _judge(job, now, ctx)
 
 
 def _judge(job: JobState, now: int, ctx: Context) -> None:
-    job.witnesses.due_ns = 0
+    job.findings.witnesses.due_ns = 0
     job.unsaved.facts = True
     testimony = testimony_of(job)
     if testimony is None:
         return
-    job.witnesses.said[SIGNAL] = testimony
+    job.findings.witnesses.said[SIGNAL] = testimony
     revise_all(job, ctx, now)
     if job.findings.stopping() is None and not job.findings.has_kind(Kind.PLANNED_STOP) and not job.ends.finished_ns:
         _judge_alone(job, testimony, now, ctx)
@@ -81,7 +81,7 @@ def _judge(job: JobState, now: int, ctx: Context) -> None:
 
 def testimony_of(job: JobState) -> Testimony | None:
     """What all dumps of the attempt say together; None where there are none."""
-    told = job.witnesses.dumps
+    told = job.findings.witnesses.dumps
     if not told:
         return None
     newest_ns = max(dump.written_ns for dump in told.values())
@@ -99,8 +99,8 @@ def testimony_of(job: JobState) -> Testimony | None:
     said = _said(job, analyse(dumps), dumps) if dumps else _nothing(job)
     if unread:
         said = replace(said, summary=f"{said.summary}; {'; '.join(unread[:2])}"[: 2 * _MOST_WORDS])
-    if job.witnesses.left_out:
-        said = replace(said, summary=f"{said.summary}; {job.witnesses.left_out} dumps were more than is kept")
+    if job.findings.witnesses.left_out:
+        said = replace(said, summary=f"{said.summary}; {job.findings.witnesses.left_out} dumps were more than is kept")
     return replace(said, written_ns=newest_ns)
 
 
@@ -118,7 +118,7 @@ def _said(job: JobState, diagnosis: Diagnosis, dumps: dict[int, RankDump]) -> Te
     expected = max(job.world_size, diagnosis.ranks_expected)
     unseen = tuple(rank for rank in range(expected) if rank not in dumps)
     named = tuple(
-        Named(one.rank, one.probability, one.because)
+        NamedRank(one.rank, one.probability, one.because)
         for one in diagnosis.suspects
         if one.finding is not GroupFinding.NO_DUMP
     )[:MOST_SUSPECTS]
@@ -153,8 +153,8 @@ def _judge_alone(job: JobState, testimony: Testimony, now: int, ctx: Context) ->
     alive = job.alive()
     if alive and not _stand(job, alive, testimony.written_ns):
         if now - testimony.written_ns < SAME_STOP_NS:
-            job.witnesses.due_ns = now + _AGAIN_NS
-            job.schedule(job.witnesses.due_ns)
+            job.findings.witnesses.due_ns = now + _AGAIN_NS
+            job.schedule(job.findings.witnesses.due_ns)
         return
     shows = f"the rings of {ranks_words(sorted(job.blind_ranks))} are off and tell no calls; dumps do"
     found = body(

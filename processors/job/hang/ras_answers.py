@@ -14,7 +14,7 @@ from ....diagnosis.ras_facts import read_ras_facts
 from ....telemetry.records import Event
 from ....telemetry.vocabulary import Bucket, Kind, Scope
 from ...operator import Context
-from ..detectors.hang.second_opinion import Named, Testimony
+from ..detectors.hang.second_opinion import NamedRank, Testimony
 from ..findings.ras_request import ask_ras
 from ..findings.register import revise_all
 from ..state.job_state import JobState
@@ -35,16 +35,16 @@ def take_ras(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
         problem = str(values.get("problem") or "")
     except ValueError as wrong:
         found, problem = (), str(wrong)
-    if not found and job.witnesses.said.get(SIGNAL) is not None and problem:
+    if not found and job.findings.witnesses.said.get(SIGNAL) is not None and problem:
         return  # what it has said before is worth more than that it is silent now
-    job.witnesses.said[SIGNAL] = testimony_of(job, found, " ".join(problem.split())[:_MOST_WORDS], stamp_ns)
+    job.findings.witnesses.said[SIGNAL] = testimony_of(job, found, " ".join(problem.split())[:_MOST_WORDS], stamp_ns)
     job.unsaved.facts = True
     revise_all(job, ctx, stamp_ns)
 
 
 def judge_ras(job: JobState, now: int, ctx: Context) -> None:
     """Asks again where the hang lasts and that is due."""
-    due_ns, finding = job.witnesses.ras_due_ns, job.findings.stopping()
+    due_ns, finding = job.findings.witnesses.ras_due_ns, job.findings.stopping()
     if not due_ns or finding is None or finding.body.bucket is not Bucket.COMMUNICATION_HANG or job.ends.finished_ns:
         return
     if now < due_ns:
@@ -55,7 +55,7 @@ def judge_ras(job: JobState, now: int, ctx: Context) -> None:
 
 def testimony_of(job: JobState, found: Sequence[RasFinding], problem: str, stamp_ns: int) -> Testimony:
     """What RAS says of the job. problem: why it says nothing, "" where it does. stamp_ns: when, by the bus."""
-    named: dict[int, Named] = {}
+    named: dict[int, NamedRank] = {}
     words: list[str] = []
     for finding in found:
         ranks = sorted(_ranks(job, finding))
@@ -69,7 +69,7 @@ def testimony_of(job: JobState, found: Sequence[RasFinding], problem: str, stamp
         for rank in ranks:
             known = named.get(rank)
             if known is None or known.probability < probability:
-                named[rank] = Named(rank, round(probability, 3), because)
+                named[rank] = NamedRank(rank, round(probability, 3), because)
     summary = "; ".join(words[:3]) or problem or "finds no rank behind and no process that does not answer"
     told = tuple(sorted(named.values(), key=lambda one: (-one.probability, one.rank)))[:_MOST_NAMED]
     return Testimony(

@@ -61,7 +61,7 @@ def longest_here_ns(job: JobState, rank: int, wait: Wait | None = None) -> int |
     if not (first_step or unseen) or job.has_left(rank):
         return longest
     if row is not None:
-        learned = job.learned.longest_ns(phase, in_first_step=first_step)
+        learned = job.attempts.learned.longest_ns(phase, in_first_step=first_step)
         if learned is not None:
             return max(_LEARNED_FLOOR_NS, int(learned * _LEARNED_TIMES))
     return _between_calls_ns(job, rank, wait) if wait is not None and not job.steps.are_seen() else None

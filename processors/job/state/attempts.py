@@ -21,6 +21,7 @@ import numpy as np
 from ....telemetry.records import Block, Event, Flush
 from ....telemetry.tables import TABLES
 from ....telemetry.vocabulary import EventName
+from .learned_times import LearnedTimes
 from .micro_batch import tables_of
 from .rank_state import MOST_RANKS
 
@@ -41,8 +42,8 @@ class Attempts:
     """The job's attempts so far. Mutable; saved as JSON."""
 
     __slots__ = (
-        "_met", "_seen", "again", "count", "ended_ns", "founder", "members", "name", "over", "past", "started_ns",
-        "tokens",
+        "_met", "_seen", "again", "count", "ended_ns", "founder", "learned", "members", "name", "over", "past",
+        "started_ns", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,6 +58,7 @@ class Attempts:
         self.over: set[str] = set()  # those of the current attempt whose launcher has ended, too
         # Launches of attempts that are over, the oldest first: when the first of their ranks ended, 0 unknown.
         self.past: dict[str, int] = {}
+        self.learned = LearnedTimes()  # how long phases took in them, saved by itself
         #: Not saved: ranks of members, and of some that were; and where so many have met, with no stranger among them.
         self._seen: set[int] | None = None
         self._met: tuple[str, int] = ("", 0)

@@ -12,7 +12,6 @@ from .attempts import Attempts
 from .checkpoint_state import CheckpointState
 from .end_state import EndState
 from .job_groups import JobGroups
-from .learned_times import LearnedTimes
 from .micro_batch import Gathering
 from .node_state import NodeState
 from .open_findings import OpenFindings
@@ -22,7 +21,6 @@ from .progress_state import ProgressState
 from .rank_state import MOST_RANKS, RankFacts
 from .step_history import StepHistory
 from .unsaved import Unsaved
-from .witness_state import WitnessState
 
 #: A rank without this much of recent progress rows is not seen, whatever its last row said.
 FRESH_NS = 3_000_000_000
@@ -55,8 +53,6 @@ class JobState:
         #: Rows and events that did not count (``intake.bounds``), and how many were when that was told. Not saved.
         self.dropped_rows = self.told_dropped = 0
         self.open_steps = OpenSteps()
-        self.witnesses = WitnessState()
-        self.learned = LearnedTimes()
         self.steps = StepHistory(self.unsaved)
         self.begin_attempt("")
 
@@ -81,12 +77,12 @@ class JobState:
         self._homes: dict[str, bytes] = {}  # by node, the ranks that were last found to be on it, all at once
         self.checkpoints.restored_steps = -1
         self.placement.moved = None
-        self.witnesses = self.witnesses.next_attempt()
+        self.findings.witnesses = self.findings.witnesses.next_attempt()
         self.ends.begin_attempt()
         self.nodes.begin_attempt()
         self.groups = JobGroups(self.unsaved, lambda: len(self.ranks))
         self.progress = ProgressState()
-        self.learned.learn(self.steps.first_ns, self.steps.longest_ns)
+        self.attempts.learned.learn(self.steps.first_ns, self.steps.longest_ns)
         self._begin_steps()
         self.unsaved.change_all()
 

@@ -7,8 +7,7 @@ earlier attempts have taught, so that one odd attempt moves it half way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -39,18 +38,18 @@ class LearnedTimes:
         found = int(learned[phase]) if phase < learned.size else 0
         return found if found >= SEEN_NS else None
 
-    def write(self) -> dict[str, Any]:
-        """As JSON values for ``read``; {} where nothing was learned."""
+    def write(self) -> list[list[int]]:
+        """As JSON values for ``read``; [] where nothing was learned."""
         if not self.first_ns.any() and not self.later_ns.any():
-            return {}
-        return {"first_ns": self.first_ns.tolist(), "later_ns": self.later_ns.tolist()}
+            return []
+        return [self.first_ns.tolist(), self.later_ns.tolist()]
 
     @classmethod
-    def read(cls, written: Mapping[str, Sequence[int]]) -> LearnedTimes:
-        """What ``write`` gave, of this release or an earlier one. Raises KeyError or ValueError for something else."""
+    def read(cls, written: Sequence[Sequence[int]]) -> LearnedTimes:
+        """What ``write`` gave, of this release or an earlier one. Raises ValueError for something else."""
         times = cls()
         if written:
-            times.first_ns, times.later_ns = (_of(written[name]) for name in ("first_ns", "later_ns"))
+            times.first_ns, times.later_ns = map(_of, written)
         return times
 
 

@@ -6,6 +6,7 @@ from ....telemetry.kind_sets import STOPPING_KINDS, WAIT_KINDS
 from ....telemetry.vocabulary import Kind, Severity
 from .finding_memory import SilentNodeMemory
 from .rank_state import OpenFinding
+from .witness_state import WitnessState
 
 
 def silent_node(finding: OpenFinding) -> str:
@@ -15,11 +16,14 @@ def silent_node(finding: OpenFinding) -> str:
 
 
 class OpenFindings:
-    """Findings of a job that are open. by_key: of all attempts. attempt: the one that runs."""
+    """Findings of a job that are open. by_key: of all attempts. attempt: the one that runs. witnesses: what others than
+    rings say of it.
+    """
 
     def __init__(self) -> None:
         self.by_key: dict[str, OpenFinding] = {}
         self.attempt = ""
+        self.witnesses = WitnessState()
 
     def all(self) -> list[OpenFinding]:
         """Findings of all attempts in the order in which they were opened; a copy, as looking at them may end some."""

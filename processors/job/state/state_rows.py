@@ -34,8 +34,8 @@ from .job_state import JobState
 from .learned_times import LearnedTimes
 from .placement_state import PlacementState
 from .rank_state import BadInput, CallSite, NodeFacts, RankFacts, RankStack
+from .witness_rows import read_witnesses, write_witnesses
 from .witness_state import ROW as DUMP_ROW
-from .witness_state import read_witnesses, write_witnesses
 
 #: Values that are saved as they are: the name in the row, and where they are in the job.
 _PLAIN_FACTS = {
@@ -117,8 +117,8 @@ def save_job(job: JobState, table: Table) -> None:
     if job.ledger.changed:
         table.put_later("ledger", job.ledger.pack)
         job.ledger.changed = False
-    if job.witnesses.unsaved or job.witnesses.stale:
-        job.witnesses.save_dumps(table)
+    if job.findings.witnesses.unsaved or job.findings.witnesses.stale:
+        job.findings.witnesses.save_dumps(table)
     if job.open_steps.changed or job.open_steps.rewrite:
         open_step_rows.save_open(job, table)
     if job.gathering.due_ns or job.unsaved.gathering:
@@ -169,8 +169,8 @@ def _facts_values(job: JobState) -> dict[str, Any]:
         "blind_ranks": sorted(job.blind_ranks),
         "nodes": {name: asdict(node) for name, node in job.nodes.known.items()},
         "heard": list(job.nodes.heard),
-        "witnesses": write_witnesses(job.witnesses),
-        "learned": job.learned.write(),
+        "witnesses": write_witnesses(job.findings.witnesses),
+        "learned": job.attempts.learned.write(),
         "findings": [write_finding(finding) for finding in job.findings.by_key.values()],
     }
 
@@ -273,7 +273,7 @@ def load_job(table: Table) -> JobState | None:
             job.open_steps.chunks.append(name)
             open_step_rows.read_open(job, unpack(row)[1])
         elif name.startswith(DUMP_ROW):
-            job.witnesses.read_dump(name, row)
+            job.findings.witnesses.read_dump(name, row)
     if (gathered := table.get("gathered")) is not None:
         job.gathering.read(gathered)
         job.unsaved.gathering = True
@@ -305,8 +305,8 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
     job.ends.put_back([Ending(**ending) for ending in values["endings"]])
     job.blind_ranks = set(values["blind_ranks"])
     job.nodes.known = {name: NodeFacts(**node) for name, node in values["nodes"].items()}
-    job.witnesses = read_witnesses(values.get("witnesses", {}))
-    job.learned = LearnedTimes.read(values.get("learned", {}))
+    job.findings.witnesses = read_witnesses(values.get("witnesses", {}))
+    job.attempts.learned = LearnedTimes.read(values.get("learned", []))
     job.findings.by_key = {item["key"]: read_finding(item) for item in values["findings"]}
 
 

@@ -5,13 +5,10 @@ Facts of dumps are a row of state for each rank (``dump/RANK``), written when th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from ....telemetry.vocabulary import Kind, Scope
 from ...operator import Table
-from ..detectors.hang.second_opinion import Named, Testimony
+from ..detectors.hang.second_opinion import Testimony
 
 #: Of one attempt: mostly 5 kB for a rank, 2 kB in large jobs. What is beyond is not kept, and said.
 MOST_BYTES = 32 << 20
@@ -80,42 +77,3 @@ class WitnessState:
         written_ns, problem, facts = value.decode().split("\t", 2)
         self.dumps[int(row.removeprefix(ROW))] = RankDumpFacts(facts=facts, problem=problem, written_ns=int(written_ns))
         self.kept_bytes += len(facts)
-
-
-def write_witnesses(state: WitnessState) -> dict[str, Any]:
-    """All but the dumps, as JSON values for ``read_witnesses``; {} where nothing was said."""
-    if not state.said and not state.ras_asked and not state.due_ns:
-        return {}
-    return {
-        "said": [asdict(testimony) for testimony in state.said.values()],
-        "left_out": state.left_out,
-        "due_ns": state.due_ns,
-        "ras_asked": state.ras_asked,
-        "ras_due_ns": state.ras_due_ns,
-    }
-
-
-def read_witnesses(values: Mapping[str, Any]) -> WitnessState:
-    """What ``write_witnesses`` gave; nothing was said for {}. Raises KeyError, TypeError or ValueError for another."""
-    if not values:
-        return WitnessState()
-    said = [_read_testimony(each) for each in values["said"]]
-    return WitnessState(
-        left_out=values["left_out"],
-        due_ns=values["due_ns"],
-        said={testimony.signal: testimony for testimony in said},
-        ras_asked=values["ras_asked"],
-        ras_due_ns=values["ras_due_ns"],
-    )
-
-
-def _read_testimony(values: Mapping[str, Any]) -> Testimony:
-    return Testimony(
-        **{
-            **values,
-            "kind": Kind(values["kind"]) if values["kind"] else None,
-            "scope": Scope(values["scope"]) if values["scope"] else None,
-            "named": tuple(Named(**one) for one in values["named"]),
-            "unseen": tuple(values["unseen"]),
-        }
-    )

@@ -87,4 +87,4 @@ def test_what_is_learned_is_kept_and_moves_half_way() -> None:
     assert again.longest_ns(int(Phase.EVAL), in_first_step=False) == 6 * SECOND
     assert again.longest_ns(int(Phase.EVAL), in_first_step=True) is None
     assert again.longest_ns(int(Phase.DATA), in_first_step=False) is None
-    assert LearnedTimes.read({}).write() == {}
+    assert LearnedTimes.read([]).write() == []

@@ -28,7 +28,7 @@ class Opinion(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedRank:
     """A rank that a witness names. because: what it saw, the end of a sentence."""
 
     rank: int
@@ -49,7 +49,7 @@ class Testimony:
     summary: str
     kind: Kind | None
     scope: Scope | None = None
-    named: tuple[Named, ...] = ()
+    named: tuple[NamedRank, ...] = ()
     confidence: float = 0.0
     unseen: tuple[int, ...] = ()
     is_clear: bool = True

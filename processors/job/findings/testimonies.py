@@ -33,7 +33,7 @@ def with_witnesses(job: JobState, finding: OpenFinding, body: FindingBody) -> Fi
     # Only who was concluded from waits can be somebody else; what was seen directly was not seen by rings' calls.
     blind = job.blind_ranks if finding.kind in CONCLUDED_FROM_WAITS else frozenset[int]()
     older_ns = _OLDER_THAN_END_NS if finding.detail.is_crash else _OLDER_NS
-    for testimony in job.witnesses.said.values():
+    for testimony in job.findings.witnesses.said.values():
         if testimony.written_ns < finding.onset_ns - older_ns:
             continue
         opinion = weigh(testimony, body.kind, _named_in(body), blind, body.confidence)

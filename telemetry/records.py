@@ -115,7 +115,7 @@ class Event:
                        why ("not entered"|"waits"|"request"), stopped (bool: process state T)
       RANK_CALLS       group* (uid), point_to_point*, seqs* (numbers of its newest operations of this sort), sites* (the
                        innermost line of user code that issued each: frames as above), request_id
-      RANK_FLIGHT_RECORDER  facts (of its flight recorder's dump: ``diagnosis.flight_recorder.dump_facts``) or problem
+      RANK_FLIGHT_RECORDER  facts (of its flight recorder's dump, JSON of diagnosis.flight_recorder.dump_facts), problem
                        (why there are none), name (of the file), written_ns (Unix, when it was written)
       RANK_BAD_LOSS    value* ("NaN"|"infinity"), calls* (collectives of the default group that it had issued before),
                        step, phase, pid: the first loss that is not finite, of a loop without steps of its own
@@ -136,7 +136,7 @@ class Event:
                        answered by files: "ring", "history" (its last minutes), "log_tail"; "nccl_ras": ask NCCL's RAS
                        beside that rank)
       NCCL_RAS         status ("answered" | "silent": nobody listens, or no answer in time | "refused"), findings (JSON
-                       of ``diagnosis.ras_facts``), problem (one line), request_id, address
+                       of diagnosis.ras_facts), problem (one line), request_id, address
       EVIDENCE         a piece of such a file (``evidence_pieces``)
       PEER_CONNECTED   role* ("follower": the identity's node sends its records here; "judge": that node judges from now
                        on), offset_ns (from that node's monotonic clock to the wall clock of this bus)

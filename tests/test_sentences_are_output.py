@@ -31,6 +31,8 @@ PUTS_IT_ON = {
     "diagnosis/health_checks/point_limits.py": "a name from node_limits",
     "processors/cluster/case.py": "a revision is news where it says something else of somebody",
     "processors/cluster/joining.py": "the advice repeats what was announced",
+    "processors/job/findings/testimonies.py": "what a witness saw, put into a row of evidence",
+    "processors/job/hang/dump_verdicts.py": "what the analysis of dumps says, put into a testimony",
     "processors/finding_document.py": "copies it to and from JSON",
     "processors/entity/metrics.py": "a template of node_limits",
     "processors/entity/rules.py": "a template of node_limits",

@@ -63,7 +63,7 @@ def _row(testimony: Testimony, opinion: Opinion, named: Sequence[int]) -> Eviden
     }[opinion]
     saw = "; ".join(f"rank {one.rank} {one.because}" for one in testimony.named[:_SHOWN_BECAUSE])
     shows = f"{words}: {testimony.summary}"
-    if saw and saw not in shows and opinion is not Opinion.UNCLEAR:
+    if saw and opinion is not Opinion.UNCLEAR:
         shows += f" ({saw})"
     if testimony.unseen:
         shows += f"; of {ranks_words(testimony.unseen)} it knows nothing, which says nothing about them"

@@ -22,6 +22,7 @@ from whichrank.telemetry.metric_encode import METRICS
 from whichrank.telemetry.node_metrics import node_metrics
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Event
+from whichrank.telemetry.response_outcomes import Outcome
 from whichrank.telemetry.tables import TABLES
 from whichrank.telemetry.vocabulary import (
     Action,
@@ -31,7 +32,6 @@ from whichrank.telemetry.vocabulary import (
     EventName,
     IncidentState,
     Kind,
-    Outcome,
     Phase,
     Scope,
     Severity,

@@ -1,0 +1,1 @@
+"""Exporters of what the cluster's jobs share, and their pages as a Collector scrapes them."""

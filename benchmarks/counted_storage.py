@@ -4,7 +4,8 @@ it is asked for much: ``python -m benchmarks.counted_storage PATH PORT``.
 One reader takes requests from the kernel, one server serves them in their order, each for ``SERVICE_S``: who asks waits
 for all that were asked before. A request names the thread that asks; its job is SLURM_JOB_ID in the environment of that
 process (Lustre's ``jobid_var``), else "COMMAND.UID" (``procname_uid``). http://127.0.0.1:PORT/metrics has the counts in
-the words of Lustre's exporter. Needs root and /dev/fuse. Prints "ready" once it is mounted; ends when it is unmounted.
+the words of Lustre's exporter; /nfsd and /client/JOB tell the same operations as a kernel's NFS server, which knows no
+jobs, and that job's NFS client do to node_exporter. Needs root and /dev/fuse. Prints "ready" once it is mounted; ends when it is unmounted.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ TARGET = "work-MDT0000"
 SOURCE = "mds1@tcp:/work"
 #: FUSE's operations by the names that a metadata target counts them under; others are not counted.
 _NAMES = {1: "getattr", 3: "getattr", 10: "unlink", 14: "open", 17: "statfs", 18: "close", 27: "getattr", 35: "open"}
+#: Of NFS.
+_METHODS = {"getattr": "GetAttr", "open": "Create", "unlink": "Remove", "statfs": "FsStat", "close": "Commit"}
 #: A thread's job is asked again after this time: numbers of threads come again.
 _KNOWN_S, _MOST_KNOWN = 5.0, 4096
 _Request = tuple[float, int, int, int, int, int, bytes]
@@ -112,11 +115,36 @@ class MetadataServer:
             self._count[name] += 1
             self._time_s[name] += took_s
 
-    def page(self) -> str:
-        """What Lustre's exporter says of such a server."""
+    def page(self, path: str) -> str:
+        """What an exporter says: /metrics, /nfsd or /client/JOB; "" for any other."""
         with self._lock:
             by_job, count, time_s = dict(self._by_job), dict(self._count), dict(self._time_s)
-        return "\n".join([*_lines(by_job, count, time_s), ""])
+        if path == "/metrics":
+            lines = _lines(by_job, count, time_s)
+        elif path == "/nfsd":
+            lines = _lines_of_nfsd(count)
+        elif path.startswith("/client/"):
+            job = path.removeprefix("/client/")
+            lines = _lines_of_client({name: value for (of, name), value in by_job.items() if of == job})
+        else:
+            return ""
+        return "\n".join([*lines, ""])
+
+
+def _lines_of_nfsd(count: dict[str, int]) -> Iterator[str]:
+    yield "# TYPE node_nfsd_requests_total counter"
+    for name, value in sorted(count.items()):
+        yield f'node_nfsd_requests_total{{method="{_METHODS.get(name, name)}",proto="3"}} {value}'
+    yield "# TYPE node_nfsd_server_threads gauge"
+    yield "node_nfsd_server_threads 8"
+
+
+def _lines_of_client(count: dict[str, int]) -> Iterator[str]:
+    about = 'export="nas1:/work",mountaddr="10.0.0.9",protocol="tcp"'
+    yield "# TYPE node_mountstats_nfs_operations_requests_total counter"
+    for name, value in sorted(count.items()):
+        operation = _METHODS.get(name, name).upper()
+        yield f'node_mountstats_nfs_operations_requests_total{{{about},operation="{operation}"}} {value}'
 
 
 def _lines(by_job: dict[tuple[str, str], int], count: dict[str, int], time_s: dict[str, float]) -> Iterator[str]:
@@ -133,12 +161,12 @@ def _lines(by_job: dict[tuple[str, str], int], count: dict[str, int], time_s: di
 
 
 def serve_page(server: MetadataServer, port: int) -> ThreadingHTTPServer:
-    """Serves the page on a port of 127.0.0.1, in threads that end with the program."""
+    """Serves its pages on a port of 127.0.0.1, in threads that end with the program."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            page = server.page().encode()
-            self.send_response(200)
+            page = server.page(self.path).encode()
+            self.send_response(200 if page else 404)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(page)))
             self.end_headers()

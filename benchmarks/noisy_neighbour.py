@@ -2,7 +2,9 @@
 
 A FUSE mount whose server counts by job (``counted_storage``), scraped by the shipped intake (the Collector), which
 writes to a real Kafka; two torchrun jobs of two ranks, each under ``whichrank run --kafka``; one ``whichrank process``
-that judges. Cases: one job storms and the other waits; it storms and the other reads elsewhere; both storm alike.
+that judges. Cases: one job storms and the other waits; it storms and the other reads elsewhere; both storm alike; one
+storms and two wait, where the server counts for nobody (pages of a kernel's NFS server and of its clients, as
+node_exporter tells them, of the same operations).
 Prints what was said, asked, measured, ok or SHORT; exit status 1 for SHORT. Needs root, /dev/fuse, Java, Maven and Go.
 """
 
@@ -30,7 +32,7 @@ from whichrank.simulator.scoring.summary import ScoreLine
 
 ROOT = Path(__file__).resolve().parents[1]
 WHICHRANK = Path(sys.executable).with_name("whichrank")
-VICTIM, STORMER = "4711", "4712"
+VICTIM, STORMER, OTHER = "4711", "4712", "4713"
 #: Files that each sample's loader looks up: four samples a step.
 LOOKUPS = 4
 #: How long jobs run before one storms, and how long something may take to be said.
@@ -41,20 +43,29 @@ SETTLES_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """storms: which jobs storm. elsewhere: which read nothing of this file system. culprit: who is to be named; "":
-    nobody.
+    """jobs: that run. storms: which of them storm. elsewhere: which read nothing of this file system. culprit: who is
+    to be named; "": nobody. counted_by: who has to say so.
     """
 
     name: str
     storms: tuple[str, ...]
+    jobs: tuple[str, ...] = (VICTIM, STORMER)
     elsewhere: tuple[str, ...] = ()
     culprit: str = ""
+    counted_by: str = "server"
 
 
 CASES = (
     Case(name="one storms, the other waits", storms=(STORMER,), culprit=STORMER),
     Case(name="one storms, the other reads elsewhere", storms=(STORMER,), elsewhere=(VICTIM,)),
     Case(name="both storm alike", storms=(VICTIM, STORMER)),
+    Case(
+        name="one storms, two wait, the server counts for nobody",
+        jobs=(VICTIM, STORMER, OTHER),
+        storms=(STORMER,),
+        culprit=STORMER,
+        counted_by="clients",
+    ),
 )
 
 
@@ -87,7 +98,7 @@ def lines_of(outcomes: Sequence[Outcome]) -> list[ScoreLine]:
     """What is asked of the cases, and what came of them."""
     named = [each for each in outcomes if each.case.culprit]
     others = [each for each in outcomes if not each.case.culprit]
-    asked = (("the storming job is named, by the server's count, with the victim", named), ("no job is blamed", others))
+    asked = (("the storming job is named, by who counted it, with its victims", named), ("no job is blamed", others))
     return [
         ScoreLine(
             name=name,
@@ -118,11 +129,11 @@ def outcome_of(case: Case, folder: Path) -> Outcome:
         intake = Intake(folder / "intake", kafka)
         parts.callback(intake.service.kill)
         intake.service.start()
-        intake.scrape("lustre", [{"targets": [f"127.0.0.1:{port}"], "labels": {"node": "mds1"}}])
-        signs = {job: folder / f"storm-{job}" for job in (VICTIM, STORMER)}
+        _scrape(intake, case, f"127.0.0.1:{port}")
+        signs = {job: folder / f"storm-{job}" for job in case.jobs}
         for job, sign in signs.items():
             where = "" if job in case.elsewhere else str(path)
-            bench.running.append(_started(job, folder, kafka, (where or "", str(LOOKUPS), str(sign))))
+            bench.running.append(_started(job, folder, kafka, (where, str(LOOKUPS), str(sign))))
         time.sleep(QUIET_S)
         for job in case.storms:
             signs[job].touch()
@@ -132,6 +143,17 @@ def outcome_of(case: Case, folder: Path) -> Outcome:
     if case.culprit:
         return Outcome(case=case, ok=any(_is_right(case, each) for each in joint), said=said)
     return Outcome(case=case, ok=not any(_blamed(each) for each in joint), said=said)
+
+
+def _scrape(intake: Intake, case: Case, address: str) -> None:
+    if case.counted_by == "server":
+        intake.scrape("lustre", [{"targets": [address], "labels": {"node": "mds1"}}])
+        return
+    pages = {"/nfsd": "nas1", **{f"/client/{job}": f"node-{job}" for job in case.jobs}}
+    groups = [
+        {"targets": [address], "labels": {"node": node, "__metrics_path__": path}} for path, node in pages.items()
+    ]
+    intake.scrape("node_exporter", groups)
 
 
 def _mounted(folder: Path, parts: ExitStack) -> tuple[Path, int]:
@@ -178,10 +200,11 @@ def _said(bench: Bench, is_said: Callable[[Mapping[str, Any]], bool]) -> dict[st
 def _is_right(case: Case, document: Mapping[str, Any]) -> bool:
     cause = document.get("cause") or {}
     victims = [job["id"] for job in document["jobs"] if job["role"] == "victim"]
-    right = (document["kind"], _blamed(document), cause.get("counted_by")) == (
-        *("storage_overload", [case.culprit], "server"),
+    said = document["kind"], _blamed(document), cause.get("counted_by")
+    waiting = {job for job in case.jobs if job not in case.storms}
+    return (
+        bool(case.culprit) and said == ("storage_overload", [case.culprit], case.counted_by) and waiting <= set(victims)
     )
-    return bool(case.culprit) and right and VICTIM in victims
 
 
 def _blamed(document: Mapping[str, Any]) -> list[str]:

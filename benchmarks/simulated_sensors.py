@@ -71,7 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 asked = outcome.asked
                 kind = "" if asked.has_fault else ", no fault"
                 verdict = "" if outcome.ok else "WRONG: "
-                print(f"{verdict}{asked.scenario} {asked.seed} ({asked.sensing.value}{kind}): {outcome.said}", flush=True)
+                print(
+                    f"{verdict}{asked.scenario} {asked.seed} ({asked.sensing.value}{kind}): {outcome.said}", flush=True
+                )
     lines = lines_of(outcomes)
     print_lines(lines, "storage and fabric, simulated")
     print(in_short(lines))

@@ -88,6 +88,7 @@ def _name_of(value: bytes, begin: int, end: int) -> bytes:
     """Of a metric: its first field, as all write it."""
     if begin + 2 > end or value[begin] != _NAME << 3 | _BYTES or value[begin + 1] >= 0x80:
         return next(
-            (value[b:e] for number, wire, b, e in fields_of(value, begin, end) if (number, wire) == (_NAME, _BYTES)), b""
+            (value[b:e] for number, wire, b, e in fields_of(value, begin, end) if (number, wire) == (_NAME, _BYTES)),
+            b"",
         )
     return value[begin + 2 : begin + 2 + value[begin + 1]]

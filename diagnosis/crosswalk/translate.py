@@ -90,9 +90,7 @@ def crosswalk(
     meaning = meaning_of(name, attributes, resource, aliases or {})
     if meaning is None:
         return None
-    point = Point(
-        name=rule.metric, value=ours_value, attributes=meaning.attributes, time_ns=time_ns, start_ns=start_ns
-    )
+    point = Point(name=rule.metric, value=ours_value, attributes=meaning.attributes, time_ns=time_ns, start_ns=start_ns)
     return Crossed(meaning.entity_kind, meaning.entity_id, point)
 
 

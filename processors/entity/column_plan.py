@@ -89,11 +89,7 @@ class RuleColumns:
         """left_out: of the guards, those that see. apart: places of rules that are asked one by one."""
         found = self._made.get((left_out, apart))
         if found is None:
-            asked = [
-                each
-                for place, each in enumerate(self._asked)
-                if place not in apart and _is_in(each[0], left_out)
-            ]
+            asked = [each for place, each in enumerate(self._asked) if place not in apart and _is_in(each[0], left_out)]
             found = self._made[left_out, apart] = _made(asked)
         return found
 

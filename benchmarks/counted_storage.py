@@ -5,7 +5,8 @@ One reader takes requests from the kernel, one server serves them in their order
 for all that were asked before. A request names the thread that asks; its job is SLURM_JOB_ID in the environment of that
 process (Lustre's ``jobid_var``), else "COMMAND.UID" (``procname_uid``). http://127.0.0.1:PORT/metrics has the counts in
 the words of Lustre's exporter; /nfsd and /client/JOB tell the same operations as a kernel's NFS server, which knows no
-jobs, and that job's NFS client do to node_exporter. Needs root and /dev/fuse. Prints "ready" once it is mounted; ends when it is unmounted.
+jobs, and that job's NFS client do to node_exporter. Needs root and /dev/fuse. Prints "ready" once it is mounted; ends
+when it is unmounted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who tells of storage and fabric: collectors of the nodes that use them, exporters of servers and switches, or both."""
+"""Who tells of storage and fabric: collectors of nodes that use them, exporters of servers and switches, or both."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ def simulate(
 ) -> int:
     """Simulates a scenario, and judges it, keeps it in ``out``, or sends it to Kafka; prints what was true.
 
-    minutes None: as long as the scenario asks for. sensing: who tells of storage and fabric. The exit code: 0; 2 for what cannot be simulated, written or sent.
+    minutes None: as long as the scenario asks for. sensing: who tells of storage and fabric. The exit code: 0; 2 for
+    what cannot be simulated, written or sent.
     """
     chosen = SCENARIOS.get(scenario)
     if chosen is None:

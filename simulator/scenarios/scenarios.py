@@ -107,8 +107,9 @@ class Scenario:
         ground: Ground = TUNING,
         sensing: Sensing = Sensing.CLIENTS,
     ) -> World:
-        """A world of what ``lay_out`` gives for these arguments; sensing: as of ``Setting.world``. Raises ValueError for ranks that
-        cannot be laid out.
+        """A world of what ``lay_out`` gives for these arguments. sensing: as of ``Setting.world``.
+
+        Raises ValueError for ranks that cannot be laid out.
         """
         setting = self.lay_out(
             ranks, seed, recipe=recipe, at_s=at_s, company=company, blind_share=blind_share, ground=ground

@@ -21,7 +21,6 @@ from whichrank.telemetry.point_columns import PointColumns
 from whichrank.telemetry.records import Identity, Samples
 from whichrank.telemetry.speaker_series import SeriesShape, SpeakerSeries
 
-
 GPUS = 8
 
 

@@ -93,6 +93,7 @@ def _interruption(each: Interruption, causes: Mapping[str, InterruptionCause]) -
         "hardware": cause.is_hardware if cause else None,
         "planned": each.planned,
         "went_on": each.went_on,
+        "lost_steps": each.lost_steps,
         "gpu_seconds": each.gpu_ns / _NS,
         "downtime": _downtime(downtime_of(each)),
     }

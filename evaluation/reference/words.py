@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ...telemetry import attributes as names
 from ...telemetry import topics
 from ...telemetry.evidence_facts import How, SignalSender
+from ...telemetry.response_outcomes import Outcome
 from ...telemetry.vocabulary import (
     Action,
     Bucket,
@@ -17,7 +18,6 @@ from ...telemetry.vocabulary import (
     Change,
     EventName,
     IncidentState,
-    Outcome,
     Phase,
     Scope,
     Severity,
@@ -60,7 +60,8 @@ EVENTS: Mapping[EventName, str] = {
     EventName.RANK_BAD_INPUT: "the first operation of a step that a rank fed a NaN into, where inputs are checked",
     EventName.RANK_BAD_LOSS: "the first loss of a rank that is not finite, in a loop without steps of its own",
     EventName.RANK_LEVEL: "a rank records more or less than before, or a hook has gone",
-    EventName.RANK_CHECKPOINT: "a checkpoint was written or read",
+    EventName.RANK_CHECKPOINT: "a checkpoint was read; or written, by a rank of an earlier release",
+    EventName.CHECKPOINT_STATE: "saves of a node's ranks were begun, staged, durable or failed",
     EventName.AGENT_HEALTH: "what an agent counts of itself; also its sign of life",
     EventName.AGENT_STOPPED: "an agent was told to end; the ranks of its node go on unseen",
     EventName.FINDING: "what an operator concludes; the body is JSON",

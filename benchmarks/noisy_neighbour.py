@@ -5,7 +5,8 @@ writes to a real Kafka; two torchrun jobs of two ranks, each under ``whichrank r
 that judges. Cases: one job storms and the other waits; it storms and the other reads elsewhere; both storm alike; one
 storms and two wait, where the server counts for nobody (pages of a kernel's NFS server and of its clients, as
 node_exporter tells them, of the same operations).
-Prints what was said, asked, measured, ok or SHORT; exit status 1 for SHORT. Needs root, /dev/fuse, Java, Maven and Go.
+Prints what was said, asked, measured, ok or SHORT; exit status 1 for SHORT. Needs root, /dev/fuse, Java, Maven and Go;
+without Go ``--own-scraper`` reads the pages in place of the Collector, and writes to Kafka what that would.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,11 +27,15 @@ from typing import Any
 
 from tests.agents.collectors.stalling_fuse import unmount
 from tests.ports import free_ports
+from tests.processors.cluster.conftest import START_S
 from tests.stack.parts.intake import Intake
 from tests.stack.parts.kafka import Kafka
 from tests.stack.test_process_command import Bench
 from whichrank.evaluation.bench.bench_report import exit_code, in_short, print_lines
 from whichrank.simulator.scoring.summary import ScoreLine
+from whichrank.telemetry.topics import TOPIC_METRICS
+
+from .exporter_pages import otlp_of
 
 ROOT = Path(__file__).resolve().parents[1]
 WHICHRANK = Path(sys.executable).with_name("whichrank")
@@ -80,13 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the cases and prints the lines. The exit status is 1 where a line is SHORT."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.noisy_neighbour", description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name has these words")
+    parser.add_argument("--own-scraper", action="store_true", help="in place of the Collector")
     parser.add_argument("--repeats", type=int, default=1, help="of each case")
     options = parser.parse_args(arguments)
     cases = [case for case in CASES if options.only in case.name] * options.repeats
     outcomes = []
     for case in cases:
         with tempfile.TemporaryDirectory(prefix="noisy-neighbour-") as folder:
-            outcomes.append(outcome_of(case, Path(folder)))
+            outcomes.append(outcome_of(case, Path(folder), own_scraper=options.own_scraper))
         print(f"{'' if outcomes[-1].ok else 'WRONG: '}{case.name}: {outcomes[-1].said}", flush=True)
     lines = lines_of(outcomes)
     print_lines(lines, "two jobs on one file system")
@@ -112,8 +120,8 @@ def lines_of(outcomes: Sequence[Outcome]) -> list[ScoreLine]:
     ]
 
 
-def outcome_of(case: Case, folder: Path) -> Outcome:
-    """Runs one case with all its parts, and ends them."""
+def outcome_of(case: Case, folder: Path, *, own_scraper: bool = False) -> Outcome:
+    """Runs one case with all its parts, and ends them. own_scraper: in place of the Collector."""
     with ExitStack() as parts:
         kafka = Kafka(folder / "kafka")
         parts.callback(kafka.kill)
@@ -126,10 +134,17 @@ def outcome_of(case: Case, folder: Path) -> Outcome:
         bench.process()
         bench.wait_until_ready()
         path, port = _mounted(folder, parts)
-        intake = Intake(folder / "intake", kafka)
-        parts.callback(intake.service.kill)
-        intake.service.start()
-        _scrape(intake, case, f"127.0.0.1:{port}")
+        if own_scraper:
+            parts.enter_context(_Scraper(bench, _pages_of(case), port))
+        else:
+            intake = Intake(folder / "intake", kafka)
+            parts.callback(intake.service.kill)
+            intake.service.start()
+            groups = [
+                {"targets": [f"127.0.0.1:{port}"], "labels": {"node": node, "__metrics_path__": path}}
+                for path, node in _pages_of(case).items()
+            ]
+            intake.scrape("lustre" if case.counted_by == "server" else "node_exporter", groups)
         signs = {job: folder / f"storm-{job}" for job in case.jobs}
         for job, sign in signs.items():
             where = "" if job in case.elsewhere else str(path)
@@ -145,15 +160,38 @@ def outcome_of(case: Case, folder: Path) -> Outcome:
     return Outcome(case=case, ok=not any(_blamed(each) for each in joint), said=said)
 
 
-def _scrape(intake: Intake, case: Case, address: str) -> None:
+def _pages_of(case: Case) -> dict[str, str]:
+    """By path of the page, whose it is."""
     if case.counted_by == "server":
-        intake.scrape("lustre", [{"targets": [address], "labels": {"node": "mds1"}}])
-        return
-    pages = {"/nfsd": "nas1", **{f"/client/{job}": f"node-{job}" for job in case.jobs}}
-    groups = [
-        {"targets": [address], "labels": {"node": node, "__metrics_path__": path}} for path, node in pages.items()
-    ]
-    intake.scrape("node_exporter", groups)
+        return {"/metrics": "mds1"}
+    return {"/nfsd": "nas1", **{f"/client/{job}": f"node-{job}" for job in case.jobs}}
+
+
+class _Scraper:
+    """In place of the Collector: reads each page once a second, and writes OTLP to Kafka. pages: as ``_pages_of``."""
+
+    def __init__(self, bench: Bench, pages: Mapping[str, str], port: int) -> None:
+        self._pages, self._port, self._ended = pages, port, threading.Event()
+        self._producer = bench.client.producer()
+        self._thread = threading.Thread(target=self._scrape, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._producer.close(1.0)
+
+    def _scrape(self) -> None:
+        while not self._ended.wait(1.0):
+            for path, node in self._pages.items():
+                with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as answer:
+                    page = answer.read().decode()
+                if page:
+                    value = otlp_of(f"{node}:9100", page, time.time() - START_S)
+                    self._producer.send(TOPIC_METRICS, node.encode(), value)
+            self._producer.poll()
 
 
 def _mounted(folder: Path, parts: ExitStack) -> tuple[Path, int]:

@@ -67,7 +67,7 @@ class MetadataServer:
         self._lock = threading.Lock()
         self._by_job: Counter[tuple[str, str]] = Counter()
         self._count: Counter[str] = Counter()
-        self._time_s: Counter[str] = Counter()
+        self._time_s: dict[str, float] = {}
 
     def serve(self) -> None:
         """Until it is unmounted."""
@@ -114,7 +114,7 @@ class MetadataServer:
         with self._lock:
             self._by_job[job, name] += 1
             self._count[name] += 1
-            self._time_s[name] += took_s
+            self._time_s[name] = self._time_s.get(name, 0.0) + took_s
 
     def page(self, path: str) -> str:
         """What an exporter says: /metrics, /nfsd or /client/JOB; "" for any other."""

@@ -218,7 +218,8 @@ def _started(job: str, folder: Path, kafka: Kafka, words: Sequence[str]) -> subp
     environment = {
         **os.environ,
         "SLURM_JOB_ID": job,
-        "SLURMD_NODENAME": f"node-{job}",
+        "WHICHRANK_JOB_ID": job,
+        "WHICHRANK_NODE_ID": f"node-{job}",
         "OMP_NUM_THREADS": "1",
         "PYTHONWARNINGS": "ignore",
     }

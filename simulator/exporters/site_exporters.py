@@ -19,7 +19,10 @@ Encoded = Callable[[int], bytes]
 
 
 class SiteExporters:
+    """Exporters of the storage servers and of the fabric. Call ``advance`` for each window."""
+
     def __init__(self, topology: Topology, resources: Resources, asked: AskedStorage) -> None:
+        """asked: what the servers count, which goes on by itself."""
         self._servers = StorageServers(asked, topology.shape.data_servers)
         self._fabric = FabricPorts(topology, resources)
         self._due_s = SCRAPED_EVERY_S / 2

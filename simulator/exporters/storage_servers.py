@@ -17,6 +17,8 @@ _METADATA = {"open": 0.25, "getattr": 0.5, "close": 0.25}
 
 
 class StorageServers:
+    """Their pages, at any time. What they count goes on in ``asked``."""
+
     def __init__(self, asked: AskedStorage, data_servers: int) -> None:
         self._asked, self._data_servers = asked, data_servers
 

@@ -31,10 +31,10 @@ from whichrank.processors.entity.operator import EntityOperator
 from whichrank.processors.runner import EmbeddedRunner
 from whichrank.simulator.clock import START_UNIX_NS, ns
 from whichrank.simulator.cluster_topology import ClusterShape, Topology
-from whichrank.simulator.exporters.page import Line, Page
 from whichrank.simulator.program import Recipe
 from whichrank.simulator.scenarios.layouts import one_job
 from whichrank.simulator.scoring.summary import ScoreLine
+from whichrank.simulator.scraped_page import Line, Page
 from whichrank.simulator.world import World
 from whichrank.telemetry.otlp_metrics import encode_points
 from whichrank.telemetry.records import Identity

@@ -21,7 +21,6 @@ from .allocation import Allocation
 from .asked_storage import AskedStorage
 from .clock import START_UNIX_NS, generator, ns
 from .cluster_topology import Topology
-from .exporters.site_exporters import SiteExporters
 from .fabric import UplinkState, group_rates, uplink_state
 from .gateway import Gateway
 from .ground_truth import GroundTruth, Truth
@@ -42,6 +41,7 @@ from .sensors import PERIODS_S, NodeSensors
 from .sent import SentMessage
 from .shared_storage import Demand, StorageState, read_s, storage_state
 from .simulated_attempt import FLUSH_S
+from .site_exporters import SiteExporters
 from .startup_services import ask_services
 from .step_conditions import conditions_of
 from .unsent_events import TOLD_AFTER_S

@@ -11,11 +11,11 @@ import pytest
 from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.runner_decode import MessageDecoder
 from whichrank.simulator.cluster_topology import ClusterShape, Topology
-from whichrank.simulator.exporters.fabric_ports import FabricPorts
-from whichrank.simulator.exporters.page import Page
 from whichrank.simulator.fabric import FLOWS_PER_UPLINK, UplinkState
+from whichrank.simulator.fabric_ports import FabricPorts
 from whichrank.simulator.resources import ParameterChange, Resources
 from whichrank.simulator.scenarios.scenarios import SCENARIOS
+from whichrank.simulator.scraped_page import Page
 from whichrank.simulator.sensing import Sensing
 from whichrank.telemetry.records import Samples
 from whichrank.telemetry.topics import TOPIC_METRICS

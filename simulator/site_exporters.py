@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..asked_storage import AskedStorage
-from ..cluster_topology import Topology
-from ..fabric import UplinkState
-from ..resources import Resources
+from .asked_storage import AskedStorage
+from .cluster_topology import Topology
+from .fabric import UplinkState
 from .fabric_ports import FabricPorts
+from .resources import Resources
 from .storage_servers import StorageServers
 
 SCRAPED_EVERY_S = 15.0

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..asked_storage import AskedStorage
-from ..cluster_topology import STORAGE
-from ..shared_storage import LIMIT_BYTES, TRANSFER_BYTES
-from .page import Line, Page
+from .asked_storage import AskedStorage
+from .cluster_topology import STORAGE
+from .scraped_page import Line, Page
+from .shared_storage import LIMIT_BYTES, TRANSFER_BYTES
 
 _PORT = 32221
 #: How a metadata operation of a loader divides: it looks a file up, opens it, and closes it again.

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster_topology import Topology
-from ..fabric import PORT_BYTES_PER_S, UplinkState
-from ..resources import Resources
-from .page import Line, Page
+from .cluster_topology import Topology
+from .fabric import PORT_BYTES_PER_S, UplinkState
+from .resources import Resources
+from .scraped_page import Line, Page
 
 _INSTANCE = "ufm-1:9001"
 #: PortXmitWait counts in these; of a link that carries its load, so much of the time by mere chance.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric, NumberDataPoint
+from ..telemetry.metric_encode import Instrument, number_attributes, number_entry, number_point
+from ..telemetry.otlp_wire import RequestBuilder, resource
 
-_CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+_SCOPE = "prometheusreceiver"
+#: A page goes on as one message.
+_LIMIT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,33 +31,19 @@ class Page:
 
     def otlp(self, time_unix_ns: int) -> bytes:
         """As an OTLP metrics request. time_unix_ns: of the scrape, Unix nanoseconds."""
-        request = ExportMetricsServiceRequest()
-        resource = request.resource_metrics.add()
         host, _, port = self.instance.rpartition(":")
         who = {"service.name": "exporters", "service.instance.id": self.instance, "server.address": host,
                "server.port": port}  # fmt: skip
-        _put(resource.resource.attributes.add, who.items())
-        families: dict[str, Metric] = {}
-        metrics = resource.scope_metrics.add().metrics
+        families: dict[str, list[bytes]] = {}
         for line in self.lines:
-            metric = families.get(line.name)
-            if metric is None:
-                metric = families[line.name] = metrics.add(name=line.name)
-            point = _point(metric)
-            point.time_unix_nano, point.as_double = time_unix_ns, float(line.value)
-            _put(point.attributes.add, line.labels.items())
-        return request.SerializeToString()
+            point = number_point(number_attributes(line.labels), float(line.value), time_ns=time_unix_ns, start_ns=0)
+            families.setdefault(line.name, []).append(point)
+        builder = RequestBuilder(_SCOPE, _LIMIT_BYTES)
+        builder.add(
+            resource(who), [number_entry(name, "", "", _instrument(name), points) for name, points in families.items()]
+        )
+        return b"".join(builder.take())
 
 
-def _point(metric: Metric) -> NumberDataPoint:
-    if not metric.name.endswith("_total"):
-        return metric.gauge.data_points.add()
-    metric.sum.is_monotonic, metric.sum.aggregation_temporality = True, _CUMULATIVE
-    return metric.sum.data_points.add()
-
-
-def _put(add: object, pairs: Iterable[tuple[str, str]]) -> None:
-    assert callable(add)
-    for key, value in pairs:
-        pair: KeyValue = add(key=key)
-        pair.value.string_value = value
+def _instrument(name: str) -> Instrument:
+    return Instrument.COUNTER if name.endswith("_total") else Instrument.GAUGE

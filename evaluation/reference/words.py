@@ -174,7 +174,7 @@ SETS: Mapping[
         Bucket.COMMUNICATION_HANG: "ranks wait for what does not come",
         Bucket.SPEED_REGRESSION: "it goes on, more slowly",
         Bucket.NUMERIC: "bad numbers",
-        Bucket.CAPACITY: "no room, no quota",
+        Bucket.CAPACITY: "no room, no quota; storage that does not take a checkpoint",
         Bucket.PLANNED: "asked for or announced",
         Bucket.TELEMETRY: "whichrank itself cannot see",
     },

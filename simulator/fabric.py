@@ -73,11 +73,11 @@ def uplink_state(
 ) -> UplinkState:
     """How uplinks and spines do. traffic: by job, its share of time that it sends."""
     leaves, spines = topology.leaves, topology.shape.spines
-    load = np.zeros(leaves * spines)
+    flows_on = np.zeros(leaves * spines)
     for name, flows in jobs.items():
         for _, uplink in flows.by_dimension.values():
-            load += traffic.get(name, 1.0) * np.bincount(uplink, minlength=load.size)
-    load = load.reshape(leaves, spines)
+            flows_on += traffic.get(name, 1.0) * np.bincount(uplink, minlength=flows_on.size)
+    load: Floats = flows_on.reshape(leaves, spines)
     leaf_up = resources.of("leaf", "capacity") * resources.of("leaf", "up")
     forwarded = topology.shape.flows_per_spine * resources.of("spine", "capacity") / np.maximum(load.sum(axis=0), 1e-9)
     return UplinkState(

@@ -53,10 +53,10 @@ class Samples(IterableDataset):  # type: ignore[type-arg]
         self._folder, self._lookups, self._sign = folder, lookups, sign
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        storming: multiprocessing.Process | None = None
+        context = multiprocessing.get_context("fork")
+        storming: multiprocessing.context.ForkProcess | None = None
         for number in itertools.count(dist.get_rank() * self._lookups):
             if storming is None and self._sign and os.path.exists(self._sign):
-                context = multiprocessing.get_context("fork")
                 storming = context.Process(target=storm, args=(self._folder, dist.get_rank()), daemon=True)
                 storming.start()
             for lookup in range(self._lookups if self._folder else 0):

@@ -95,7 +95,6 @@ class AmdGpus:
             "hw.serial_number": gpu.serial,
             "hw.firmware_version": gpu.vbios,
             "hw.driver_version": driver.version,
-            "whichrank.gpu.amdsmi_version": driver.library_version,
             "whichrank.gpu.pci_bus": gpu.pci_bus,
             "whichrank.gpu.index": str(gpu.index),
         }

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..telemetry.vocabulary import Level
+from ..telemetry.checkpoint_states import SaveWay
+from ..telemetry.vocabulary import Level, Phase
 from . import levels
 from .rank_identity import (
     OWNER_VARIABLE,
@@ -30,6 +31,7 @@ from .rank_identity import (
 
 if TYPE_CHECKING:
     from .session import Session
+    from .trackers.saves import Save
 
 _log = logging.getLogger("whichrank")
 _lock = threading.RLock()
@@ -86,11 +88,12 @@ def step(*, loss: Any = None, grad_norm: Any = None) -> None:
 class phase:
     """Context manager: what runs inside is shown as the named phase (names as in ``Phase``, lower case)."""
 
-    __slots__ = ("_entered", "_name")
+    __slots__ = ("_entered", "_name", "_save")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._entered = 0
+        self._save: Save | None = None
 
     def __enter__(self) -> phase:
         session = _session
@@ -102,12 +105,17 @@ class phase:
                 _say_once(f"unknown phase {self._name!r} is shown as other")
                 number = phase_number("other") or 0
             self._entered = session.tracker.enter(number, by_hand=True)
+            if number == Phase.CHECKPOINT:
+                self._save = session.saves.enter(SaveWay.BY_HAND)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         session = _session
+        if session is not None:
+            session.saves.leave(self._save, error)
+            self._save = None
         if session is not None and self._entered:
             if error is not None:
                 session.tracker.leave_by_exception(self._entered, error)

@@ -27,6 +27,7 @@ from .support.guard import Guard, HookHealth
 from .support.import_hooks import PostImportFinder
 from .support.patch import PatchSet
 from .trackers.phases import CROSSING_NS, make_phase_tracker
+from .trackers.saves import Saves
 from .trackers.step_counter import make_step_counter
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Session:
         self.health = HookHealth()
         self.tracker = make_phase_tracker(writer.set_phase, Guard("phases", self.health))
         self.steps = make_step_counter(writer, Guard("steps", self.health))
+        self.saves = Saves(writer.append_event, writer.define, self._steps_held, Guard("saves", self.health))
         self.exceptions = ExceptionRecorder(writer, self.tracker, Guard("exceptions", self.health), self.owns_rank)
         self.imports = PostImportFinder(self.health.report)
         self.patches = PatchSet(self.health.report)
@@ -69,6 +71,8 @@ class Session:
         self._calls_written = 0
         self._token_group: Any = None
         self._token_thread: threading.Thread | None = None
+        #: After the last ``whichrank.step()``: how often optimizers had stepped; -1 before the first.
+        self._optimizer_calls_by_hand = -1
         self._beats = 0
         self._status_every = 1
         self._flight_recorder = (layout.UNKNOWN_U64, layout.UNKNOWN_U64)
@@ -189,6 +193,7 @@ class Session:
                 poll_completions=self._poll_completions,
                 open_operations=self._open_operations(),
                 append_event=self.writer.append_event,
+                saves=self.saves,
             )
         except Exception as error:  # edge: a torch without the parts we need at all
             self.health.report("hooks", error)
@@ -357,6 +362,12 @@ class Session:
             context.losses.collect()
             context.grad_norms.collect()
         self.steps.end_by_hand(None, None)
+        self._optimizer_calls_by_hand = self.steps.optimizer_calls
+
+    def _steps_held(self) -> int:
+        """Steps whose updates the weights hold: where the script ends its steps, an optimizer may be ahead of that."""
+        calls = self._optimizer_calls_by_hand
+        return self.steps.step + (0 <= calls < self.steps.optimizer_calls)
 
 
 _PHASES_BY_NAME = {phase.name.lower(): int(phase) for phase in Phase}

@@ -7,7 +7,8 @@ from typing import Any
 
 from . import attributes as names
 from .otlp_wire import attributes, bytes_field, entry, fixed64_field, resource, text_field, varint_field
-from .vocabulary import EventName, Outcome
+from .response_outcomes import Outcome
+from .vocabulary import EventName
 
 #: Field numbers of LogRecord (opentelemetry/proto/logs/v1/logs.proto); 1 is the string of an AnyValue.
 _TIME, _SEVERITY, _SEVERITY_TEXT, _BODY, _ATTRIBUTES, _EVENT_NAME = 1, 2, 3, 5, 6, 12

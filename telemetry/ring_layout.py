@@ -141,7 +141,10 @@ DEFAULT_EVENT_SLOTS = 8192
 #:   HOOK_OFF  value = HookState
 #:   MARK      free
 #:   BAD_LOSS  value = the loss as float64 bits: the first of a step that is not finite, when it became known
-#:   CHECKPOINT value = which one (hash of its path), extra = 1 written, 2 read; phase and step are the rank's own
+#:   CHECKPOINT value = which one (hash of its path), extra = 1 written (by releases before), 2 read; phase and step
+#:             are the rank's own
+#:   SAVE      seq = number of the save, group = state, tier and way, extra = steps that it holds and KiB
+#:             (``checkpoint_states``), value = which one where it begins, and of a part of it; else when it began
 EVENT_STRUCT = struct.Struct("<8Q")
 #: Of a CHECKPOINT event.
 CHECKPOINT_WRITTEN, CHECKPOINT_READ = 1, 2
@@ -161,6 +164,7 @@ DEFINITION_CALL_SITE = 5  # {"file", "line", "function"} of the call sites' word
 DEFINITION_BAD_INPUT = 6  # {"step", "group": row, "seq", "p2p", "peer", "before"}: the step's first call fed a NaN
 DEFINITION_NOTE = 3  # {"text"}: things said once, such as a hook that was disabled, and why
 DEFAULT_DEFINITIONS_BYTES = 65536
+DEFINITION_SAVE_FAILED = 7  # {"error"} of the save whose number ends with this index
 #: So much of the definitions is for call sites, beside what groups need.
 CALL_SITE_BYTES = 24576
 

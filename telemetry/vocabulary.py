@@ -106,6 +106,8 @@ class EventKind(IntEnum):
     MARK = 11
     CHECKPOINT = 12
     BAD_LOSS = 13
+    #: A checkpoint's save came to a state (``checkpoint_states``).
+    SAVE = 14
 
 
 class EventFlag(IntFlag):
@@ -269,6 +271,9 @@ class Kind(str, Enum):
     TELEMETRY_FAULT = "telemetry_fault"
     #: Jobs share it for certain, but which of several causes it is does not follow from the evidence.
     SHARED_CAUSE = "shared_cause"
+    #: A checkpoint that was begun was not written: it failed; or it takes far longer than those before.
+    CHECKPOINT_FAILED = "checkpoint_failed"
+    CHECKPOINT_UNFINISHED = "checkpoint_unfinished"
 
 
 class Scope(str, Enum):
@@ -329,23 +334,6 @@ class Action(str, Enum):
     ASK_A_HUMAN = "ask_a_human"
 
 
-class Outcome(str, Enum):
-    """What became of an act of ``whichrank respond``; the last word of its event's name."""
-
-    #: Without --act: what would have been done.
-    WOULD = "would"
-    BEGUN = "begun"
-    DONE = "done"
-    #: It was so already; nothing was done.
-    ALREADY = "already"
-    FAILED = "failed"
-    REFUSED = "refused"
-    #: Begun in an earlier life, and nobody knows whether it was done. It is not done again.
-    UNFINISHED = "unfinished"
-    BREAKER_OPENED = "breaker_opened"
-    BREAKER_RESET = "breaker_reset"
-
-
 class EventName(str, Enum):
     """``event_name`` of the OTLP log records whichrank writes."""
 
@@ -372,6 +360,7 @@ class EventName(str, Enum):
     RANK_BAD_INPUT = "whichrank.rank.bad_input"
     RANK_LEVEL = "whichrank.rank.level"
     RANK_CHECKPOINT = "whichrank.rank.checkpoint"
+    CHECKPOINT_STATE = "whichrank.checkpoint.state"
     AGENT_HEALTH = "whichrank.agent.health"
     AGENT_STOPPED = "whichrank.agent.stopped"
     FINDING = "whichrank.finding"

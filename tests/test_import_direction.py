@@ -17,7 +17,14 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "telemetry": (set(), {"numpy", "google", "opentelemetry", "tomli"}),
     "diagnosis": ({"telemetry"}, {"numpy", "tomli"}),
     "instrumentation": (
-        {"telemetry.vocabulary", "telemetry.ring_layout", "telemetry.ring_root", "telemetry.user_code"},
+        {
+            "telemetry.checkpoint_states",
+            "telemetry.file_systems",
+            "telemetry.ring_layout",
+            "telemetry.ring_root",
+            "telemetry.user_code",
+            "telemetry.vocabulary",
+        },
         {"torch"},
     ),
     "agents": ({"telemetry", "transport", "diagnosis"}, {"numpy", "psutil", "opentelemetry", "pynvml"}),

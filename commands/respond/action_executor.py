@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ...telemetry.incident_document import IncidentDocument, word_of
-from ...telemetry.vocabulary import IncidentState, Outcome
+from ...telemetry.response_outcomes import Outcome
+from ...telemetry.vocabulary import IncidentState
 from ..incident_service.inbox import HOUR_S
 from .action_store import DRY, ActionStore, ActRow, DueIncident
 from .audit import AuditFile, AuditLine

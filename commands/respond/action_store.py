@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...telemetry.incident_document import IncidentDocument, word_of
-from ...telemetry.vocabulary import IncidentState, Outcome
+from ...telemetry.response_outcomes import Outcome
+from ...telemetry.vocabulary import IncidentState
 from ..incident_feeds.feed_position import FeedPosition
 from ..incident_feeds.incident_times import held_until, told_at
 from ..incident_service.inbox import KEPT_S, IncidentInbox, pack_incident, unpack_incident

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ...telemetry.vocabulary import Outcome
+from ...telemetry.response_outcomes import Outcome
 from ..incident_text.utc_time import when
 from ..support.stderr import say
 from .action_store import DRY, LIVE, STATE_FILE, ActionStore, ActRow

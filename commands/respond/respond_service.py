@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from ...telemetry.vocabulary import Outcome
+from ...telemetry.response_outcomes import Outcome
 from ..incident_feeds.feed_position import FeedPosition
 from ..incident_feeds.feeds import Revisions
 from ..incident_service.reader import IncidentReader

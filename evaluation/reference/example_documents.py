@@ -10,7 +10,8 @@ from ...telemetry.incident_document import (
     JobReference,
     SuspectEntry,
 )
-from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Outcome, Scope, Severity
+from ...telemetry.response_outcomes import Outcome
+from ...telemetry.vocabulary import Bucket, Change, IncidentState, Kind, Scope, Severity
 
 
 def whole_incident() -> IncidentDocument:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ...telemetry import attributes as names
 from ...telemetry import topics
 from ...telemetry.evidence_facts import How, SignalSender
+from ...telemetry.response_outcomes import Outcome
 from ...telemetry.vocabulary import (
     Action,
     Bucket,
@@ -17,7 +18,6 @@ from ...telemetry.vocabulary import (
     Change,
     EventName,
     IncidentState,
-    Outcome,
     Phase,
     Scope,
     Severity,

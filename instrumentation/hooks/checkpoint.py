@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -12,83 +12,86 @@ import torch
 import torch.serialization
 from torch.compiler import is_dynamo_compiling
 
-from ...telemetry.ring_layout import CHECKPOINT_READ, CHECKPOINT_WRITTEN
+from ...telemetry.checkpoint_states import SaveWay
+from ...telemetry.ring_layout import CHECKPOINT_READ
 from ...telemetry.vocabulary import EventKind, Phase
-from ..support.guard import Guard
 from ..support.patch import Patch
 from ..trackers.checkpoint_identity import checkpoint_number
 from .context import HookContext, phase_wrapper
+from .saving import argument, by_futures, saving
 
 DISTRIBUTED_CHECKPOINT = "torch.distributed.checkpoint"
-#: name in torch.distributed.checkpoint, submodule that defines it, phase
-_DISTRIBUTED = (
-    ("save", "state_dict_saver", Phase.CHECKPOINT),
-    ("async_save", "state_dict_saver", Phase.CHECKPOINT),
-    ("load", "state_dict_loader", Phase.RESTORE),
-)
 
 
 def install(context: HookContext) -> None:
     """Patch the plain functions now and the distributed ones once they are imported."""
-    places_named = _Places(context)
-
-    def patch(name: str, places: list[tuple[Any, str]], phase: Phase) -> None:
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            return places_named.noted(phase_wrapper(original, context.tracker, int(phase)), phase)
-
-        context.patches.install(Patch(name, places, make))
-
-    patch("save", [(torch.serialization, "save"), (torch, "save")], Phase.CHECKPOINT)
-    patch("load", [(torch.serialization, "load"), (torch, "load")], Phase.RESTORE)
+    read = _Reads(context)
+    torch_save = functools.partial(
+        saving, context, way=SaveWay.TORCH_SAVE, place_of=argument(1, "f"), state_at=0, only_with_place=True
+    )
+    context.patches.install(Patch("save", [(torch.serialization, "save"), (torch, "save")], torch_save))
+    torch_load = functools.partial(read.noted, place_of=argument(0, "f"))
+    context.patches.install(Patch("load", [(torch.serialization, "load"), (torch, "load")], torch_load))
 
     def patch_distributed(module: ModuleType) -> None:
-        for name, submodule, phase in _DISTRIBUTED:
+        dcp_save = functools.partial(saving, context, way=SaveWay.DCP_SAVE, place_of=_place_of_dcp, state_at=0)
+        dcp_async_save = functools.partial(
+            saving, context, way=SaveWay.DCP_ASYNC_SAVE, place_of=_place_of_dcp, state_at=0
+        )
+        if context.saves is not None:
+            dcp_async_save.keywords["completes"] = by_futures(context)
+        for name, submodule, wrap in (
+            ("save", "state_dict_saver", dcp_save),
+            ("async_save", "state_dict_saver", dcp_async_save),
+            ("load", "state_dict_loader", functools.partial(read.noted, place_of=_place_of_dcp)),
+        ):
             places = [(module, name)]
             if hasattr(module, submodule):
                 places.insert(0, (getattr(module, submodule), name))
-            patch(f"dcp_{name}", places, phase)
+            context.patches.install(Patch(f"dcp_{name}", places, wrap))
 
     context.imports.when_imported(DISTRIBUTED_CHECKPOINT, patch_distributed)
 
 
-class _Places:
-    """Notes which checkpoint was written or read, once the call has returned: the outermost one of a thread."""
+def _place_of_dcp(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """``checkpoint_id``, which only its name gives; else the path of the storage's writer or reader."""
+    if kwargs.get("checkpoint_id") is not None:
+        return kwargs["checkpoint_id"]
+    for name in ("storage_writer", "storage_reader"):
+        if (path := getattr(kwargs.get(name), "path", None)) is not None:
+            return path
+    return None
+
+
+class _Reads:
+    """Notes which checkpoint was read, once the call has returned: the outermost one of a thread."""
 
     def __init__(self, context: HookContext) -> None:
         self._append = context.append_event
-        self._guard: Guard = context.guard("checkpoint_place")
+        self._context = context
+        self._guard = context.guard("checkpoint_place")
         self._thread = threading.local()
 
-    def noted(self, original: Callable[..., Any], phase: Phase) -> Callable[..., Any]:
-        what = CHECKPOINT_WRITTEN if phase is Phase.CHECKPOINT else CHECKPOINT_READ
+    def noted(
+        self, original: Callable[..., Any], place_of: Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+    ) -> Callable[..., Any]:
+        in_phase = phase_wrapper(original, self._context.tracker, int(Phase.RESTORE))
         thread, guard = self._thread, self._guard
 
         @functools.wraps(original)
         def with_place(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling() or not guard.enabled or getattr(thread, "is_inside", False):
-                return original(*args, **kwargs)
+                return in_phase(*args, **kwargs)
             thread.is_inside = True
             try:
-                result = original(*args, **kwargs)
+                result = in_phase(*args, **kwargs)
             finally:
                 thread.is_inside = False
             try:
-                if number := checkpoint_number(_place_of(args, kwargs, what)):
-                    self._append(EventKind.CHECKPOINT, value=number, extra=what)
+                if number := checkpoint_number(place_of(args, kwargs)):
+                    self._append(EventKind.CHECKPOINT, value=number, extra=CHECKPOINT_READ)
             except Exception as error:  # edge: hook
                 guard.fail(error)
             return result
 
         return with_place
-
-
-def _place_of(args: tuple[Any, ...], kwargs: dict[str, Any], what: int) -> Any:
-    """``save(object, place)``, ``load(place)``, or by the names that torch gives to it; None where it is not said."""
-    for name in ("checkpoint_id", "f"):
-        if kwargs.get(name) is not None:
-            return kwargs[name]
-    for name in ("storage_writer", "storage_reader"):
-        if (path := getattr(kwargs.get(name), "path", None)) is not None:
-            return path
-    place = 1 if what == CHECKPOINT_WRITTEN else 0
-    return args[place] if len(args) > place else None

@@ -17,38 +17,30 @@ from torch.compiler import is_dynamo_compiling
 
 from ...telemetry.vocabulary import Phase
 from ..support.patch import Patch
-from . import deepspeed, megatron
+from . import deepspeed, framework_saves, megatron
 from .context import HookContext, phase_wrapper
 from .own_step import unscaled_loss
 
-_CHECKPOINT, _RESTORE, _EVAL, _FORWARD = Phase.CHECKPOINT, Phase.RESTORE, Phase.EVAL, Phase.FORWARD
+_RESTORE, _EVAL, _FORWARD = Phase.RESTORE, Phase.EVAL, Phase.FORWARD
 _OTHER = int(Phase.OTHER)
 
-#: module, class ("" = the module's own function), name, phase
+#: module, class ("" = the module's own function), name, phase; saves are in ``framework_saves``
 PHASES = (
     *(
         entry
         for package in ("lightning.pytorch", "pytorch_lightning")
         for entry in (
-            (f"{package}.trainer.trainer", "Trainer", "save_checkpoint", _CHECKPOINT),
             (f"{package}.trainer.connectors.checkpoint_connector", "_CheckpointConnector", "restore", _RESTORE),
             (f"{package}.loops.evaluation_loop", "_EvaluationLoop", "run", _EVAL),
             (f"{package}.strategies.strategy", "Strategy", "training_step", _FORWARD),
         )
     ),
-    ("lightning.fabric.fabric", "Fabric", "save", _CHECKPOINT),
     ("lightning.fabric.fabric", "Fabric", "load", _RESTORE),
-    ("transformers.trainer", "Trainer", "_save_checkpoint", _CHECKPOINT),
     ("transformers.trainer", "Trainer", "_load_from_checkpoint", _RESTORE),
     ("transformers.trainer", "Trainer", "evaluate", _EVAL),
-    ("accelerate.accelerator", "Accelerator", "save_state", _CHECKPOINT),
     ("accelerate.accelerator", "Accelerator", "load_state", _RESTORE),
-    ("safetensors.torch", "", "save_file", _CHECKPOINT),
-    ("deepspeed.runtime.engine", "DeepSpeedEngine", "save_checkpoint", _CHECKPOINT),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "load_checkpoint", _RESTORE),
-    ("megatron.core.dist_checkpointing.serialization", "", "save", _CHECKPOINT),
     ("megatron.core.dist_checkpointing.serialization", "", "load", _RESTORE),
-    ("torchtitan.components.checkpointer.dcp", "CheckpointManager", "dcp_save", _CHECKPOINT),
     ("torchtitan.components.checkpointer.dcp", "CheckpointManager", "dcp_load", _RESTORE),
     ("torchtitan.components.validate", "Validator", "validate", _EVAL),
 )
@@ -64,6 +56,7 @@ def install(context: HookContext) -> None:
     context.imports.when_imported("torchtitan.distributed.utils", functools.partial(_patch_titan_clipping, context))
     deepspeed.install(context)
     megatron.install(context)
+    framework_saves.install(context)
 
 
 def _patch_phases(context: HookContext, module: ModuleType) -> None:

@@ -194,7 +194,7 @@ def names_in_templates(folder: Path) -> Outcome:
     from whichrank.commands.respond.hooks.slurm import Commands, Slurm
     from whichrank.commands.respond.planning.acts import Act, HookOperation
     from whichrank.telemetry.incident_reading import read_incident
-    from whichrank.telemetry.vocabulary import Outcome as HookOutcome
+    from whichrank.telemetry.response_outcomes import Outcome as HookOutcome
 
     made = folder / "made"
     command = ["/bin/sh", "-c", f'printf "%s\\n" "$@" >> {made}', "x", "{job}", "{reason}"]

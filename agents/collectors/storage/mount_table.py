@@ -9,34 +9,8 @@ import os
 import re
 from dataclasses import dataclass
 
-#: A client of a server, or of a process that may hang as one does.
-_NETWORK = frozenset(
-    {
-        "9p",
-        "afs",
-        "beegfs",
-        "beegfs_nodev",
-        "ceph",
-        "cifs",
-        "daos",
-        "fuse",
-        "fuseblk",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "mmfs",
-        "nfs",
-        "nfs4",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "smb3",
-        "vastnfs",
-        "virtiofs",
-        "wekafs",
-    }
-)
-_DISK = frozenset({"bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "ntfs3", "vfat", "xfs", "zfs"})
+from ....telemetry.file_systems import OF_DISKS, OF_SERVERS
+
 #: FUSE file systems that show the kernel's or the desktop's own things.
 _NOT_STORAGE = frozenset({"fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse", "fuse.snapfuse", "fuse.squashfuse"})
 #: ext4 and others say this where the superblock's own flag does not.
@@ -89,7 +63,7 @@ def parse_mount(line: str) -> Mount | None:
     if fstype.startswith("fuse") and _mounted_by(super_options) not in (0, os.geteuid()):
         return None  # a user's daemon would answer root's questions, when and with what he likes
     is_network = is_of_a_server(fstype)
-    if not (is_network or fstype in _DISK or (fstype == "overlay" and path == "/")):
+    if not (is_network or fstype in OF_DISKS or (fstype == "overlay" and path == "/")):
         return None
     return Mount(
         path=path,
@@ -104,7 +78,7 @@ def parse_mount(line: str) -> Mount | None:
 
 def is_of_a_server(fstype: str) -> bool:
     """Whether a file system of this type is a client of a server, or of a process that may hang as one does."""
-    return fstype in _NETWORK or (fstype.startswith("fuse.") and fstype not in _NOT_STORAGE)
+    return fstype in OF_SERVERS or (fstype.startswith("fuse.") and fstype not in _NOT_STORAGE)
 
 
 def mount_points(text: str) -> frozenset[str]:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import urllib3
 from urllib3.util import Retry
 
-from ....telemetry.vocabulary import Outcome
+from ....telemetry.response_outcomes import Outcome
 from ...support.bounded_http import ask, bounded_pool
 from ..planning.acts import Act, HookOperation, HookResult, Why
 

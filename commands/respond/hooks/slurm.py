@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....agents.base.bounded_command import run_bounded
-from ....telemetry.vocabulary import Outcome
+from ....telemetry.response_outcomes import Outcome
 from ..planning.acts import Act, HookOperation, HookResult, Why
 from ..planning.plan import is_node_name
 

@@ -16,7 +16,7 @@ import urllib3
 from urllib3.util import Retry
 
 from ....telemetry.incident_writing import write_incident
-from ....telemetry.vocabulary import Outcome
+from ....telemetry.response_outcomes import Outcome
 from ...support.bounded_http import ask, bounded_pool
 from ...support.webhook_signature import key_of, signed_headers
 from ..planning.acts import Act, HookOperation, HookResult

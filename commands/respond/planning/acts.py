@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ....telemetry.incident_document import IncidentDocument
-from ....telemetry.vocabulary import Action, Outcome
+from ....telemetry.response_outcomes import Outcome
+from ....telemetry.vocabulary import Action
 
 
 class HookOperation(str, Enum):

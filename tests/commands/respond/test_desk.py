@@ -24,7 +24,7 @@ from whichrank.commands.respond.planning.acts import Act, HookOperation, HookRes
 from whichrank.commands.respond.planning.plan import Policy
 from whichrank.telemetry.incident import Document
 from whichrank.telemetry.incident_reading import read_incident
-from whichrank.telemetry.vocabulary import Outcome
+from whichrank.telemetry.response_outcomes import Outcome
 
 N = 4
 LIMITS = Limits(acts_per_hour=10_000, nodes_per_hour=N, nodes_share=0.5, cluster_nodes=1000)

@@ -18,7 +18,7 @@ from whichrank.commands.respond.hooks.webhook_hook import WebhookHook
 from whichrank.commands.respond.planning.acts import Act, HookOperation, Why
 from whichrank.commands.respond.planning.plan import act_of
 from whichrank.telemetry.incident_reading import read_incident
-from whichrank.telemetry.vocabulary import Outcome
+from whichrank.telemetry.response_outcomes import Outcome
 
 
 def act(operation: HookOperation, target: str, number: int = 1, **fields: Any) -> Act:

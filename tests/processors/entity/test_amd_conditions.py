@@ -1,4 +1,4 @@
-"""What AMD's driver says of a played node becomes conditions: the collector's own points and events, the kernel's lines."""
+"""What AMD's driver says of a played node becomes conditions: the collector's points and events, the kernel's lines."""
 
 from __future__ import annotations
 

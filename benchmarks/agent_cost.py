@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,21 +81,41 @@ def cold_factor() -> float:
 def _cpu_s() -> float:
     """Of this process, of children that have ended, and of those that live."""
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    living = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
     ended_s = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return ended_s + sum(times.user + times.system for times in living)
+    living_s = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a check, or ipmitool, that has just ended: its parent's children have it
+            # Of its own, and of the programs that it has started and that have ended.
+            living_s += sum(child.cpu_times()[:4])
+    return ended_s + living_s
 
 
 def _memory_mib() -> list[float]:
     """Of each process, this one first. Proportional: what processes share counts once."""
     me = psutil.Process()
-    return [process.memory_full_info().pss / (1 << 20) for process in (me, *me.children(recursive=True))]
+    found = []
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess, FileNotFoundError):
+            found.append(process.memory_full_info().pss / (1 << 20))
+    return found
 
 
 def _tell_memory(after_s: float) -> None:
     each_mib = _memory_mib()
     parts = " + ".join(f"{mib:.1f}" for mib in each_mib)
     print(f"memory after {after_s:6.0f} s: {sum(each_mib):6.1f} MiB = {parts}", file=sys.stderr, flush=True)
+    print(f"CPU after {after_s:6.0f} s: {_cpu_by_process()}", file=sys.stderr, flush=True)
+
+
+def _cpu_by_process() -> str:
+    """Seconds of this process, and of each child with those of its own that have ended."""
+    me = psutil.Process()
+    own = me.cpu_times()
+    parts = [f"{own.user + own.system:.1f} here", f"{own.children_user + own.children_system:.1f} ended"]
+    for child in me.children():
+        with suppress(psutil.NoSuchProcess):
+            parts.append(f"{sum(child.cpu_times()[:4]):.1f}")
+    return " + ".join(parts)
 
 
 def run_agent(

@@ -79,18 +79,20 @@ def _ecc_mode(smi: Any, handle: Any) -> Sequence[Value]:
 
 
 def _bad_pages(smi: Any, handle: Any) -> Sequence[Value]:
-    """Pages out of use, whether more wait for a reset, and of how many on the driver wants the GPU replaced."""
+    """Pages out of use, whether more wait for a reset, and what share they are of those that the driver takes."""
     states = Counter(int(page["status"]) for page in smi.amdsmi_get_gpu_bad_page_info(handle))
     out_of_use = sum(states.values()) - states[_PAGE_PENDING]
+    try:
+        most = smi.amdsmi_get_gpu_bad_page_threshold(handle)
+    except smi.AmdSmiException:
+        most = 0  # the driver is told not to look at it
+    share = [Value("whichrank.gpu.retired_pages.share", out_of_use / most)] if most else []
     return (
         Value("whichrank.gpu.retired_pages", float(out_of_use), {"error.type": "uncorrected"}),
         Value("whichrank.gpu.retired_pages.pending", float(states[_PAGE_PENDING] > 0)),
         Value("whichrank.gpu.retired_pages.failure", float(states[_PAGE_UNRESERVABLE] > 0)),
+        *share,
     )
-
-
-def _bad_page_limit(smi: Any, handle: Any) -> Sequence[Value]:
-    return tuple(value("whichrank.gpu.retired_pages.limit", smi.amdsmi_get_gpu_bad_page_threshold(handle)))
 
 
 def _xgmi_errors(smi: Any, handle: Any) -> Sequence[Value]:
@@ -114,7 +116,6 @@ ERROR_READINGS: tuple[AmdReading, ...] = (
     AmdReading("ECC errors", _total),
     AmdReading("ECC mode", _ecc_mode, slow=True),
     AmdReading("bad pages", _bad_pages, slow=True),
-    AmdReading("threshold of bad pages", _bad_page_limit, slow=True),
     AmdReading("XGMI errors", _xgmi_errors),
     AmdReading("XGMI traffic", _xgmi_traffic),
 )

@@ -91,7 +91,6 @@ VALUES: tuple[tuple[str, str, dict[str, str], float], ...] = (
             ),
         )
     ),
-    ("gpu_bad_page_threshold", "whichrank.gpu.retired_pages.limit", {}, 1),
 )
 REASONS = {
     "active_ppt_pwr": "sw_power_cap",
@@ -164,6 +163,7 @@ def test_bad_pages_by_what_became_of_them(mi300x: PlayedAmd, start_amd: StartAmd
     collected = start_amd(mi300x).collect()
     pages = values_of(collected, "whichrank.gpu.retired_pages")
     assert (pages[mi300x.uuids[2]], sum(pages.values())) == (4.0, 4.0)
+    assert values_of(collected, "whichrank.gpu.retired_pages.share")[mi300x.uuids[2]] == 4 / 256
     for metric in ("whichrank.gpu.retired_pages.pending", "whichrank.gpu.retired_pages.failure"):
         told = values_of(collected, metric)
         assert (told[mi300x.uuids[2]], sum(told.values())) == (1.0, 1.0)

@@ -30,7 +30,7 @@ _PLAYED = Path(__file__).with_name("played_mib.py")
 
 
 class Switch:
-    """Ports and sensors by their names, numbered from 1. What is said of them stands in the tree at the next question."""
+    """Ports and sensors by their names, numbered from 1. What is said of them stands in the tree at once."""
 
     def __init__(self, folder: Path, ports: list[str], sensors: list[str], community: str = "public") -> None:
         folder.mkdir()

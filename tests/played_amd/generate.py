@@ -67,23 +67,27 @@ def layout(site: Path) -> tuple[Any, dict[str, Any]]:
     return wrapper, library.functions
 
 
+def _is_a(kind: Any, base: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, base)
+
+
 def fields_of(kind: Any, path: str = "", offset: int = 0) -> Iterator[tuple[str, int, int, str, int]]:
     """Name, offset, bytes of one, kind (n number, s text, d float), and how many; of each leaf of a structure."""
-    if isinstance(kind, type) and issubclass(kind, ctypes.Structure):
+    if _is_a(kind, ctypes.Structure):
         for name, inner, *_ in kind._fields_:
             if not name.startswith(("PADDING", "reserved")):
                 place = getattr(kind, name).offset
                 yield from fields_of(inner, f"{path}.{name}" if path else name, offset + place)
-    elif isinstance(kind, type) and issubclass(kind, ctypes.Array):
+    elif _is_a(kind, ctypes.Array):
         item, count = kind._type_, kind._length_
         if item is ctypes.c_char:
             yield path, offset, count, "s", 1
-        elif issubclass(item, _NUMBER):
+        elif _is_a(item, _NUMBER):
             yield path, offset, ctypes.sizeof(item), "n", count
         else:
             for at in range(count):
                 yield from fields_of(item, f"{path}.{at}", offset + at * ctypes.sizeof(item))
-    elif isinstance(kind, type) and issubclass(kind, _POINTER):
+    elif _is_a(kind, _POINTER):
         return
     else:  # a number, or a union, which the script has as the number of all its bytes
         is_float = kind in (ctypes.c_float, ctypes.c_double)
@@ -95,7 +99,7 @@ def is_answered(arguments: Any) -> bool:
     if not arguments or not 2 <= len(arguments) <= 2 + _MOST_NUMBERS or arguments[0] is not ctypes.c_void_p:
         return False
     *numbers, last = arguments[1:]
-    is_filled = isinstance(last, type) and issubclass(last, _POINTER) and last._type_ is not ctypes.c_char
+    is_filled = _is_a(last, _POINTER) and last._type_ is not ctypes.c_char
     return is_filled and all(n in (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32) for n in numbers)
 
 

@@ -201,7 +201,7 @@ def test_events_as_they_come_and_those_of_many_are_left_out(mi300x: PlayedAmd, s
     began = time.monotonic()
     mi300x.event(6, PRE_RESET)
     mi300x.event(6, QUEUE_EVICTION)
-    told = collector.collected().happenings
+    told = list(collector.collected().happenings)
     assert time.monotonic() - began < 2.0, "as it comes"
     told += collector.wait(0.05).happenings
     mi300x.event(6, POST_RESET)

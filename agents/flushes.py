@@ -16,6 +16,7 @@ from .ranks.inferred_steps import InferredSteps
 from .ranks.local_verdicts import to_ns
 from .ranks.pending_events import PendingEvents
 from .ranks.rank_events import bad_loss_attributes, checkpoints_named, level_changes
+from .ranks.save_events import saves_told
 from .ranks.watched_rank import WatchedRank
 from .reduction.block_builder import BlockBuilder
 from .reduction.coarse_rows import coarse
@@ -177,3 +178,5 @@ class Flushes:
             self._pending.before_blocks(EventName.RANK_LEVEL, rank.identity, time_ns, attributes)
         for rank, time_ns, attributes in checkpoints_named(drained, by_slot):
             self._pending.before_blocks(EventName.RANK_CHECKPOINT, rank.identity, time_ns, attributes)
+        for rank, time_ns, attributes in saves_told(drained, by_slot):
+            self._pending.before_blocks(EventName.CHECKPOINT_STATE, rank.identity, time_ns, attributes)

@@ -26,4 +26,6 @@ CONCLUDED_FROM_WAITS = frozenset({Kind.RANK_NOT_ENTERED, Kind.RANK_NEVER_JOINED,
 PROGRAM_DEFECT_KINDS = frozenset({Kind.DESYNC, Kind.DEADLOCK})
 #: The job goes on, slower.
 SPEED_KINDS = frozenset({Kind.RANK_SLOW, Kind.SLOW_TOGETHER})
+#: The job goes on, and what it does is not kept.
+SAVE_KINDS = frozenset({Kind.CHECKPOINT_FAILED, Kind.CHECKPOINT_UNFINISHED})
 NUMERIC_KINDS = frozenset({Kind.NUMERIC_FIRST_RANK, Kind.NUMERIC_ALL})

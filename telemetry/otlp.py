@@ -59,6 +59,7 @@ _REQUIRED: dict[EventName, tuple[str, ...]] = {
     EventName.LAUNCH_MET: ("token",),
     EventName.RANK_LEVEL: ("level", "hook_state"),
     EventName.RANK_CHECKPOINT: ("checkpoint", "read"),
+    EventName.CHECKPOINT_STATE: ("state", "step", "ranks"),
     EventName.EVIDENCE_REQUEST: ("id", "rank"),
     EventName.KERNEL_EVENT: ("event",),
     EventName.DEVICE_EVENT: ("event",),

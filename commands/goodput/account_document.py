@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...diagnosis.goodput.account import Charged, Downtime, InterruptionCause, RunAccount, downtime_of
+from ...diagnosis.goodput.checkpoint_interval import CheckpointInterval
 from ...diagnosis.goodput.interval import Interval
 from ...diagnosis.goodput.run_intervals import Interruption
 from ...diagnosis.goodput.together import Together
@@ -45,6 +46,7 @@ def write_account(
         },
         "mttf": asdict(account.mttf),
         "mttf_hardware": asdict(account.mttf_hardware),
+        "checkpoints": None if account.checkpoints is None else _checkpoints(account.checkpoints),
         "by_kind": {name: _charged(each) for name, each in account.by_kind.items()},
         "by_node": {name: _charged(each) for name, each in account.by_node.items()},
         "by_tenant": {name: _charged(each) for name, each in account.by_tenant.items()},
@@ -76,6 +78,10 @@ def write_together(all_runs: Together) -> dict[str, Any]:
     }
 
 
+def _checkpoints(found: CheckpointInterval) -> dict[str, Any]:
+    return {**asdict(found), "saved_share": found.saved_share}
+
+
 def _charged(charged: Charged) -> dict[str, Any]:
     return asdict(charged)
 
@@ -93,6 +99,7 @@ def _interruption(each: Interruption, causes: Mapping[str, InterruptionCause]) -
         "hardware": cause.is_hardware if cause else None,
         "planned": each.planned,
         "went_on": each.went_on,
+        "lost_steps": each.lost_steps,
         "gpu_seconds": each.gpu_ns / _NS,
         "downtime": _downtime(downtime_of(each)),
     }

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...diagnosis.goodput.account import Downtime, InterruptionCause, RunAccount, account_of, downtime_of
+from ...diagnosis.goodput.checkpoint_interval import WORTH_SHARE, CheckpointInterval
 from ...diagnosis.goodput.interval import Interval
 from ...diagnosis.goodput.mean_time_to_failure import TimeToFailure
 from ...diagnosis.goodput.run_intervals import runs_of
@@ -193,8 +194,24 @@ def _figures(account: RunAccount) -> Text:
         f"hardware downtime {duration(hardware)}: {percent(share_of(hardware, account.wall_ns))} of"
         f" wall time, {percent(share_of(hardware, account.downtime.total_ns))} of downtime",
         f"MTTF {_mttf(account.mttf)}; of hardware {_mttf(account.mttf_hardware)}",
+        *([_of_checkpoints(account.checkpoints)] if account.checkpoints is not None else []),
     ]
     return Text("\n".join(lines))
+
+
+def _of_checkpoints(found: CheckpointInterval) -> str:
+    """How often is saved, what that costs, and what would cost least."""
+    said = (
+        f"{found.saves} checkpoints, one each {found.interval_s:.3g} s ({found.interval_steps:.3g} steps),"
+        f" which hold the job up for {found.blocked_s:.3g} s each"
+    )
+    if found.best_interval_s is None or found.best_interval_steps is None:
+        return said
+    rate = "nothing has failed yet: with the lowest MTTF that fits" if found.is_bound else "with this MTTF"
+    best = f"one each {found.best_interval_s:.3g} s ({found.best_interval_steps} steps)"
+    if found.saved_share < WORTH_SHARE:
+        return f"{said}; {rate} {best} would cost least, and save less than {percent(WORTH_SHARE)} of the time"
+    return f"{said}; {rate} {best} would save {percent(found.saved_share)} of the time"
 
 
 def _of_downtime(down: Downtime) -> str:
@@ -235,7 +252,7 @@ def _interruptions(account: RunAccount, causes: Mapping[str, InterruptionCause])
     table = Table(box=None, pad_edge=False)
     for heading in ("interruption (UTC)", "kind", "node", "incident"):
         table.add_column(heading, overflow="fold")
-    for heading in ("detection", "lost work", "shutdown", "restart", "GPU-hours"):
+    for heading in ("detection", "lost work", "lost steps", "shutdown", "restart", "GPU-hours"):
         table.add_column(heading, justify="right")
     for each in account.interruptions:
         cause, down = causes.get(each.cause, InterruptionCause()), downtime_of(each)
@@ -243,7 +260,9 @@ def _interruptions(account: RunAccount, causes: Mapping[str, InterruptionCause])
         table.add_row(
             when(each.begin_ns / _NS),
             *(Text(printable(word)) for word in (kind, cause.node, cause.incident)),
-            *(duration(ns) for ns in (down.detection_ns, down.lost_work_ns, down.shutdown_ns, down.restart_ns)),
+            *(duration(ns) for ns in (down.detection_ns, down.lost_work_ns)),
+            str(each.lost_steps),
+            *(duration(ns) for ns in (down.shutdown_ns, down.restart_ns)),
             f"{each.gpu_ns / _NS / 3600:.3f}",
         )
     return table

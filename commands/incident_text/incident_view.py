@@ -49,6 +49,8 @@ SENTENCES: dict[str, str] = {
     Kind.INPUT_SILENT: "no telemetry arrives",
     Kind.AGENT_SILENT: "the whichrank of a node is gone or silent, its ranks are not visible",
     Kind.NODE_LOST: "is gone, with its ranks",
+    Kind.CHECKPOINT_FAILED: "a checkpoint was not written",
+    Kind.CHECKPOINT_UNFINISHED: "a checkpoint is being written for far longer than before",
 }
 #: Of a job that burdens a service: how that is known.
 _COUNTED_BY: dict[str | None, str] = {

@@ -7,7 +7,7 @@ downtime = checkpoint overhead + sum over errors of (detection + lost work + shu
            large runs); per run, over its chained jobs. What passes between a fault's detection and the first process's
            end counts as shutdown: the formula has no other place for it
 hardware downtime: the same, of faults of hardware alone; as a share of wall time and of downtime
-MTTF     : see mean_time_to_failure.py
+MTTF     : see mean_time_to_failure.py; how often to save: checkpoint_interval.py
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fractions import Fraction
 import numpy as np
 
 from ...telemetry.vocabulary import TimeBucket
+from .checkpoint_interval import CheckpointInterval, checkpoint_interval
 from .interval import Interval
 from .mean_time_to_failure import TimeToFailure, time_to_failure
 from .run_intervals import Interruption, interruptions_of
@@ -103,6 +104,7 @@ class RunAccount:
     interruptions: tuple[Interruption, ...]
     mttf: TimeToFailure
     mttf_hardware: TimeToFailure
+    checkpoints: CheckpointInterval | None = None
     by_kind: Mapping[str, Charged] = field(default_factory=dict)
     by_node: Mapping[str, Charged] = field(default_factory=dict)
     by_tenant: Mapping[str, Charged] = field(default_factory=dict)
@@ -125,6 +127,7 @@ def account_of(
     errors = [each for each in interruptions if not each.planned]
     hardware = [each for each in errors if known.get(each.cause, UNKNOWN_CAUSE).is_hardware]
     running_s = (wall_ns - queued_ns) / _NS
+    mttf = time_to_failure(len(errors), running_s)
     return RunAccount(
         run=run,
         jobs=tuple(dict.fromkeys(interval.job for interval in intervals)),
@@ -144,8 +147,9 @@ def account_of(
         downtime=_sum([Downtime(checkpoint_overhead_ns=ns[TimeBucket.CHECKPOINT_SAVE]), *map(downtime_of, errors)]),
         hardware_downtime=_sum(map(downtime_of, hardware)),
         interruptions=tuple(interruptions),
-        mttf=time_to_failure(len(errors), running_s),
+        mttf=mttf,
         mttf_hardware=time_to_failure(len(hardware), running_s),
+        checkpoints=checkpoint_interval(intervals, mttf),
         by_kind=_charged(intervals, errors, known, running_s, lambda cause: cause.kind),
         by_node=_charged(intervals, errors, known, running_s, lambda cause: cause.node),
         by_tenant=_charged(intervals, errors, known, running_s, lambda cause: cause.tenant),

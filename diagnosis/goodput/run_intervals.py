@@ -26,6 +26,7 @@ class Interruption:
     """One time that a job stood still and went on, or did not. cause: key of its finding, "" none was told.
 
     ns: by bucket, what it took, lost work included. planned: somebody had asked for it. went_on: a step came after it.
+    lost_steps: done before it, and not in the checkpoint from which it went on (or, if it did not, would have).
     """
 
     job: str
@@ -36,6 +37,7 @@ class Interruption:
     went_on: bool
     ns: Mapping[TimeBucket, int]
     gpu_ns: int
+    lost_steps: int = 0
 
 
 def runs_of(intervals: Iterable[Interval]) -> dict[str, list[Interval]]:
@@ -123,21 +125,27 @@ def interruptions_of(intervals: Sequence[Interval]) -> list[Interruption]:
 def _interruptions_of_world(intervals: Sequence[Interval]) -> Iterator[Interruption]:
     lost: list[Interval] = []  # since the last interval whose steps count
     down: list[Interval] = []
+    done = 0  # steps of the training before the interruption
     for interval in [*intervals, None]:
         if interval is not None and not interval.steps and (down or any(interval.of(bucket) for bucket in _DOWN)):
             down.append(interval)
             continue
         if down:
-            if found := _as_interruption(down, lost, went_on=interval is not None):
+            kept = down[-1].saved_step if interval is None or not interval.steps else interval.first_step
+            if found := _as_interruption(down, lost, max(0, done - kept), went_on=interval is not None):
                 yield found
             down, lost = [], []
+        if interval is not None and interval.steps:
+            done = interval.last_step + 1
         if interval is not None and interval.of(TimeBucket.REWORK):
             lost = [*lost, interval]
         elif interval is not None and interval.steps:  # an evaluation or a save after the last step ends nothing
             lost = []
 
 
-def _as_interruption(down: Sequence[Interval], lost: Sequence[Interval], *, went_on: bool) -> Interruption | None:
+def _as_interruption(
+    down: Sequence[Interval], lost: Sequence[Interval], lost_steps: int, *, went_on: bool
+) -> Interruption | None:
     cause = next((part.cause for each in down for part in each.parts if part.cause), "")
     if not cause and not went_on:
         return None
@@ -156,4 +164,5 @@ def _as_interruption(down: Sequence[Interval], lost: Sequence[Interval], *, went
         went_on=went_on,
         ns=ns,
         gpu_ns=gpu_ns,
+        lost_steps=lost_steps,
     )

@@ -12,7 +12,7 @@ from enum import Enum
 
 from ...telemetry.evidence_facts import How
 from ...telemetry.incident_document import SuspectEntry
-from ...telemetry.kind_sets import CONCLUDED_FROM_WAITS, NUMERIC_KINDS, SPEED_KINDS, STOPPING_KINDS
+from ...telemetry.kind_sets import CONCLUDED_FROM_WAITS, NUMERIC_KINDS, SAVE_KINDS, SPEED_KINDS, STOPPING_KINDS
 from ...telemetry.told_ranks import read_ranks
 from ...telemetry.vocabulary import Bucket, Kind
 from ..older_sentences import fact_of_evidence
@@ -22,6 +22,8 @@ from ..told_finding import ToldFinding
 CLOCK_DOUBT_S = 0.1
 #: Deaths so shortly before the request to stop belong to it: the launcher is told first, whoever told it.
 PLANNED_SLACK_S = 0.5
+#: What a rank raises so soon after its save has failed, it raises because of that.
+RAISED_BY_SAVE_S = 30.0
 _SPEAKS_OF_NUMBERS = re.compile(r"\b(nan|inf(inite)?|non-?finite|overflow)\b", re.IGNORECASE)
 
 
@@ -61,6 +63,8 @@ def relate(primary: ToldFinding, new: ToldFinding, resolved_at: float | None, *,
     if kinds[0] is Kind.PLANNED_STOP:
         follows = onset >= primary.onset_s - PLANNED_SLACK_S
         return Relation.CONSEQUENCE if follows and kinds[1] in STOPPING_KINDS | SPEED_KINDS else Relation.UNRELATED
+    if SAVE_KINDS & {*kinds}:
+        return _relate_to_save(primary, new)
     if suspect_ranks(primary.suspects) & suspect_ranks(new.suspects):
         return Relation.SAME_CAUSE
     if kinds[0] in STOPPING_KINDS:
@@ -74,6 +78,15 @@ def relate(primary: ToldFinding, new: ToldFinding, resolved_at: float | None, *,
         numbers = kinds[1] in NUMERIC_KINDS or (kinds[1] is Kind.RANK_RAISED and _speaks_of_numbers(new))
         return Relation.CONSEQUENCE if numbers else Relation.UNRELATED
     return Relation.UNRELATED
+
+
+def _relate_to_save(primary: ToldFinding, new: ToldFinding) -> Relation:
+    """A save that failed, and what its rank raised because of it; all else that happens to a rank is another story."""
+    kinds = {primary.kind, new.kind}
+    together = suspect_ranks(primary.suspects) & suspect_ranks(new.suspects) or kinds <= SAVE_KINDS
+    soon = abs(primary.onset_s - new.onset_s) <= RAISED_BY_SAVE_S or kinds <= SAVE_KINDS
+    is_same = kinds <= SAVE_KINDS | {Kind.RANK_RAISED} and together and soon
+    return Relation.SAME_CAUSE if is_same else Relation.UNRELATED
 
 
 def _relate_to_blocking(primary: ToldFinding, new: ToldFinding, kind: Kind) -> Relation:
@@ -98,11 +111,12 @@ def leading(findings: Sequence[ToldFinding]) -> int:
     """
     first_detected = min(finding.detected_s for finding in findings)
 
-    def order(index: int) -> tuple[bool, bool, bool, float, int]:
+    def order(index: int) -> tuple[bool, bool, bool, bool, float, int]:
         finding = findings[index]
         kind, onset = finding.kind, finding.onset_s
         came_later = kind not in CONCLUDED_FROM_WAITS and onset >= first_detected and index > 0
         return (
+            kind in SAVE_KINDS,
             kind in SPEED_KINDS,
             came_later or kind in CONCLUDED_FROM_WAITS,
             not suspect_ranks(finding.suspects),

@@ -25,6 +25,7 @@ from .nodes.silent_nodes import clear_lost
 from .numeric.bad_inputs import take_bad_input
 from .numeric.bad_losses import BAD_LOSS_HOLD_NS
 from .numeric.number_findings import revise_number_findings
+from .saves.save_states import take_save_state
 from .state.job_state import JobState
 from .state.rank_state import OpenFinding, RankStack
 from .topology.placement import begin_placement_again
@@ -45,7 +46,7 @@ def _take_job_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) 
 def _take_job_signalled(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
     if any(role_hint(ending) in ("signal", "error", "code") for ending in job.ends.endings):
         judge_crash(job, stamp_ns, ctx, finished=True)
-    asked_ns = _time_of(job, event)
+    asked_ns = job.nodes.time_of(event)
     job.ends.signalled_ns = job.ends.signalled_ns or asked_ns
     noticed = job.findings.noticed_wait()
     if noticed is not None and _may_go_on(job, noticed):
@@ -121,7 +122,7 @@ def _take_joining(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> N
     if event.attributes.get("joined"):
         facts.joined = True
     elif not facts.joining_ns:
-        facts.joining_ns = _time_of(job, event)
+        facts.joining_ns = job.nodes.time_of(event)
         facts.join_timeout_s = float(event.attributes.get("timeout_s", 0.0))
     end_joining(job, stamp_ns, ctx)
 
@@ -151,7 +152,7 @@ def _take_stopped(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> N
     facts = job.facts(event.identity.rank)
     job.set_node(event.identity.rank, event.identity.node)
     if not facts.stopped_ns:
-        facts.stopped_ns, facts.stopped_stamp_ns = _time_of(job, event), stamp_ns
+        facts.stopped_ns, facts.stopped_stamp_ns = job.nodes.time_of(event), stamp_ns
         job.may_be_stopped = True
     if event.attributes.get("left_behind"):  # it lasted until somebody came to read the rings: nothing to wait for
         facts.stopped_stamp_ns = stamp_ns - SIGN_OF_LIFE_NS
@@ -162,7 +163,7 @@ def _take_continued(job: JobState, event: Event, stamp_ns: int, ctx: Context) ->
     rank = event.identity.rank
     facts = job.facts(rank)
     facts.stopped_ns = facts.stopped_stamp_ns = 0
-    facts.continued_ns = _time_of(job, event)
+    facts.continued_ns = job.nodes.time_of(event)
     row = job.progress.row_of(rank)
     if row is not None:
         job.progress.rows[rank]["process_state"] = 0  # until the next row says
@@ -173,11 +174,11 @@ def _take_continued(job: JobState, event: Event, stamp_ns: int, ctx: Context) ->
 
 
 def _take_stale(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
-    job.facts(event.identity.rank).stale_ns = _time_of(job, event)
+    job.facts(event.identity.rank).stale_ns = job.nodes.time_of(event)
 
 
 def _take_stack(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:
-    values, facts, time_ns = event.attributes, job.facts(event.identity.rank), _time_of(job, event)
+    values, facts, time_ns = event.attributes, job.facts(event.identity.rank), job.nodes.time_of(event)
     if facts.stack is not None and facts.stack.time_ns <= job.ends.signalled_ns < time_ns:
         return  # where it cleans up, and not where it stood when somebody ended it
     if values.get("file"):
@@ -201,7 +202,7 @@ def _take_bad_loss(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> 
     facts = job.facts(event.identity.rank)
     if not facts.bad_loss:
         facts.bad_loss = str(event.attributes.get("value", "NaN"))
-        facts.bad_loss_ns = _time_of(job, event)
+        facts.bad_loss_ns = job.nodes.time_of(event)
         facts.bad_loss_calls = int(event.attributes.get("calls", 0))
         job.unsaved.facts = job.progress.may_have_bad_loss = True
         job.schedule(stamp_ns + BAD_LOSS_HOLD_NS)
@@ -261,12 +262,6 @@ def _take_agent_stopped(job: JobState, event: Event, stamp_ns: int, ctx: Context
         node.state, node.lost_ns, node.stopped_ns = "stopped", stamp_ns, event.time_ns
 
 
-def _time_of(job: JobState, event: Event) -> int:
-    """On the same clock as the rows of this node, so that what happened first comes first."""
-    offset = job.nodes.offset_of(event.identity.node)
-    return event.mono_ns + offset if event.mono_ns and offset is not None else event.time_ns
-
-
 def _read_ending(job: JobState, event: Event, stamp_ns: int) -> Ending:
     values = event.attributes
     exception = event.name is EventName.RANK_EXCEPTION
@@ -274,7 +269,7 @@ def _read_ending(job: JobState, event: Event, stamp_ns: int) -> Ending:
     return Ending(
         rank=event.identity.rank,
         sort="exception" if exception else "exit",
-        time_ns=_time_of(job, event),
+        time_ns=job.nodes.time_of(event),
         arrived_ns=stamp_ns,
         step=int(values.get("step", -1)),
         phase=phase if isinstance(phase, str) else phase_word(int(phase)),
@@ -336,6 +331,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.RANK_DEVICE: _take_device,
     EventName.SCHEDULER: _take_scheduler,
     EventName.RANK_CHECKPOINT: _take_checkpoint,
+    EventName.CHECKPOINT_STATE: take_save_state,
     EventName.AGENT_STOPPED: _take_agent_stopped,
     EventName.PEER_CONNECTED: _take_peer_connected,
     EventName.PEER_CLOCK: _take_peer_clock,

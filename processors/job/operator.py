@@ -29,28 +29,22 @@ from .intake.starting import is_of_a_start
 from .nodes.lost_nodes import judge_nodes
 from .nodes.silent_nodes import hear, judge_silence, listen_on, note_progress, note_silence
 from .numeric.bad_losses import judge_bad_losses
+from .saves.save_findings import judge_unfinished
 from .state.attempts import Place, place_of
 from .state.job_state import JobState
 from .state.micro_batch import FEWEST_NODES, Gathered, have_groups, tables_of
 from .steps.closed_steps import (
     close_ready_steps,
-    ends_with_steps,
     judge_counts,
     judge_late_numbers,
     judge_open_calls,
 )
+from .steps.closing_times import CLOSE_ROWS, CLOSE_SOON_NS, closing_patience_ns
 from .steps.step_watermark import is_early, most_pending_rows, prune_pending
 from .topology.placement import end_placement, follow_placement
 from .torchrun_worlds import Worlds
 
 NUMBER_HOLD_NS = 1_000_000_000
-#: Steps that take no longer than those before may wait until so much has gathered, or so long.
-CLOSE_ROWS = 8_192
-CLOSE_NS = 4_000_000_000
-#: Slow steps, and those after a finding, wait until the other nodes' rows of the same flush are in as well.
-CLOSE_SOON_NS = 200_000_000
-#: While it is known that steps are slow, all that they can tell is that they are no longer.
-CLOSE_SLOW_NS = 1_000_000_000
 #: The steps of those counts, and what other nodes flush at the same time, come in right after.
 COUNTS_HOLD_NS = 100_000_000
 #: Jobs that are held beside their rows.
@@ -224,6 +218,7 @@ class JobOperator:
         judge_late_numbers(job, now, ctx)
         judge_counts(job, now, ctx)
         judge_bad_losses(job, now, ctx)
+        judge_unfinished(job, now, ctx)
         if self._listens:
             listen_on(job, now)
             judge_over(job, now, ctx)
@@ -351,7 +346,7 @@ class JobOperator:
             close_ready_steps(job, now, ctx)
             return
         passed_ns = now - job.open_steps.closed_stamp_ns
-        if passed_ns >= CLOSE_SOON_NS and passed_ns >= _patience_ns(job, length_ns):
+        if passed_ns >= CLOSE_SOON_NS and passed_ns >= closing_patience_ns(job, length_ns):
             close_ready_steps(job, now, ctx)
 
     def _close_what_devices_ended(self, job: JobState, now: int, ctx: Context) -> None:
@@ -361,7 +356,7 @@ class JobOperator:
         if passed_ns < CLOSE_SOON_NS or not has_device_groups(job) or not job.open_steps.steps.size or is_early(job):
             return
         length_ns = job.open_steps.next_length_ns(job.steps.closed_step)
-        if length_ns and passed_ns >= _patience_ns(job, length_ns):
+        if length_ns and passed_ns >= closing_patience_ns(job, length_ns):
             close_ready_steps(job, now, ctx)
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -387,14 +382,3 @@ class JobOperator:
         take(job, event, stamp_ns, ctx)
         if event.name in _ENDS:
             job.schedule(stamp_ns + LAST_WORDS_NS)  # not at each of a large job's ends
-
-
-def _patience_ns(job: JobState, length_ns: int) -> int:
-    """How long after the last closing steps of this length are closed: soon if they may be the first signs of
-    something, or the end of what was told."""
-    if not job.steps.slow_step_ns or length_ns > job.steps.slow_step_ns:
-        return CLOSE_SOON_NS
-    findings = job.findings.by_key.values()
-    if any(ends_with_steps(job, finding) for finding in findings):
-        return CLOSE_SOON_NS
-    return CLOSE_SLOW_NS if any(finding.kind in SPEED_KINDS for finding in findings) else CLOSE_NS

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from whichrank.instrumentation.fatal_signals import watch_fatal_signals
 from whichrank.instrumentation.ring_writer import RingWriter
-from whichrank.telemetry.ring_layout import DEFINITION_ATTEMPT
+from whichrank.telemetry.checkpoint_states import SaveState, SaveWay, Tier, pack_save_extra, pack_save_head
+from whichrank.telemetry.ring_layout import DEFINITION_ATTEMPT, DEFINITION_SAVE_FAILED
 from whichrank.telemetry.vocabulary import EventKind, HookState, Level
 
 
@@ -85,6 +86,14 @@ def main() -> None:
             writer.define(DEFINITION_ATTEMPT, 0, {"token": rest[0]})
         elif word == "checkpoint":
             writer.append_event(EventKind.CHECKPOINT, value=int(rest[0], 16), extra=int(rest[1]))
+        elif word == "save":  # state, number, value, steps held, bytes, of which way
+            state, number, value, step, size = (int(each) for each in rest)
+            head = pack_save_head(SaveState(state), Tier.NETWORK, SaveWay.DCP_ASYNC_SAVE)
+            value = value or time.monotonic_ns() - 2_000_000_000
+            extra = pack_save_extra(step, size)
+            writer.append_event(EventKind.SAVE, group=head, seq=number, value=value, extra=extra)
+        elif word == "save-error":
+            writer.define(DEFINITION_SAVE_FAILED, int(rest[0]), {"error": " ".join(rest[1:])})
         elif word == "enter":
             answer = writer.enqueue(group, 1, 4096, 6, -1, 0)
         elif word == "leave":

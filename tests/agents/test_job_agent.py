@@ -105,6 +105,38 @@ def test_which_checkpoint_was_written_and_read_is_told_by_the_first_rank_of_a_no
     ]
 
 
+def test_saves_of_a_nodes_ranks_are_told_together_and_each_state_once(start_rank: Start, watch: Watch) -> None:
+    ranks = [start_rank(0), start_rank(1)]
+    watched = watch()
+    watched.run_until(lambda: len(watched.events(EventName.RANK_STARTED)) == 2)
+    for rank in ranks:
+        rank.say("step 2.5")
+        for _ in range(2):  # two files of one step, in turn
+            rank.say("save 1 1 42 1 2048")
+            rank.say("save 3 1 0 1 2048")
+        rank.say("save 1 3 43 1 1024")
+    ranks[1].say("save-error 3 OSError: no room")
+    ranks[1].say("save 4 3 0 1 1024")
+    for rank in ranks:
+        rank.say("exit 0 1", answers=False)
+    watched.run_until(lambda: len(watched.events(EventName.RANK_EXIT)) == 2)
+    told = [event.attributes for event in watched.events(EventName.CHECKPOINT_STATE)]
+    by_state = [(each["state"], each["ranks"], each["bytes"], each.get("checkpoints")) for each in told]
+    both = [each for each in by_state if each[1] == "0-1"]
+    if len(by_state) == 6:  # all in one flush, as nearly always
+        assert both == [
+            ("begun", "0-1", 4096, ("000000000000002a",)),
+            ("durable", "0-1", 4096, None),
+            ("begun", "0-1", 4096, ("000000000000002a",)),
+            ("durable", "0-1", 4096, None),
+            ("begun", "0-1", 2048, ("000000000000002b",)),
+        ]
+    (failed,) = [each for each in told if each["state"] == "failed"]
+    assert (failed["ranks"], failed["error"], failed["step"]) == ("1", "OSError: no room", 1)
+    assert (failed["tier"], failed["way"]) == ("network", "dcp_async_save")
+    assert all(1.9 < each["seconds"] < 60 for each in told if each["state"] == "durable")
+
+
 def test_an_agent_that_is_told_to_end_says_so_last_and_of_ranks_that_live(start_rank: Start, watch: Watch) -> None:
     ranks = [start_rank(0), start_rank(1)]
     watched = watch()

@@ -82,8 +82,7 @@ def _leave(job: JobState, what: What, saving: Saving, who: set[int], ended_ns: i
     ranks = [rank for rank in saving.ranks if rank not in who]
     _remember(job, what, Saving(saving.step, saving.begin_ns, max(saving.end_ns, ended_ns), ranks))
     if what == "saving" and not ranks:
-        job.checkpoints.saved_steps = max(job.checkpoints.saved_steps, job.checkpoints.steps_before + saving.step)
-        job.unsaved.steps = True
+        job.checkpoints.note_saved(saving.step)
 
 
 def _begin(job: JobState, what: What, rows: np.ndarray) -> None:

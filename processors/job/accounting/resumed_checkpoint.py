@@ -29,12 +29,17 @@ def note_checkpoint(job: JobState, place: str, *, step: int, is_read: bool) -> N
     if not is_read:
         if step <= 0:
             return  # before any step: a cache, a vocabulary
-        written = {known: steps for known, steps in job.checkpoints.by_place.items() if known != place}
-        written[place] = job.checkpoints.steps_before + step
-        job.checkpoints.by_place = dict(list(written.items())[-MOST_CHECKPOINTS:])
+        note_place(job, place, job.checkpoints.steps_before + step)
     elif place in job.checkpoints.by_place:
         # Of several (model and optimizer apart, an older one to compare with) the newest.
         job.checkpoints.restored_steps = max(job.checkpoints.restored_steps, job.checkpoints.by_place[place])
+
+
+def note_place(job: JobState, place: str, step: int) -> None:
+    """Notes that the checkpoint at this place holds so many steps of the training."""
+    written = {known: steps for known, steps in job.checkpoints.by_place.items() if known != place}
+    written[place] = step
+    job.checkpoints.by_place = dict(list(written.items())[-MOST_CHECKPOINTS:])
 
 
 def settle_resume(job: JobState, now: int, ctx: Context) -> None:

@@ -74,7 +74,7 @@ class JobState:
         self.may_be_stopped = True
         self.inferred = False
         self._homes: dict[str, bytes] = {}  # by node, the ranks that were last found to be on it, all at once
-        self.checkpoints.restored_steps = -1
+        self.checkpoints.leave_attempt()
         self.placement.moved = None
         self.ends.begin_attempt()
         self.nodes.begin_attempt()

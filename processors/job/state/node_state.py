@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....telemetry.records import Event
 from .rank_state import Hearing, NodeFacts
 from .unsaved import Unsaved
 
@@ -67,6 +68,11 @@ class NodeState:
         if offset is None and node in self.known:
             offset = self.known[node].offset_ns or None
         return offset
+
+    def time_of(self, event: Event) -> int:
+        """Unix ns on the same clock as the rows of this node, so that what happened first comes first."""
+        offset = self.offset_of(event.identity.node)
+        return event.mono_ns + offset if event.mono_ns and offset is not None else event.time_ns
 
     def unheard(self) -> set[str]:
         """Names of nodes from which nothing comes, whether that was announced or not (``NodeFacts.is_lost``: it was

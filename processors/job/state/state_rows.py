@@ -27,6 +27,7 @@ from ..detectors.slow.step_times import StepTimes
 from . import open_step_rows, step_rows
 from .accounting_state import Ledger
 from .attempts import Attempts
+from .checkpoint_saves import CheckpointSaves
 from .device_window import DeviceWindow
 from .finding_rows import read_finding, write_finding
 from .job_state import JobState
@@ -157,6 +158,7 @@ def _facts_values(job: JobState) -> dict[str, Any]:
     return {
         **{name: _get(job, path) for name, path in (_PLAIN_FACTS | _LATER_FACTS).items()},
         "placement": _told_placement(job.placement),
+        "saves": job.checkpoints.saves.as_rows(),
         "attempts": write_attempts(job.attempts),
         "groups": [{name: getattr(group, name) for name in Group.__slots__} for group in job.groups.known],
         "endings": [asdict(ending) for ending in job.ends.endings],
@@ -287,6 +289,8 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
         job.placement.told, job.placement.times_told = read_placement(told), int(told["told"])
     else:
         job.placement.told = None
+    if "saves" in values:  # not there in state of earlier releases
+        job.checkpoints.saves = CheckpointSaves.of_rows(values["saves"])
     job.attempts = read_attempts(values["attempts"])
     for group in values["groups"]:
         job.groups.add(Group(**group), was_kept=True)

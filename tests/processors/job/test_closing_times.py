@@ -8,10 +8,15 @@ import pytest
 from tests.processors.job.bare_finding import bare_body
 from whichrank.processors.job.detectors.slow.step_times import StepTimes
 from whichrank.processors.job.detectors.slow.straggler import SMALLEST_EXCESS
-from whichrank.processors.job.operator import CLOSE_NS, CLOSE_SLOW_NS, CLOSE_SOON_NS, _patience_ns
 from whichrank.processors.job.state.job_state import JobState
 from whichrank.processors.job.state.open_steps import mean_length_ns
 from whichrank.processors.job.state.rank_state import OpenFinding
+from whichrank.processors.job.steps.closing_times import (
+    CLOSE_NS,
+    CLOSE_SLOW_NS,
+    CLOSE_SOON_NS,
+    closing_patience_ns,
+)
 from whichrank.telemetry.tables import STEPS
 from whichrank.telemetry.vocabulary import Kind, Phase
 
@@ -98,21 +103,21 @@ def test_the_last_64_steps_count_and_other_ranks_begin_anew() -> None:
 
 
 def test_steps_are_closed_soon_while_it_is_not_known_how_long_they_take() -> None:
-    assert _patience_ns(job_with(*[100.0] * 39), arriving_ns(100.0)) == CLOSE_SOON_NS
+    assert closing_patience_ns(job_with(*[100.0] * 39), arriving_ns(100.0)) == CLOSE_SOON_NS
 
 
 def test_usual_steps_wait_and_steps_that_are_slow_on_average_do_not() -> None:
     job = job_with(*[100.0] * 40)
-    assert _patience_ns(job, arriving_ns(100.0, 102.0)) == CLOSE_NS
-    assert _patience_ns(job, arriving_ns(100.0, 104.0)) == CLOSE_NS  # one of them alone means nothing
-    assert _patience_ns(job, arriving_ns(103.0, 104.0)) == CLOSE_SOON_NS
+    assert closing_patience_ns(job, arriving_ns(100.0, 102.0)) == CLOSE_NS
+    assert closing_patience_ns(job, arriving_ns(100.0, 104.0)) == CLOSE_NS  # one of them alone means nothing
+    assert closing_patience_ns(job, arriving_ns(103.0, 104.0)) == CLOSE_SOON_NS
 
 
 @pytest.mark.parametrize("kind", [Kind.RANK_SLOW, Kind.SLOW_TOGETHER])
 def test_while_a_slow_rank_is_told_usual_steps_are_closed_within_a_second(kind: Kind) -> None:
     job = job_with(*[100.0] * 40)
     open_finding(job, kind)
-    assert _patience_ns(job, arriving_ns(100.0)) == CLOSE_SLOW_NS
+    assert closing_patience_ns(job, arriving_ns(100.0)) == CLOSE_SLOW_NS
     assert CLOSE_SOON_NS < CLOSE_SLOW_NS < CLOSE_NS
 
 
@@ -120,10 +125,10 @@ def test_while_a_slow_rank_is_told_usual_steps_are_closed_within_a_second(kind: 
 def test_what_ends_with_the_next_step_is_looked_at_soon(kind: Kind) -> None:
     job = job_with(*[100.0] * 40)
     open_finding(job, kind)
-    assert _patience_ns(job, arriving_ns(100.0)) == CLOSE_SOON_NS
+    assert closing_patience_ns(job, arriving_ns(100.0)) == CLOSE_SOON_NS
 
 
 def test_a_finding_of_an_attempt_that_is_over_ends_with_the_next_steps_too() -> None:
     job = job_with(*[100.0] * 40)
     open_finding(job, Kind.RANK_SLOW, attempt="the one before")
-    assert _patience_ns(job, arriving_ns(100.0)) == CLOSE_SOON_NS
+    assert closing_patience_ns(job, arriving_ns(100.0)) == CLOSE_SOON_NS

@@ -1,0 +1,1 @@
+"""Which checkpoint is durable, and which was begun and not written?"""

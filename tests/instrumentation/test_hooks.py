@@ -31,6 +31,7 @@ from whichrank.instrumentation import api
 from whichrank.instrumentation.hooks import rendezvous_hook
 from whichrank.instrumentation.trackers.checkpoint_identity import checkpoint_number
 from whichrank.instrumentation.trackers.step_counter import StepCounter
+from whichrank.telemetry.checkpoint_states import SaveState, unpack_save_head
 from whichrank.telemetry.vocabulary import EventKind, ExitState, HookState, StepFlag
 
 STEP = ["forward", "other", "backward", "other", "optimizer", "other"]
@@ -252,9 +253,15 @@ def test_which_checkpoint_was_written_or_read_is_told_by_its_place(recording: Re
         torch.load(recording.directory / "nothing")
     dcp.save({"a": torch.zeros(1)}, checkpoint_id=folder, no_dist=True)
     dcp.load({"a": torch.zeros(1)}, checkpoint_id=str(folder), no_dist=True)
-    told = [(each.value, each.extra) for each in recording.ring.events if each.kind is EventKind.CHECKPOINT]
+    begun = SaveState.BEGUN
+    told = [
+        (each.value, "read" if each.kind is EventKind.CHECKPOINT else "written")
+        for each in recording.ring.events
+        if each.kind is EventKind.CHECKPOINT
+        or (each.kind is EventKind.SAVE and unpack_save_head(each.group).state == begun)
+    ]
     numbers = [number for number, _ in told]
-    assert [what for _, what in told] == [1, 1, 2, 1, 2]
+    assert [what for _, what in told] == ["written", "written", "read", "written", "read"]
     assert numbers[0] == numbers[2] == checkpoint_number(file)
     assert numbers[1] == checkpoint_number(recording.directory / "sub.pt")
     assert numbers[3] == numbers[4] == checkpoint_number(folder)

@@ -1,0 +1,182 @@
+"""Is lost work exact? Jobs that save in each way are killed at random moments, and what is told is compared with truth.
+
+Each run: two ranks under ``whichrank run``, which train, save every few steps to storage that takes its time, and write
+down themselves which steps they made and from which one they went on. One of them gets a SIGKILL at a moment that is
+drawn, also between staged and durable; the same command is started once more, and goes on from the newest checkpoint
+that is whole. ``whichrank goodput`` has to say the same number of lost steps. Run:
+``python -m benchmarks.checkpoint_truth [--runs 20] [--only WAY] [--seed 1]``. Exit status 1 on SHORT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+if not __package__:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.ports import free_ports
+from whichrank.evaluation.bench.bench_report import exit_code, in_short, print_lines
+from whichrank.simulator.scoring.summary import ScoreLine
+
+from .checkpoint_training import WAYS
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS, EVERY = 60, 10
+RANKS = 2
+LIMIT_S = 180.0
+#: The kill comes at a step between these, and so much later.
+FIRST_KILL, LAST_KILL, LATER_S = 15, 45, 0.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """told, true: lost steps; None: not known. done: steps that all ranks had made."""
+
+    way: str
+    told: int | None
+    true: int | None
+    done: int
+    why: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether both are known and equal."""
+        return self.told is not None and self.told == self.true
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the jobs and prints the lines. The exit status is 1 where a line is SHORT."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoint_truth", description=__doc__)
+    parser.add_argument("--runs", type=int, default=20, help="kills of each way of saving")
+    parser.add_argument("--only", action="append", choices=WAYS, help="this way of saving, again for more")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments")
+    options = parser.parse_args(arguments)
+    draw = random.Random(options.seed)
+    lines = []
+    for way in options.only or WAYS:
+        outcomes = []
+        for number in range(options.runs):
+            outcome = one_run(way, draw.randrange(FIRST_KILL, LAST_KILL), draw.random() * LATER_S, number % RANKS)
+            outcomes.append(outcome)
+            if not outcome.ok:
+                print(f"WRONG: {way}, run {number}: told {outcome.told}, true {outcome.true} {outcome.why}", flush=True)
+        right = sum(outcome.ok for outcome in outcomes)
+        lost = [outcome.true for outcome in outcomes if outcome.true is not None]
+        lines.append(
+            ScoreLine(
+                name=f"{way}: lost steps exact after a SIGKILL",
+                asked="all",
+                measured=f"lost {min(lost, default=0)} to {max(lost, default=0)} steps",
+                share=f"{right} of {len(outcomes)}",
+                ok=right == len(outcomes),
+            )
+        )
+    print_lines(lines, "lost work against truth")
+    print(in_short(lines))
+    return exit_code(lines)
+
+
+def one_run(way: str, kill_step: int, later_s: float, victim: int) -> Outcome:
+    """One job, killed once. kill_step: of the victim, after which it has later_s more to live."""
+    with tempfile.TemporaryDirectory(prefix="whichrank-truth-") as name:
+        folder = Path(name)
+        launch = [
+            *(sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"),
+            *(
+                "--master-port",
+                "{port}",
+                str(ROOT / "benchmarks" / "checkpoint_training.py"),
+                way,
+                str(folder),
+                str(STEPS),
+            ),
+            str(EVERY),
+        ]
+        first, second = (" ".join(launch).format(port=port) for port in free_ports(2))
+        command = [sys.executable, "-m", "whichrank", "run", "--out", str(folder / "run"), "--view", "none", "--"]
+        environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        with subprocess.Popen(
+            [*command, "bash", "-c", f"{first} || {second}"],
+            env=environ,
+            stdout=subprocess.DEVNULL,
+            stderr=(folder / "log").open("wb"),
+            start_new_session=True,
+        ) as job:
+            try:
+                pid = _pid_at(folder / f"truth-{victim}.jsonl", kill_step, LIMIT_S / 2, job)
+                time.sleep(later_s)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                job.wait(LIMIT_S)
+            except (TimeoutError, subprocess.TimeoutExpired) as error:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(job.pid, signal.SIGKILL)
+                return Outcome(way=way, told=None, true=None, done=0, why=f"{type(error).__name__}: {error}")
+        done, resumed = _truth(folder)
+        told = _told(folder / "run")
+        true = None if resumed is None else done - resumed
+        return Outcome(way=way, told=told, true=true, done=done, why=_last_line(folder / "log") if told is None else "")
+
+
+def _pid_at(file: Path, step: int, limit_s: float, job: subprocess.Popen[bytes]) -> int:
+    """The process that has made this step. Raises TimeoutError."""
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until and job.poll() is None:
+        for line in _lines(file):
+            if line.get("done", 0) >= step:
+                return int(line["pid"])
+        time.sleep(0.02)
+    raise TimeoutError(f"step {step} was not made within {limit_s:.0f} s")
+
+
+def _lines(file: Path) -> Iterator[dict[str, int]]:
+    with contextlib.suppress(OSError):
+        for line in file.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+
+
+def _truth(folder: Path) -> tuple[int, int | None]:
+    """Steps that every rank had made before the second start, and from which one that went on; None: it never came."""
+    done, resumed = [], None
+    for rank in range(RANKS):
+        made = 0
+        for line in _lines(folder / f"truth-{rank}.jsonl"):
+            if "resumed" in line and made:
+                resumed = line["resumed"]
+                break
+            made = line.get("done", made)
+        done.append(made)
+    return min(done), resumed
+
+
+def _told(run: Path) -> int | None:
+    command = [sys.executable, "-m", "whichrank", "goodput", str(run), "--json"]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, env=environ, capture_output=True, timeout=60, check=False).stdout
+    with contextlib.suppress(ValueError, KeyError):
+        interruptions = [each for one in json.loads(said)["runs"] for each in one["interruptions"] if each["went_on"]]
+        if len(interruptions) == 1:
+            return int(interruptions[0]["lost_steps"])
+    return None
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return lines[-1][:200] if lines else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -124,7 +124,7 @@ def test_what_exporters_and_senders_say_becomes_conditions(road: Road) -> None:
     assert intake.send("metrics", worn_gpu(0.0, time.time_ns())) == 200
 
     asked = road.switch.asked
-    eventually(lambda: road.switch.asked >= asked + 400, what="walks of a healthy switch")
+    eventually(lambda: road.switch.asked >= asked + 300, what="walks of a healthy switch")
     assert road.conditions() == {}
 
     road.node.say(f"sys/{PORT}/state", "1: DOWN")

@@ -105,10 +105,12 @@ class Training:
         )
         self.pending = found if isinstance(found, Future) else found.upload_completion
 
-    def _save_plainly(self, place: Path) -> None:
+    def save_plainly(self, place: Path) -> None:
+        """One file, written where it stays."""
         torch.save(self.state(), place.with_suffix(".pt"))
 
-    def _save_in_thread(self, place: Path) -> None:
+    def save_in_thread(self, place: Path) -> None:
+        """A copy, written by a thread."""
         state = copy.deepcopy(self.state())
 
         def write() -> None:
@@ -117,7 +119,8 @@ class Training:
 
         threading.Thread(target=write).start()
 
-    def _save_by_hand(self, place: Path) -> None:
+    def save_by_hand(self, place: Path) -> None:
+        """Two files, which together are the checkpoint."""
         import whichrank
 
         with whichrank.phase("checkpoint"):
@@ -127,9 +130,9 @@ class Training:
 
 
 _BY_WAY: dict[str, Callable[[Training, Path], None]] = {
-    "torch_save": Training._save_plainly,
-    "thread": Training._save_in_thread,
-    "by_hand": Training._save_by_hand,
+    "torch_save": Training.save_plainly,
+    "thread": Training.save_in_thread,
+    "by_hand": Training.save_by_hand,
 }
 
 

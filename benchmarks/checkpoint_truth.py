@@ -33,6 +33,7 @@ from whichrank.simulator.scoring.summary import ScoreLine
 from .checkpoint_training import WAYS
 
 ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = str(Path(sys.executable).with_name("whichrank"))
 STEPS, EVERY = 60, 10
 RANKS = 2
 LIMIT_S = 180.0
@@ -105,7 +106,7 @@ def one_run(way: str, kill_step: int, later_s: float, victim: int) -> Outcome:
             str(EVERY),
         ]
         first, second = (" ".join(launch).format(port=port) for port in free_ports(2))
-        command = [sys.executable, "-m", "whichrank", "run", "--out", str(folder / "run"), "--view", "none", "--"]
+        command = [PROGRAM, "run", "--out", str(folder / "run"), "--view", "none", "--"]
         environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with subprocess.Popen(
             [*command, "bash", "-c", f"{first} || {second}"],
@@ -123,7 +124,7 @@ def one_run(way: str, kill_step: int, later_s: float, victim: int) -> Outcome:
             except (TimeoutError, subprocess.TimeoutExpired) as error:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(job.pid, signal.SIGKILL)
-                return Outcome(way=way, told=None, true=None, done=0, why=f"{type(error).__name__}: {error}")
+                return Outcome(way=way, told=None, true=None, done=0, why=f"{error}; {_last_line(folder / 'log')}")
         done, resumed = _truth(folder)
         told = _told(folder / "run")
         true = None if resumed is None else done - resumed
@@ -163,7 +164,7 @@ def _truth(folder: Path) -> tuple[int, int | None]:
 
 
 def _told(run: Path) -> int | None:
-    command = [sys.executable, "-m", "whichrank", "goodput", str(run), "--json"]
+    command = [PROGRAM, "goodput", str(run), "--json"]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     said = subprocess.run(command, env=environ, capture_output=True, timeout=60, check=False).stdout
     with contextlib.suppress(ValueError, KeyError):

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..telemetry.checkpoint_states import SaveWay
+from ..telemetry.emergency_saves import DEFAULT_LEAD_S
 from ..telemetry.vocabulary import Level, Phase
 from . import levels
 from .rank_identity import (
@@ -125,7 +126,7 @@ class phase:
             self._entered = 0
 
 
-def on_checkpoint(save: Callable[..., Any], *, grace_s: float = 25.0) -> bool:
+def on_checkpoint(save: Callable[..., Any], *, grace_s: float = 25.0, lead_s: float = DEFAULT_LEAD_S) -> bool:
     """Have ``save`` called when the job is about to end, on all ranks after the same step. Call it once on every rank,
     in the main thread, after ``init_process_group``.
 
@@ -134,6 +135,7 @@ def on_checkpoint(save: Callable[..., Any], *, grace_s: float = 25.0) -> bool:
     missing, and a collective in it would not end. What it raises is told, and training goes on.
     grace_s: between a SIGTERM to this rank and the end that comes by force, in seconds. The signal is held back until
     the save is over, for so long at most, and then does what it would have done.
+    lead_s: so long before Slurm's time limit a save is asked for, in seconds; 0: never.
     Asked for by SIGTERM to any rank, by ``whichrank checkpoint-now`` and, shortly before a time limit, a preemption or
     a maintenance, by the node's whichrank. Returns whether this rank listens; it says once why not. Never raises.
     """
@@ -145,7 +147,7 @@ def on_checkpoint(save: Callable[..., Any], *, grace_s: float = 25.0) -> bool:
             return False
         from .emergency.arm import arm
 
-        arm(session, save, grace_s)
+        arm(session, save, grace_s, lead_s)
         return True
     except Exception as error:  # edge: the one line in somebody's training script
         _say_once(f"no emergency saves: {type(error).__name__}: {error}")

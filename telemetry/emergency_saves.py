@@ -12,6 +12,10 @@ REQUEST_FILE = "checkpoint"
 MAX_REQUEST_BYTES = 512
 #: In the ring folder: where the ranks of a job on one node agree.
 BOARD_FOLDER = "emergency"
+#: In there, an empty file for each rank of this node that listens: RANK.PID follows.
+LISTENS = "listens-"
+#: So long before an end that is known the save is asked for.
+DEFAULT_LEAD_S = 300.0
 #: For a request that says nothing of its own: how long the ranks try, in seconds.
 DEFAULT_SECONDS = 600.0
 MOST_REASON = 64

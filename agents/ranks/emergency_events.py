@@ -21,7 +21,7 @@ def emergency_told(payload: Mapping[str, Any], now_ns: int) -> tuple[int, dict[s
     The program writes its ring, so each value is checked; what does not fit is left out, a time counts as ``now_ns``.
     """
     request, state, time_ns = payload.get("request"), payload.get("state"), payload.get("time_ns")
-    if not _is_count(request) or state not in _STATES:
+    if not _is_count(request) or not isinstance(state, str) or state not in _STATES:
         return None
     attributes: dict[str, Any] = {"request": request, "state": state}
     for name, longest in _TEXTS.items():
@@ -32,8 +32,9 @@ def emergency_told(payload: Mapping[str, Any], now_ns: int) -> tuple[int, dict[s
         value = payload.get(name)
         if isinstance(value, int | float) and math.isfinite(value) and value >= 0:
             attributes[name] = float(value)
-    if payload.get("why") in _WHYS:
-        attributes["why"] = payload["why"]
+    why = payload.get("why")
+    if isinstance(why, str) and why in _WHYS:
+        attributes["why"] = why
     if _is_count(payload.get("step")):
         attributes["step"] = payload["step"]
     return (min(time_ns, now_ns) if isinstance(time_ns, int) and time_ns > 0 else now_ns), attributes

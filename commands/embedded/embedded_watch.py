@@ -19,6 +19,7 @@ from ...agents.collectors.collector_plans import node_plans
 from ...agents.collectors.options import NodeOptions
 from ...agents.collectors.schedule import NodeTelemetry
 from ...agents.job_agent import Agent
+from ...agents.near_end import NearEnd
 from ...agents.node_reports import NodeReports
 from ...agents.privacy.redaction_filter import RedactionFilter
 from ...processors.runner import EmbeddedRunner
@@ -99,6 +100,7 @@ class EmbeddedWatch:
         self._log = IncidentLog(directory.incidents)
         self._runner = self._runner_of(directory.state)
         self._agent = self._agent_of(directory.evidence, ring_directory, identity, job_name, collect, since_ns)
+        self._near_end = NearEnd(ring_directory, report=logger.info)
         self._reports = self._reports_of(collect)
         self._reports.start()
 
@@ -155,6 +157,7 @@ class EmbeddedWatch:
             rank_processes=lambda: self._agent.rank_processes,
             request_bytes=self._agent.settings.request_bytes,
             withheld=self._agent.settings.withheld,
+            on_happening=self._near_end.take,
             metrics=wanted_metrics() if self._publisher is None and self._on_request is None else None,
         )
 
@@ -180,6 +183,7 @@ class EmbeddedWatch:
         try:
             self._agent.poll()
             self._reports.turn()
+            self._near_end.look(time.time())
             self._peers.turn(self)
             self._take_what_people_say()
             self._runner.drain()

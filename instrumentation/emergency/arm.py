@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch.compiler import is_dynamo_compiling
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _NOT_WHOLE = (int(Phase.OPTIMIZER), int(Phase.CHECKPOINT))
 
 
-def arm(session: Session, save: Callable[..., Any], grace_s: float) -> None:
+def arm(session: Session, save: Callable[..., Any], grace_s: float, lead_s: float) -> None:
     """Lets this rank listen for requests; the last function that was given is called. For the main thread.
 
     Raises OSError, RuntimeError or ValueError (not the main thread, seconds that are none).
     """
-    if not 0 < grace_s < 1e6:
-        raise ValueError(f"grace_s is {grace_s}: it must be seconds, above 0")
+    if not 0 < grace_s < 1e6 or not 0 <= lead_s < 1e6:
+        raise ValueError(f"grace_s is {grace_s}, lead_s {lead_s}: they must be seconds, grace_s above 0")
     steps = session.steps
     saving = EmergencySaving(save, session.saves, session.tracker, session.writer.define)
     if session.emergency is not None:
@@ -47,6 +47,8 @@ def arm(session: Session, save: Callable[..., Any], grace_s: float) -> None:
         updates=lambda: steps.optimizer_calls,
         may_save_now=may_save_now,
         grace_s=grace_s,
+        end_s=_time_limit(os.environ),
+        lead_s=lead_s,
         on_error=lambda error: session.health.note(f"emergency saves: {type(error).__name__}: {error}"),
     )
     watch.start(steps.step)
@@ -68,3 +70,9 @@ def arm(session: Session, save: Callable[..., Any], grace_s: float) -> None:
     hook = register_optimizer_step_post_hook(after)
     if session.context is not None:
         session.context.undo.append(hook.remove)
+
+
+def _time_limit(environ: Mapping[str, str]) -> float:
+    """When Slurm ends the job, as it was when the job started, in Unix seconds; 0 where it does not say."""
+    said = environ.get("SLURM_JOB_END_TIME", "")
+    return float(said) if said.isdecimal() else 0.0

@@ -10,9 +10,17 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 
-from ...telemetry.emergency_saves import MAX_REQUEST_BYTES, REQUEST_FILE, EmergencyState, Reason, Why
+from ...telemetry.emergency_saves import (
+    BOARD_FOLDER,
+    LISTENS,
+    MAX_REQUEST_BYTES,
+    REQUEST_FILE,
+    EmergencyState,
+    Reason,
+    Why,
+)
 from ..background_thread import start_background_thread
 from .agreement import ANSWER_S, Agreement, Request, request_key
 from .board import Board
@@ -30,11 +38,15 @@ _GATE_S = 3.0 * ANSWER_S
 _STUCK_S, _STUCK_STEPS = 5.0, 3.0
 #: A rank that leaves because a peer is gone is told to end by its launcher a moment later: that is waited for.
 _LEAVING_S = 2.0
+#: What several ask for by one plan within so long is one request.
+_PLANNED = frozenset({Reason.TIME_LIMIT.value, Reason.PREEMPTION.value, Reason.MAINTENANCE.value})
+_ONCE_S = 120.0
 
 
 class EmergencyWatch:
     """find_board: where to agree, None while that is not known. updates: how often the weights were
-    updated. may_save_now: whether an exception leaves nothing half done. directory: of the ring.
+    updated. may_save_now: whether an exception leaves nothing half done. directory: of the ring. end_s:
+    the job's time limit, Unix; 0: none is known. lead_s: so long before it a save is asked for; 0: never.
     """
 
     def __init__(
@@ -49,12 +61,15 @@ class EmergencyWatch:
         updates: Callable[[], int],
         may_save_now: Callable[[BaseException], bool],
         grace_s: float,
+        end_s: float,
+        lead_s: float,
         on_error: Callable[[BaseException], None],
     ) -> None:
         self._saving, self._rank, self._local_rank, self._world_size = saving, rank, local_rank, world_size
         self._file = directory / REQUEST_FILE
         self._find_board, self._updates, self._may_save_now = find_board, updates, may_save_now
-        self._grace_s, self._on_error = grace_s, on_error
+        self._grace_s, self._end_s, self._lead_s, self._on_error = grace_s, end_s, lead_s, on_error
+        self._asked: dict[str, float] = {}
         self._signal = TermSignal()
         self._lock = threading.Lock()
         self._board: Board | None = None
@@ -71,6 +86,9 @@ class EmergencyWatch:
     def start(self, step: int) -> None:
         """Begins to hold SIGTERM and to listen. step: steps made so far. Raises OSError, RuntimeError, ValueError."""
         self._passed = step
+        folder = self._file.with_name(BOARD_FOLDER)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / f"{LISTENS}{self._rank}.{os.getpid()}").touch()
         self._signal.install()
         start_background_thread("whichrank-emergency", self._run)
 
@@ -206,7 +224,10 @@ class EmergencyWatch:
         if is_signalled and self._saved_step == self._passed:
             self._signal.pass_on(in_main=False)  # what the weights hold is saved
             return
-        wanted = Request(Reason.SIGTERM.value, self._rank, self._grace_s) if is_signalled else self._look_at_file()
+        if is_signalled:
+            wanted: Request | None = Request(Reason.SIGTERM.value, self._rank, self._grace_s)
+        else:
+            wanted = self._look_at_file() or self._look_at_clock()
         self._board = board = self._board or self._find_board()
         if board is None:
             if wanted is not None:
@@ -228,10 +249,22 @@ class EmergencyWatch:
         self._seen_file = stamp
         with open(self._file, encoding="utf-8", errors="replace") as file:
             said = Request.of_word(file.read(MAX_REQUEST_BYTES))
+        if said.reason in _PLANNED and monotonic() - self._asked.get(said.reason, -_ONCE_S) < _ONCE_S:
+            return None  # each node's whichrank asks
         return Request(said.reason, self._rank, said.seconds)
+
+    def _look_at_clock(self) -> Request | None:
+        now_s = time()
+        if not self._end_s - self._lead_s < now_s < self._end_s or not self._lead_s:
+            return None
+        left_s, self._end_s = self._end_s - now_s, 0.0
+        if monotonic() - self._asked.get(Reason.TIME_LIMIT.value, -_ONCE_S) < _ONCE_S:
+            return None
+        return Request(Reason.TIME_LIMIT.value, self._rank, left_s)
 
     def _begin(self, board: Board, word: str) -> None:
         agreed = Agreement(board, self._number, self._rank, self._world_size, Request.of_word(word))
+        self._asked[agreed.request.reason] = monotonic()
         self._saving.tell(agreed, EmergencyState.ASKED)
         self._round = agreed  # the gate, before the look at where the main thread is
         agreed.answer(self._passed + 1)

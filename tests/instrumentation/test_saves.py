@@ -167,12 +167,10 @@ def test_a_request_is_durable_when_its_queue_says_so(recording: Recording, world
 
     class Queue:
         def __init__(self) -> None:
-            self.numbers = 0
             self.done: list[Any] = []
 
         def schedule(self, request: Request) -> int:
-            self.numbers += 1
-            return self.numbers
+            return 0  # as NVIDIA's does for each
 
         def finalize(self) -> list[int]:
             if self.done == ["bad"]:

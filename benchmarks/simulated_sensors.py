@@ -12,10 +12,11 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from whichrank.commands.support.gc_tuning import search_seldom
 from whichrank.evaluation.bench.bench_report import exit_code, in_short, print_lines
@@ -130,11 +131,11 @@ def outcome_of(asked: Asked) -> Outcome:
     return Outcome(asked=asked, ok=ok, said=f"{said} (right: {_truth(truth['faults'][0])})")
 
 
-def _in_words(document: dict[str, object]) -> str:
+def _in_words(document: Mapping[str, Any]) -> str:
     cause = document.get("cause") or {}
-    suspects = [str(suspect["id"]) for suspect in document["suspects"]]  # type: ignore[attr-defined,index]
-    culprits = [job["id"] for job in document["jobs"] if job["role"] == "culprit"]  # type: ignore[attr-defined,index]
-    counted = cause.get("counted_by") or ""  # type: ignore[attr-defined]
+    suspects = [str(suspect["id"]) for suspect in document["suspects"]]
+    culprits = [job["id"] for job in document["jobs"] if job["role"] == "culprit"]
+    counted = cause.get("counted_by") or ""
     return f"{document['kind']} {','.join(suspects[:4])} {','.join(map(str, culprits))} {counted}".strip()
 
 

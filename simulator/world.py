@@ -80,8 +80,7 @@ class World:
         self.resources = Resources(topology)
         self.heat = Heat(topology, self.resources)
         self.ledger = GroundTruth(seed=seed, scenario=scenario, start_unix_ns=start_unix_ns, faults=list(truths))
-        random = generator(seed, "clocks")
-        nodes = topology.nodes
+        random, nodes = generator(seed, "clocks"), topology.nodes
         up_s = random.uniform(1e5, 1e6, nodes)
         skew_s = random.normal(0.0, 0.002, nodes)
         self.clocks = NodeClocks(
@@ -93,6 +92,8 @@ class World:
         self._schedule = Schedule(changes)
         self.hardware = Hardware(topology=topology)
         self._asked = AskedStorage(nodes)
+        #: By node, until when an agent that is told to end speaks.
+        self._last_words_s = np.full(nodes, -np.inf)
         self.room = Room(self.resources)
         self._exporters = SiteExporters(topology, self.resources, self._asked) if sensing.has_servers else None
         for collector in () if sensing.has_clients else PERIODS_S:
@@ -110,8 +111,6 @@ class World:
         self._allocation, self._hazards = Allocation(self.jobs), Hazards(self.resources, seed)
         self._by_name = {job.spec.name: job for job in self.jobs}
         self._true_wall_ns = self.clocks.wall_ns.copy()
-        #: By node, until when an agent that is told to end speaks.
-        self._last_words_s = np.full(nodes, -np.inf)
         self._group_lists: dict[tuple[str, str], GroupLists] = {}
         self._rates: tuple[object, dict[str, dict[str, NDArray[np.float64]]], UplinkState | None] = (None, {}, None)
         self.start_unix_ns, self.now_s = start_unix_ns, 0.0

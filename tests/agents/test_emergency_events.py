@@ -26,7 +26,7 @@ def test_what_is_none_is_dropped(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"why": {}}, {"why": "else"}, {"step": -1}, {"step": 1.5}, {"reason": 3}, {"seconds": float("nan")}, {"error": []}],
+    [{"why": {}}, {"why": "else"}, {"step": -1}, {"step": 1.5}, {"reason": 3}, {"seconds": float("nan")}],
 )
 def test_values_that_do_not_fit_are_left_out(change: dict[str, Any]) -> None:
     told = emergency_told(GOOD | change, 10)

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..diagnosis.scheduler_facts import slurm_job_id
-from ..telemetry.emergency_saves import DEFAULT_LEAD_S, REQUEST_FILE, Reason
+from ..telemetry.emergency_words import DEFAULT_LEAD_S, REQUEST_FILE, SaveReason
 from ..telemetry.vocabulary import EventName
 from .collectors.base.collector import NodeEvent
 
 #: What a scheduler tells, and the attribute with the time at which the job ends by it.
 _DUE = {
-    "time_limit": (Reason.TIME_LIMIT, "end_s"),
-    "preemption": (Reason.PREEMPTION, "start_s"),
-    "maintenance": (Reason.MAINTENANCE, "start_s"),
+    "time_limit": (SaveReason.TIME_LIMIT, "end_s"),
+    "preemption": (SaveReason.PREEMPTION, "start_s"),
+    "maintenance": (SaveReason.MAINTENANCE, "start_s"),
 }
 #: Plans that are remembered.
 _MOST_PLANS = 64

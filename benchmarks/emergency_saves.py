@@ -40,7 +40,8 @@ KIND = "emergency_save_missed"
 class Way:
     """How a save is asked for. signalled: ranks that get a SIGTERM. dead: gets a SIGKILL, hung: stands still (-1 none).
 
-    commands: how often ``checkpoint-now`` is called. saves: how many of them must come, from all but the dead.
+    commands: how often ``checkpoint-now`` is called. by_store: the ranks agree as over several nodes. saves: how many
+    of them must come, from all but the dead.
     """
 
     asked: str
@@ -50,6 +51,7 @@ class Way:
     commands: int = 0
     ends_run: bool = False
     limit_s: float = 0.0
+    by_store: bool = False
     saves: int = 1
 
 
@@ -57,6 +59,7 @@ WAYS: Mapping[str, Way] = {
     "one": Way(asked="SIGTERM to one rank", signalled=(1,)),
     "some": Way(asked="SIGTERM to two ranks", signalled=(0, 2)),
     "all": Way(asked="SIGTERM to the whole job", ends_run=True),
+    "store": Way(asked="SIGTERM to one rank, agreed in the store", signalled=(1,), by_store=True),
     "command": Way(asked="checkpoint-now", commands=1),
     "twice": Way(asked="checkpoint-now, twice", commands=2, saves=2),
     "limit": Way(asked="a time limit of Slurm is near", limit_s=200.0),
@@ -120,6 +123,8 @@ def one_run(way: Way) -> Outcome:
         launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "--master-port"]
         launch += [str(free_ports(1)[0]), script, *map(str, words)]
         environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        if way.by_store:
+            environ["EMERGENCY_BY_STORE"] = "1"
         if way.limit_s:
             environ["SLURM_JOB_END_TIME"] = str(int(time.time() + way.limit_s))
         with subprocess.Popen(
@@ -159,7 +164,7 @@ def _ask(way: Way, folder: Path, job: subprocess.Popen[bytes]) -> float:
         command = [PROGRAM, "checkpoint-now", str(folder / "run"), "--seconds", "20"]
         subprocess.run(command, env=environ, timeout=60, check=True, stdout=subprocess.DEVNULL)
         saves = number + 1
-        _wait_for(job, lambda saves=saves: len(_saves(folder, 0)) >= saves)  # type: ignore[misc]
+        _wait_for(job, lambda saves=saves: len(_saves(folder, 0)) >= saves)
     return asked_s
 
 

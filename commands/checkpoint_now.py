@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..agents.near_end import ask_for_save
-from ..telemetry.emergency_saves import BOARD_FOLDER, DEFAULT_SECONDS, LISTENS, Reason
+from ..telemetry.emergency_words import BOARD_FOLDER, DEFAULT_SECONDS, LISTENS, SaveReason
 from ..telemetry.ring_root import ring_root
 from .run_folder.run_directory import Unusable
 
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
             Path | None, typer.Argument(metavar="[DIR]", help="folder of a run (with run.json), or of a job's rings")
         ] = None,
         job: Annotated[str | None, typer.Option(metavar="ID", help="the job instead, as its rings are named")] = None,
-        reason: Annotated[str, typer.Option(help="what the save function is told")] = Reason.PERSON.value,
+        reason: Annotated[str, typer.Option(help="what the save function is told")] = SaveReason.PERSON.value,
         seconds: Annotated[float, typer.Option(min=1.0, help="how long the ranks may try")] = DEFAULT_SECONDS,
         as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
     ) -> None:

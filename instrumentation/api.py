@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..telemetry.checkpoint_states import SaveWay
-from ..telemetry.emergency_saves import DEFAULT_LEAD_S
+from ..telemetry.emergency_words import DEFAULT_LEAD_S
 from ..telemetry.vocabulary import Level, Phase
 from . import levels
 from .rank_identity import (
@@ -145,7 +145,7 @@ def on_checkpoint(save: Callable[..., Any], *, grace_s: float = 25.0, lead_s: fl
         session = _session
         if session is None or not session.owns_rank():
             return False
-        from .emergency.arm import arm
+        from .emergency_arming import arm
 
         arm(session, save, grace_s, lead_s)
         return True

@@ -32,7 +32,7 @@ from .trackers.step_counter import make_step_counter
 
 if TYPE_CHECKING:
     from .collectives import CollectiveHooks
-    from .emergency.watch import EmergencyWatch
+    from .emergency.emergency_watch import EmergencyWatch
     from .hooks.context import HookContext
 
 #: How long the end of the process waits for a thread of ours.

@@ -129,7 +129,7 @@ class Event:
                        ``checkpoint_states``), bytes (of these ranks' parts, 0 not known), seconds (since its begin, the
                        longest), checkpoints (which ones: hex, of begun and part), error (of failed)
       CHECKPOINT_EMERGENCY request* (number, counted by the job's ranks), state* ("asked"|"saved"|"failed"|"missed", of
-                       this rank), reason, seconds_left (when asked), why (words of ``emergency_saves``), step (of the
+                       this rank), reason, seconds_left (when asked), why (words of ``emergency_words``), step (of the
                        attempt, that is or should have been saved), seconds (that the save took), missing (ranks
                        that did not answer), error
       RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)

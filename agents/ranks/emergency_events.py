@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ...telemetry.emergency_saves import MOST_REASON, EmergencyState, Why
+from ...telemetry.emergency_words import MOST_REASON, EmergencyState, MissedWhy
 from ...telemetry.printable import printable
 from ...telemetry.ring_layout import cut_text
 
-_STATES, _WHYS = frozenset(each.value for each in EmergencyState), frozenset(each.value for each in Why)
+_STATES, _WHYS = frozenset(each.value for each in EmergencyState), frozenset(each.value for each in MissedWhy)
 _TEXTS = {"reason": MOST_REASON, "missing": 400, "error": 400}
 _MOST_STEP = 1 << 48
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from ...telemetry.emergency_saves import DEFAULT_SECONDS, MOST_REASON
+from ...telemetry.emergency_words import DEFAULT_SECONDS, MOST_REASON
 from ...telemetry.ring_layout import cut_text
-from .board import Board
+from .word_board import WordBoard
 
 #: So long everybody is waited for, from the moment at which the request is known to the one who decides.
 ANSWER_S = 3.0
@@ -24,7 +24,7 @@ _BACKUP_TIMES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SaveRequest:
     """A save that was asked for. rank: who put it there. seconds: from now on, for all of it."""
 
     reason: str
@@ -36,7 +36,7 @@ class Request:
         return json.dumps({"reason": cut_text(self.reason, MOST_REASON), "rank": self.rank, "seconds": self.seconds})
 
     @classmethod
-    def of_word(cls, word: str) -> Request:
+    def of_word(cls, word: str) -> SaveRequest:
         """What a board or a person's file says; what is missing or strange gets the defaults."""
         try:
             said: Any = json.loads(word)
@@ -54,7 +54,7 @@ class Request:
 class Agreement:
     """One request and what the ranks answer. number: of the request, counted in the order in which they came."""
 
-    def __init__(self, board: Board, number: int, rank: int, world_size: int, request: Request) -> None:
+    def __init__(self, board: WordBoard, number: int, rank: int, world_size: int, request: SaveRequest) -> None:
         self._board, self._rank, self._world_size = board, rank, world_size
         self.number, self.request = number, request
         self.began_s = monotonic()

@@ -27,7 +27,7 @@ from .nodes.silent_nodes import clear_lost
 from .numeric.bad_inputs import take_bad_input
 from .numeric.bad_losses import BAD_LOSS_HOLD_NS
 from .numeric.number_findings import revise_number_findings
-from .saves.emergency_saves import take_emergency
+from .saves.emergency_outcome import take_emergency
 from .saves.save_states import take_save_state
 from .state.job_state import JobState
 from .state.rank_state import OpenFinding, RankStack

@@ -31,7 +31,7 @@ from .intake.starting import is_of_a_start
 from .nodes.lost_nodes import judge_nodes
 from .nodes.silent_nodes import hear, judge_silence, listen_on, note_progress, note_silence
 from .numeric.bad_losses import judge_bad_losses
-from .saves.emergency_saves import judge_emergency
+from .saves.emergency_outcome import judge_emergency
 from .saves.save_findings import judge_unfinished
 from .state.attempts import Place, place_of
 from .state.job_state import JobState

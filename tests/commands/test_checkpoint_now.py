@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from whichrank.agents.collectors.base.collector import NodeEvent
 from whichrank.agents.near_end import NearEnd
 from whichrank.commands.main import app
-from whichrank.telemetry.emergency_saves import BOARD_FOLDER, LISTENS, REQUEST_FILE
+from whichrank.telemetry.emergency_words import BOARD_FOLDER, LISTENS, REQUEST_FILE
 from whichrank.telemetry.vocabulary import EventName
 
 PLANS = {"time_limit": "end_s", "preemption": "start_s", "maintenance": "start_s"}

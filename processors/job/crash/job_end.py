@@ -14,7 +14,7 @@ from ...operator import Context
 from ..accounting.guarded_accounting import finish
 from ..detectors.crash.crash_order import SIGKILL, Ending, role_hint
 from ..findings.register import clear_finding, revise
-from ..saves.emergency_saves import judge_emergency
+from ..saves.emergency_outcome import judge_emergency
 from ..state.job_state import JobState
 from ..steps.closed_steps import close_ready_steps, judge_late_numbers
 from ..topology.placement import begin_placement_again, end_placement

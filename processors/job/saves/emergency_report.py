@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....telemetry.emergency_saves import Why
+from ....telemetry.emergency_words import MissedWhy
 from ....telemetry.vocabulary import Bucket, Kind, Phase, Scope, Severity
 from ...finding_document import FindingBody
 from ..findings.finding_body import body, evidence, source_of, stands, suspect
@@ -16,11 +16,11 @@ from ..state.job_state import JobState
 _FEW = 0.5
 _MOST_ROWS = 8
 _SAID: dict[str, str] = {
-    Why.NO_AGREEMENT: "could not agree with the others on a step",
-    Why.NOT_REACHED: "did not reach the step in time",
-    Why.OTHER_STEP: "stood at another step",
-    Why.ENDED: "came to the end of the process before",
-    Why.RAISED: "raised in the save function",
+    MissedWhy.NO_AGREEMENT: "could not agree with the others on a step",
+    MissedWhy.NOT_REACHED: "did not reach the end of the save in time",
+    MissedWhy.OTHER_STEP: "stood at another step",
+    MissedWhy.ENDED: "came to the end of the process before",
+    MissedWhy.RAISED: "raised in the save function",
 }
 
 
@@ -40,8 +40,10 @@ def missed_body(job: JobState, save: EmergencySave, lacking: Sequence[int], now:
         rows.append(evidence("emergency.missed", source_of(job, ranks[0]), save.last_ns, shows, value=why))
     if save.failed:
         ranks = sorted(save.failed)
-        shows = f"{ranks_words(ranks)} {_SAID[Why.RAISED]}: {save.error}"
-        rows.append(evidence("emergency.missed", source_of(job, ranks[0]), save.last_ns, shows, value=Why.RAISED.value))
+        shows = f"{ranks_words(ranks)} {_SAID[MissedWhy.RAISED]}: {save.error}"
+        rows.append(
+            evidence("emergency.missed", source_of(job, ranks[0]), save.last_ns, shows, value=MissedWhy.RAISED.value)
+        )
     silent = [rank for rank in lacking if rank not in save.missed and rank not in save.failed]
     for rank in silent[:_MOST_ROWS]:
         rows.append(evidence("emergency.silent", source_of(job, rank), now, stands(job, rank)))

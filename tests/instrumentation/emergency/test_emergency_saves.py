@@ -17,15 +17,16 @@ from typing import Any
 
 import pytest
 
+from whichrank.instrumentation.background_thread import start_background_thread
 from whichrank.instrumentation.emergency import agreement as agreement_module
-from whichrank.instrumentation.emergency.agreement import Agreement, Request, request_key
-from whichrank.instrumentation.emergency.board import FolderBoard
-from whichrank.instrumentation.emergency.saving import EmergencySaving
-from whichrank.instrumentation.emergency.watch import EmergencyWatch
+from whichrank.instrumentation.emergency.agreement import Agreement, SaveRequest, request_key
+from whichrank.instrumentation.emergency.emergency_saving import EmergencySaving
+from whichrank.instrumentation.emergency.emergency_watch import EmergencyWatch
+from whichrank.instrumentation.emergency.word_board import WordFolder
 from whichrank.instrumentation.support.guard import Guard, HookHealth
 from whichrank.instrumentation.trackers.phases import PhaseTracker
-from whichrank.instrumentation.trackers.saves import Saves
-from whichrank.telemetry.emergency_saves import DEFAULT_SECONDS, REQUEST_FILE
+from whichrank.instrumentation.trackers.saves import RankSaves
+from whichrank.telemetry.emergency_words import DEFAULT_SECONDS, REQUEST_FILE
 
 _FORK = multiprocessing.get_context("fork")
 RANKS, STEP_S, WAIT_S = 3, 0.02, 20.0
@@ -52,7 +53,7 @@ def rank_main(
         health = HookHealth()
         guard = Guard("test", health)
         step = 0
-        saves = Saves(lambda *_, **__: None, define, lambda: step, guard)
+        saves = RankSaves(lambda *_, **__: None, define, lambda: step, guard)
         saving = EmergencySaving(save or (lambda: None), saves, PhaseTracker(lambda _: 0, guard), define)
         watch = EmergencyWatch(
             saving,
@@ -60,7 +61,8 @@ def rank_main(
             local_rank=rank,
             world_size=RANKS,
             directory=folder,
-            find_board=lambda: FolderBoard(folder / "emergency"),
+            find_board=lambda: WordFolder(folder / "emergency"),
+            start_thread=start_background_thread,
             updates=lambda: step,
             may_save_now=lambda _: True,
             on_error=lambda error: print(json.dumps({"state": f"error {error!r}"}), file=told),
@@ -214,10 +216,10 @@ def test_a_save_that_raises_is_told_and_nothing_else_changes(ranks: Ranks) -> No
 
 
 def test_the_highest_boundary_is_taken_and_a_word_is_never_changed(tmp_path: Path) -> None:
-    board = FolderBoard(tmp_path / "board")
-    request = Request("person", 0, 9.0)
+    board = WordFolder(tmp_path / "board")
+    request = SaveRequest("person", 0, 9.0)
     assert board.put(request_key(0), request.as_word()) == board.put(request_key(0), "later") == request.as_word()
-    assert Request.of_word(board.get(request_key(0)) or "") == request
+    assert SaveRequest.of_word(board.get(request_key(0)) or "") == request
     members = [Agreement(board, 0, rank, 2, request) for rank in range(2)]
     members[0].answer(7)
     members[0].look()
@@ -230,7 +232,7 @@ def test_the_highest_boundary_is_taken_and_a_word_is_never_changed(tmp_path: Pat
 
 def test_who_does_not_answer_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement_module, "ANSWER_S", 0.0)
-    member = Agreement(FolderBoard(tmp_path), 0, 0, 3, Request("person", 0, 9.0))
+    member = Agreement(WordFolder(tmp_path), 0, 0, 3, SaveRequest("person", 0, 9.0))
     member.answer(4)
     member.look()
     assert (member.step, member.missing) == (4, (1, 2))
@@ -238,4 +240,4 @@ def test_who_does_not_answer_is_left_out(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("word", ["", "[]", "nonsense", '{"seconds": "x", "rank": []}', '{"seconds": -1}'])
 def test_strange_requests_get_the_defaults(word: str) -> None:
-    assert Request.of_word(word) == Request("person", -1, DEFAULT_SECONDS)
+    assert SaveRequest.of_word(word) == SaveRequest("person", -1, DEFAULT_SECONDS)

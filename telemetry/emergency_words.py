@@ -30,8 +30,8 @@ class EmergencyState(str, Enum):
     MISSED = "missed"
 
 
-class Why(str, Enum):
-    """Why a rank did not save."""
+class MissedWhy(str, Enum):
+    """MissedWhy a rank did not save."""
 
     #: The ranks could not agree: no answer, or no way to talk.
     NO_AGREEMENT = "no_agreement"
@@ -45,8 +45,8 @@ class Why(str, Enum):
     RAISED = "raised"
 
 
-class Reason(str, Enum):
-    """Why a save is asked for; people may say it in their own words instead."""
+class SaveReason(str, Enum):
+    """MissedWhy a save is asked for; people may say it in their own words instead."""
 
     SIGTERM = "SIGTERM"
     TIME_LIMIT = "time_limit"

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ...telemetry.vocabulary import Phase
-from .board import find_board
-from .saving import EmergencySaving
-from .watch import EmergencyWatch
+from ..telemetry.vocabulary import Phase
+from .attempt_token import is_connected
+from .background_thread import start_background_thread
+from .emergency.emergency_saving import EmergencySaving
+from .emergency.emergency_watch import EmergencyWatch
+from .emergency.word_board import find_board
 
 if TYPE_CHECKING:
-    from ..session import Session
+    from .session import Session
 
 #: An exception out of one of these leaves weights that are half of one step and half of the next, or a save of the
 #: owner's half written.
@@ -43,9 +45,10 @@ def arm(session: Session, save: Callable[..., Any], grace_s: float, lead_s: floa
         local_rank=session.place.local_rank,
         world_size=session.place.world_size,
         directory=session.directory,
-        find_board=lambda: find_board(os.environ, session.place.world_size, session.directory),
+        find_board=lambda: find_board(os.environ, session.place.world_size, session.directory, is_connected),
         updates=lambda: steps.optimizer_calls,
         may_save_now=may_save_now,
+        start_thread=start_background_thread,
         grace_s=grace_s,
         end_s=_time_limit(os.environ),
         lead_s=lead_s,

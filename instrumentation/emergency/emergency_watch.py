@@ -12,20 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep, time
 
-from ...telemetry.emergency_saves import (
+from ...telemetry.emergency_words import (
     BOARD_FOLDER,
     LISTENS,
     MAX_REQUEST_BYTES,
     REQUEST_FILE,
     EmergencyState,
-    Reason,
-    Why,
+    MissedWhy,
+    SaveReason,
 )
-from ..background_thread import start_background_thread
-from .agreement import ANSWER_S, Agreement, Request, request_key
-from .board import Board
-from .saving import EmergencySaving
+from .agreement import ANSWER_S, Agreement, SaveRequest, request_key
+from .emergency_saving import EmergencySaving
 from .term_signal import TermSignal
+from .word_board import WordBoard
 
 #: Between looks while nobody asks, and while somebody has.
 IDLE_S, BUSY_S = 0.5, 0.02
@@ -39,7 +38,7 @@ _STUCK_S, _STUCK_STEPS = 5.0, 3.0
 #: A rank that leaves because a peer is gone is told to end by its launcher a moment later: that is waited for.
 _LEAVING_S = 2.0
 #: What several ask for by one plan within so long is one request.
-_PLANNED = frozenset({Reason.TIME_LIMIT.value, Reason.PREEMPTION.value, Reason.MAINTENANCE.value})
+_PLANNED = frozenset({SaveReason.TIME_LIMIT.value, SaveReason.PREEMPTION.value, SaveReason.MAINTENANCE.value})
 _ONCE_S = 120.0
 
 
@@ -57,9 +56,10 @@ class EmergencyWatch:
         local_rank: int,
         world_size: int,
         directory: Path,
-        find_board: Callable[[], Board | None],
+        find_board: Callable[[], WordBoard | None],
         updates: Callable[[], int],
         may_save_now: Callable[[BaseException], bool],
+        start_thread: Callable[[str, Callable[[], None]], object],
         grace_s: float,
         end_s: float,
         lead_s: float,
@@ -67,12 +67,13 @@ class EmergencyWatch:
     ) -> None:
         self._saving, self._rank, self._local_rank, self._world_size = saving, rank, local_rank, world_size
         self._file = directory / REQUEST_FILE
+        self._start_thread = start_thread
         self._find_board, self._updates, self._may_save_now = find_board, updates, may_save_now
         self._grace_s, self._end_s, self._lead_s, self._on_error = grace_s, end_s, lead_s, on_error
         self._asked: dict[str, float] = {}
         self._signal = TermSignal()
         self._lock = threading.Lock()
-        self._board: Board | None = None
+        self._board: WordBoard | None = None
         self._number = self._turn = 0
         self._seen_file = _stamp_of(self._file)
         self._is_over = False
@@ -90,7 +91,7 @@ class EmergencyWatch:
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / f"{LISTENS}{self._rank}.{os.getpid()}").touch()
         self._signal.install()
-        start_background_thread("whichrank-emergency", self._run)
+        self._start_thread("whichrank-emergency", self._run)
 
     def at_boundary(self, step: int) -> None:
         """The weights hold so many steps, whole. Saves here if that was agreed on. Never raises."""
@@ -129,7 +130,7 @@ class EmergencyWatch:
         self._is_over = True
         agreed = self._round
         if agreed is not None and self._claim(agreed):
-            self._saving.tell(agreed, EmergencyState.MISSED, why=Why.ENDED)
+            self._saving.tell(agreed, EmergencyState.MISSED, why=MissedWhy.ENDED)
         self._signal.release()
 
     def forget_in_child(self) -> None:
@@ -146,9 +147,9 @@ class EmergencyWatch:
     def _meet(self, agreed: Agreement, step: int) -> None:
         agreed.is_decided.wait(min(_GATE_S, max(0.0, agreed.deadline_s - monotonic())))
         if agreed.step is None:
-            self._end(agreed, Why.NO_AGREEMENT, in_main=True)
+            self._end(agreed, MissedWhy.NO_AGREEMENT, in_main=True)
         elif step > agreed.step:
-            self._end(agreed, Why.OTHER_STEP, in_main=True)
+            self._end(agreed, MissedWhy.OTHER_STEP, in_main=True)
         elif step == agreed.step:
             self._save(agreed, step, whole=not agreed.missing)
             self._signal.pass_on(in_main=True)
@@ -160,7 +161,7 @@ class EmergencyWatch:
                 self._saving.tell(agreed, EmergencyState.SAVED, step=step)
         elif not self._holds_whole_weights(error) or agreed.held(step) != step:
             if self._claim(agreed):
-                self._saving.tell(agreed, EmergencyState.MISSED, why=Why.OTHER_STEP, step=step)
+                self._saving.tell(agreed, EmergencyState.MISSED, why=MissedWhy.OTHER_STEP, step=step)
         else:
             self._save(agreed, step, whole=False)
 
@@ -189,7 +190,7 @@ class EmergencyWatch:
             self._round = None
         return True
 
-    def _end(self, agreed: Agreement, why: Why, *, in_main: bool) -> None:
+    def _end(self, agreed: Agreement, why: MissedWhy, *, in_main: bool) -> None:
         if self._claim(agreed):
             agreed.give_up()
             self._saving.tell(agreed, EmergencyState.MISSED, why=why, step=agreed.step or 0)
@@ -202,7 +203,10 @@ class EmergencyWatch:
             try:
                 came = self._signal.wait(IDLE_S if self._round is None else BUSY_S)
                 agreed = self._round
-                if self._is_saving or self._is_over:
+                if self._is_over:
+                    return
+                if self._is_saving:
+                    self._watch_saving(agreed)
                     continue
                 if agreed is None:
                     self._listen(came or self._signal.is_pending)
@@ -225,7 +229,7 @@ class EmergencyWatch:
             self._signal.pass_on(in_main=False)  # what the weights hold is saved
             return
         if is_signalled:
-            wanted: Request | None = Request(Reason.SIGTERM.value, self._rank, self._grace_s)
+            wanted: SaveRequest | None = SaveRequest(SaveReason.SIGTERM.value, self._rank, self._grace_s)
         else:
             wanted = self._look_at_file() or self._look_at_clock()
         self._board = board = self._board or self._find_board()
@@ -242,28 +246,28 @@ class EmergencyWatch:
             if word is not None:
                 self._begin(board, word)
 
-    def _look_at_file(self) -> Request | None:
+    def _look_at_file(self) -> SaveRequest | None:
         stamp = _stamp_of(self._file)
         if stamp is None or stamp == self._seen_file:
             return None
         self._seen_file = stamp
         with open(self._file, encoding="utf-8", errors="replace") as file:
-            said = Request.of_word(file.read(MAX_REQUEST_BYTES))
+            said = SaveRequest.of_word(file.read(MAX_REQUEST_BYTES))
         if said.reason in _PLANNED and monotonic() - self._asked.get(said.reason, -_ONCE_S) < _ONCE_S:
             return None  # each node's whichrank asks
-        return Request(said.reason, self._rank, said.seconds)
+        return SaveRequest(said.reason, self._rank, said.seconds)
 
-    def _look_at_clock(self) -> Request | None:
+    def _look_at_clock(self) -> SaveRequest | None:
         now_s = time()
         if not self._end_s - self._lead_s < now_s < self._end_s or not self._lead_s:
             return None
         left_s, self._end_s = self._end_s - now_s, 0.0
-        if monotonic() - self._asked.get(Reason.TIME_LIMIT.value, -_ONCE_S) < _ONCE_S:
+        if monotonic() - self._asked.get(SaveReason.TIME_LIMIT.value, -_ONCE_S) < _ONCE_S:
             return None
-        return Request(Reason.TIME_LIMIT.value, self._rank, left_s)
+        return SaveRequest(SaveReason.TIME_LIMIT.value, self._rank, left_s)
 
-    def _begin(self, board: Board, word: str) -> None:
-        agreed = Agreement(board, self._number, self._rank, self._world_size, Request.of_word(word))
+    def _begin(self, board: WordBoard, word: str) -> None:
+        agreed = Agreement(board, self._number, self._rank, self._world_size, SaveRequest.of_word(word))
         self._asked[agreed.request.reason] = monotonic()
         self._saving.tell(agreed, EmergencyState.ASKED)
         self._round = agreed  # the gate, before the look at where the main thread is
@@ -275,7 +279,9 @@ class EmergencyWatch:
         agreed.look()
         now_s = monotonic()
         if now_s > agreed.deadline_s:
-            self._end(agreed, Why.NOT_REACHED if agreed.step is not None else Why.NO_AGREEMENT, in_main=False)
+            self._end(
+                agreed, MissedWhy.NOT_REACHED if agreed.step is not None else MissedWhy.NO_AGREEMENT, in_main=False
+            )
         elif agreed.step is not None and agreed.missing and self._saved_step == self._passed:
             if self._claim(agreed):  # stuck with those who are missing, and nothing is lost
                 self._saving.tell(agreed, EmergencyState.SAVED, step=self._passed)
@@ -283,14 +289,20 @@ class EmergencyWatch:
         elif agreed.step is not None and agreed.missing:
             stuck_s = max(_STUCK_S, _STUCK_STEPS * self._step_s)
             if now_s - max(agreed.decided_s, self._passed_s) > stuck_s:
-                self._end(agreed, Why.NOT_REACHED, in_main=False)
+                self._end(agreed, MissedWhy.NOT_REACHED, in_main=False)
+
+    def _watch_saving(self, agreed: Agreement | None) -> None:
+        """The time is over, and a signal must not be held back for ever by a save that does not end."""
+        if agreed is not None and self._signal.is_pending and monotonic() > agreed.deadline_s:
+            self._saving.tell(agreed, EmergencyState.MISSED, why=MissedWhy.NOT_REACHED, step=agreed.step or 0)
+            self._signal.pass_on(in_main=False)
 
     def _fail(self, error: BaseException) -> None:
         self._on_error(error)
         agreed = self._round
         self._board = None
         if agreed is not None:
-            self._end(agreed, Why.NO_AGREEMENT, in_main=False)
+            self._end(agreed, MissedWhy.NO_AGREEMENT, in_main=False)
         elif self._signal.is_pending:
             self._signal.pass_on(in_main=False)
 

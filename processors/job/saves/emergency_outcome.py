@@ -5,7 +5,7 @@ Judged once every rank that knows of it has said what became of it, its time is 
 
 from __future__ import annotations
 
-from ....telemetry.emergency_saves import EmergencyState, Why
+from ....telemetry.emergency_words import EmergencyState, MissedWhy
 from ....telemetry.records import Event
 from ....telemetry.vocabulary import Kind
 from ...operator import Context
@@ -48,7 +48,7 @@ def take_emergency(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> 
         save.failed.add(rank)
         save.error = save.error or str(values.get("error", ""))[:_LONGEST_WORD]
     elif state == EmergencyState.MISSED:
-        save.missed[rank] = str(values.get("why", Why.NOT_REACHED.value))[:_LONGEST_WORD]
+        save.missed[rank] = str(values.get("why", MissedWhy.NOT_REACHED.value))[:_LONGEST_WORD]
     if isinstance(step, int) and step > 0 and state != EmergencyState.MISSED:
         save.step = max(save.step, step)
     job.schedule(_due_ns(save))

@@ -8,11 +8,11 @@ from time import monotonic, monotonic_ns
 from typing import Any
 
 from ...telemetry.checkpoint_states import SaveWay
-from ...telemetry.emergency_saves import EmergencyState, Why
+from ...telemetry.emergency_words import EmergencyState, MissedWhy
 from ...telemetry.ring_layout import DEFINITION_EMERGENCY, cut_text, format_ranks
 from ...telemetry.vocabulary import Phase
 from ..trackers.phases import Phases
-from ..trackers.saves import Saves
+from ..trackers.saves import RankSaves
 from .agreement import Agreement
 
 #: Requests that a ring takes: its definitions have other guests.
@@ -26,7 +26,7 @@ class EmergencySaving:
     def __init__(
         self,
         save: Callable[..., Any],
-        saves: Saves,
+        saves: RankSaves,
         tracker: Phases,
         define: Callable[[int, int, dict[str, Any]], bool],
     ) -> None:
@@ -55,7 +55,7 @@ class EmergencySaving:
             self.tell(agreed, EmergencyState.SAVED, step=step, seconds=monotonic() - begin_s)
         else:
             text = cut_text(f"{type(error).__name__}: {error}", _LONGEST_ERROR)
-            self.tell(agreed, EmergencyState.FAILED, why=Why.RAISED, step=step, error=text)
+            self.tell(agreed, EmergencyState.FAILED, why=MissedWhy.RAISED, step=step, error=text)
         return error is None
 
     def tell(
@@ -63,7 +63,7 @@ class EmergencySaving:
         agreed: Agreement,
         state: EmergencyState,
         *,
-        why: Why | None = None,
+        why: MissedWhy | None = None,
         step: int = 0,
         seconds: float = 0.0,
         error: str = "",

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..agents.near_end import ask_for_save
 from ..telemetry.emergency_words import BOARD_FOLDER, DEFAULT_SECONDS, LISTENS, SaveReason
 from ..telemetry.ring_root import ring_root
+from .embedded.near_end import ask_for_save
 from .run_folder.run_directory import Unusable
 
 EXIT_USAGE = 2

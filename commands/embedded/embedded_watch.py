@@ -19,7 +19,6 @@ from ...agents.collectors.collector_plans import node_plans
 from ...agents.collectors.options import NodeOptions
 from ...agents.collectors.schedule import NodeTelemetry
 from ...agents.job_agent import Agent
-from ...agents.near_end import NearEnd
 from ...agents.node_reports import NodeReports
 from ...agents.privacy.redaction_filter import RedactionFilter
 from ...processors.runner import EmbeddedRunner
@@ -38,6 +37,7 @@ from ..run_folder.maintenance_plans import finding_of_odd_line, finding_of_plan,
 from ..run_folder.run_directory import RunDirectory
 from .embedded_agent import agent_settings
 from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
+from .near_end import NearEnd
 
 if TYPE_CHECKING:
     from ...agents.publish.kafka_publisher import KafkaPublisher

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from whichrank.agents.collectors.base.collector import NodeEvent
-from whichrank.agents.near_end import NearEnd
+from whichrank.commands.embedded.near_end import NearEnd
 from whichrank.commands.main import app
 from whichrank.telemetry.emergency_words import BOARD_FOLDER, LISTENS, REQUEST_FILE
 from whichrank.telemetry.vocabulary import EventName

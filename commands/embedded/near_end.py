@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ..diagnosis.scheduler_facts import slurm_job_id
-from ..telemetry.emergency_words import DEFAULT_LEAD_S, REQUEST_FILE, SaveReason
-from ..telemetry.vocabulary import EventName
-from .collectors.base.collector import NodeEvent
+from ...agents.collectors.base.collector import NodeEvent
+from ...diagnosis.scheduler_facts import slurm_job_id
+from ...telemetry.emergency_words import DEFAULT_LEAD_S, REQUEST_FILE, SaveReason
+from ...telemetry.vocabulary import EventName
 
 #: What a scheduler tells, and the attribute with the time at which the job ends by it.
 _DUE = {

@@ -66,7 +66,9 @@ def judge_emergency(job: JobState, now: int, ctx: Context, *, is_over: bool = Fa
         job.schedule(_due_ns(save))
         return
     lacking = sorted({*range(job.world_size), *save.asked} - save.saved)
-    known = next((each for each in job.findings.of_kind(Kind.EMERGENCY_SAVE_MISSED) if _is_of(each.key, save)), None)
+    known = next(
+        (each for each in job.findings.of_kind(Kind.EMERGENCY_SAVE_MISSED) if each.key == _key(job, save)), None
+    )
     save.is_judged = job.unsaved.facts = True
     if not lacking:
         if known is not None:
@@ -90,5 +92,6 @@ def _place(save: EmergencySave) -> str:
     return f"request {save.request}"
 
 
-def _is_of(key: str, save: EmergencySave) -> bool:
-    return key.endswith("/" + _place(save))
+def _key(job: JobState, save: EmergencySave) -> str:
+    """Of its finding, as ``open_finding`` makes it."""
+    return "/".join([job.attempt or "-", Kind.EMERGENCY_SAVE_MISSED.value, _place(save)])

@@ -33,6 +33,13 @@ JUDGE = typer.Option(
 JUDGE_SECRET_FILE = typer.Option(
     metavar="FILE", help="several nodes: file with the secret that they share; or WHICHRANK_JUDGE_SECRET"
 )
+RESTARTS = typer.Option(metavar="N", help="start the command again, so often at most; default 0 (docs/supervisor.md)")
+RESTART_ON = typer.Option("--on", metavar="WORDS", help="restart for: hang, crash, slow-node; default hang,crash")
+RESTART_SPARES = typer.Option("--spares", metavar="NODES", help="take a bad node's place: NAME,NAME or a file of names")
+RESTART_GRACE = typer.Option(
+    "--restart-grace", metavar="SECONDS", help="between SIGTERM and SIGKILL when the command is ended; default 30"
+)
+RESTART_DRY_RUN = typer.Option("--dry-run/--no-dry-run", help="with --restarts: say what it would do, and do nothing")
 
 
 def _refuse(given: str | None) -> None:
@@ -64,6 +71,11 @@ def run_command(
     judge_secret: Annotated[str | None, JUDGE_SECRET] = None,
     kafka: Annotated[str | None, KAFKA] = None,
     otlp: Annotated[str | None, OTLP] = None,
+    restarts: Annotated[int | None, RESTARTS] = None,
+    restart_on: Annotated[str | None, RESTART_ON] = None,
+    restart_spares: Annotated[str | None, RESTART_SPARES] = None,
+    restart_grace_s: Annotated[float | None, RESTART_GRACE] = None,
+    restart_dry_run: Annotated[bool | None, RESTART_DRY_RUN] = None,
     pairs: Annotated[list[str] | None, PAIRS] = None,
     config: Annotated[Path | None, CONFIG_HERE] = None,
     print_config: Annotated[bool, PRINT_CONFIG] = False,
@@ -95,6 +107,11 @@ def run_command(
         "judge_secret_file": judge_secret_file,
         "kafka": kafka,
         "otlp": otlp,
+        "restarts": restarts,
+        "restart_on": restart_on,
+        "restart_spares": restart_spares,
+        "restart_grace_s": restart_grace_s,
+        "restart_dry_run": restart_dry_run,
     }
     _run(command or [], given, config, pairs, print_config=print_config)
 

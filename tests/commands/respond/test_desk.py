@@ -15,7 +15,7 @@ from tests.commands.respond.test_hooks import COMMANDS
 from whichrank.commands.incident_feeds.feed_position import BEGINNING
 from whichrank.commands.respond.action_executor import ActionExecutor
 from whichrank.commands.respond.action_store import DRY, LIVE, ActionStore
-from whichrank.commands.respond.audit import AUDIT_FILE, AuditFile, AuditLine
+from whichrank.commands.incident_service.audit import AUDIT_FILE, AuditFile, AuditLine
 from whichrank.commands.respond.breaker import Limits
 from whichrank.commands.respond.hooks import Hook
 from whichrank.commands.respond.hooks.slurm import Slurm

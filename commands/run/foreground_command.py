@@ -4,7 +4,8 @@ It stays in our process group with our terminal, stdin, stdout and stderr, so Ct
 reach it from the kernel exactly as they would without us. Only a signal that was sent to our process alone must be
 passed on, and only once: torchrun raises an exception inside its own clean-up when a second SIGTERM comes. A signal
 handler cannot tell the two apart, so a tiny witness process sits in the same group: what the witness received too was
-sent to the group. Never changes the command's environment beyond what it is given, and never kills it (``supervise`` may, if asked to).
+sent to the group. Never changes the command's environment beyond what it is given, and never kills it (the supervisor
+may, where one is asked for).
 """
 
 from __future__ import annotations

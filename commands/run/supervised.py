@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,17 +11,21 @@ from ...telemetry.redaction import redact_command
 from ...telemetry.vocabulary import EventName
 from ..embedded.embedded_watch import EmbeddedWatch
 from ..live_view.job_status import JobStatus
+from ..multi_node.peers import FollowerPeers, JudgePeers, Peers
 from ..run_folder.run_directory import RunDirectory
 from ..settings.restart_options import spares_of, triggers_of
 from ..settings.settings import RunSettings
+from ..supervise.follower import FollowerSupervisor
 from ..supervise.limits import Limits
 from ..supervise.node_exclusion import restarts_by_itself
-from ..supervise.supervisor import Restart, Supervisor, SupervisorOptions
+from ..supervise.nodes import Nodes, least_nodes
+from ..supervise.supervisor import Supervisor, SupervisorOptions
 from ..supervise.trail import Trail
 from ..support.stderr import say
 from .foreground_command import CommandNotStarted, ForegroundCommand
 from .job import Job
 
+AnySupervisor = Supervisor | FollowerSupervisor
 #: What a shell shows for a command that a SIGTERM has ended: also one that we have ended and that says it ended well.
 EXIT_TERMINATED = 143
 
@@ -35,20 +38,18 @@ def make_supervisor(
     *,
     cluster: str,
     node: str,
-    several: bool,
+    peers: Peers,
+    nodes: int,
     tell: Callable[[bytes], None],
-) -> Supervisor | None:
+) -> AnySupervisor | None:
     """The supervisor that was asked for. None: nobody has, or it cannot be, which is said.
 
-    several: the job has other nodes. tell: takes its events, as OTLP requests of logs.
+    nodes: of the job, as the launcher says. tell: takes its events, as OTLP requests of logs.
     """
     if not settings.restarts:
         return None
     if launcher := restarts_by_itself(job.command):
         say(f"{launcher} restarts the job by itself: --restarts does nothing beside it")
-        return None
-    if several:
-        say("--restarts does nothing here: it ends and starts the commands of one machine only, and this job has more")
         return None
     options = SupervisorOptions(
         limits=Limits(
@@ -60,14 +61,27 @@ def make_supervisor(
         dry=settings.restart_dry_run,
     )
     trail = Trail(directory.path, job=job.id, cluster=cluster, node=node, dry=options.dry, tell=tell, say=say)
-    return Supervisor(options, job.command, job=job.id, folder=directory.path, rings=rings, trail=trail)
+    if isinstance(peers, FollowerPeers):
+        follower = FollowerSupervisor(
+            job.command,
+            grace_s=options.grace_s,
+            rings=rings,
+            trail=trail,
+            is_judged=lambda: not peers.is_partial(),
+        )
+        peers.on_order = follower.obey
+        return follower
+    others = None
+    if isinstance(peers, JudgePeers):
+        others = Nodes(node, expected=nodes, least=least_nodes(job.command, nodes), send=peers.order)
+    return Supervisor(options, job.command, job=job.id, folder=directory.path, rings=rings, trail=trail, nodes=others)
 
 
 def start_next(
     child: ForegroundCommand,
     watcher: EmbeddedWatch,
     status: JobStatus,
-    supervisor: Supervisor,
+    supervisor: AnySupervisor,
     *,
     umask: int,
     job_name: str,
@@ -80,41 +94,37 @@ def start_next(
     attempt, exit_code = status.attempt, child.exit_code
     if not supervisor.has_ended_it:
         watcher.settle(abnormal=exit_code != 0)
-    restart = supervisor.next(exit_code, attempt, ranks_seen=bool(status.ranks))
-    if restart is None:
+    if not supervisor.next(exit_code, attempt, ranks_seen=bool(status.ranks)):
         return False
-    due_s = time.monotonic() + restart.pause_s
-    while watcher.broken is None and (supervisor.is_ending or time.monotonic() < due_s):
+    while watcher.broken is None and supervisor.is_waiting:
         turn()
         supervisor.turn(0, attempt)
         watcher.wait()
-        if not supervisor.has_ended_it:  # somebody has asked it to end
-            break
     if watcher.broken is not None:
         supervisor.not_started("whichrank watches no more")
         return False
     if not supervisor.may_start(exit_code, attempt):
         return False
-    return _start(child, watcher, supervisor, restart, attempt, umask=umask, job_name=job_name)
+    return _start(child, watcher, supervisor, attempt, umask=umask, job_name=job_name)
 
 
 def _start(
     child: ForegroundCommand,
     watcher: EmbeddedWatch,
-    supervisor: Supervisor,
-    restart: Restart,
+    supervisor: AnySupervisor,
     attempt: str,
     *,
     umask: int,
     job_name: str,
 ) -> bool:
     try:
-        child.start_again(restart.command, umask)
+        child.start_again(supervisor.next_command, umask)
     except CommandNotStarted as error:
         supervisor.not_started(str(error))
         return False
+    command = supervisor.next_command
     supervisor.started(attempt)
-    tell_start(watcher, restart.command, job_name, child.pid)
+    tell_start(watcher, command, job_name, child.pid, supervised=1)
     return True
 
 

@@ -22,7 +22,7 @@ from ...telemetry.identity import read_pod_labels, resolve_identity, resolve_job
 from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.incident_reading import read_incident
 from ...telemetry.otlp import decode_logs
-from ...telemetry.records import Block, Incident
+from ...telemetry.records import Block, Event, Incident
 from ...telemetry.redaction import redact
 from ...telemetry.ring_layout import cut_text
 from ...telemetry.vocabulary import Bucket, EventName, IncidentState, Severity
@@ -39,12 +39,12 @@ from ..run_folder.losses import describe_losses
 from ..run_folder.run_description import PeerRole, RunDescription
 from ..run_folder.run_directory import RunDirectory, remove_ring_directory
 from ..settings.settings import RunSettings, ViewChoice
-from ..supervise.supervisor import Supervisor
+from ..supervise.nodes import SUPERVISED
 from ..support.stderr import say
 from .foreground_command import ForegroundCommand
 from .job import Job, describe_run
 from .otlp_export import OtlpExport
-from .supervised import EXIT_TERMINATED, drained, make_supervisor, start_next, tell_start
+from .supervised import EXIT_TERMINATED, AnySupervisor, drained, make_supervisor, start_next, tell_start
 
 if TYPE_CHECKING:
     from ...agents.publish.kafka_publisher import KafkaPublisher
@@ -110,10 +110,13 @@ def watch(
         rings,
         cluster=identity.cluster,
         node=identity.node,
-        several=setup.several,
+        peers=peers,
+        nodes=setup.plan.nodes,
         tell=_Feed(publisher, shown.export, job.id).tell,
     )
     nodes = {"nodes": setup.plan.nodes} if setup.several else {}
+    if shown.supervisor is not None:
+        nodes |= {SUPERVISED: 1}
     tell_start(watcher, job.command, name, child.pid, **nodes)
     _go_on(child, watcher, peers, shown, umask, name)
     if publisher is not None:
@@ -282,7 +285,7 @@ class _Shown:
         self.foreign: dict[str, IncidentDocument] = {}
         self.export = OtlpExport(os.environ)
         self.view, self._node = view, node
-        self.supervisor: Supervisor | None = None
+        self.supervisor: AnySupervisor | None = None
         self._report_problem()
 
     def incident(self, incident: Incident) -> None:
@@ -302,6 +305,8 @@ class _Shown:
         if topic == TOPIC_BLOCKS:
             for payload in decode_logs(topic, value):
                 self.status.update(payload)
+                if self.supervisor is not None and isinstance(payload, Event):
+                    self.supervisor.heard(payload)
                 # Other nodes' instances export theirs.
                 is_own = payload.identity.node in ("", self._node) if isinstance(payload, Block) else False
                 if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS and is_own:
@@ -365,7 +370,7 @@ def _tell_unseen(status: JobStatus) -> bool:
     return True
 
 
-def _tell_signals(child: ForegroundCommand, watcher: EmbeddedWatch, supervisor: Supervisor | None) -> None:
+def _tell_signals(child: ForegroundCommand, watcher: EmbeddedWatch, supervisor: AnySupervisor | None) -> None:
     for number, mono_ns in drained(child):
         origin = "user" if number in FROM_PEOPLE else "scheduler"
         watcher.tell(EventName.JOB_SIGNALLED, mono_ns=mono_ns, signal=number, origin=origin)

@@ -63,6 +63,9 @@ class Reason(str, Enum):
     TOO_OFTEN = "it was restarted too often within an hour"
     NEVER_STARTED = "no rank of it was ever seen"
     NODE_STAYS = "the node cannot be left out"
+    #: Of several nodes.
+    NOT_EVERYWHERE = "whichrank was not started with --restarts on every node"
+    JUDGE = "the judge of this job says so"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +133,7 @@ def judge_running(
 TOLD = frozenset(
     {
         *(Reason.FOR_A_PERSON, Reason.ALIKE, Reason.USED_UP, Reason.TOO_OFTEN),
-        *(Reason.NODE_STAYS, Reason.NOT_AUTOMATIC, Reason.NOT_ASKED),
+        *(Reason.NODE_STAYS, Reason.NOT_AUTOMATIC, Reason.NOT_ASKED, Reason.NOT_EVERYWHERE),
     }
 )
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...telemetry.incident_document import IncidentDocument
+from ...telemetry.records import Event
 from ...telemetry.response_outcomes import Outcome
+from ...telemetry.vocabulary import EventName
 from ..incident_text.incident_view import incident_view
 from ..support.restart_trigger import Trigger
 from .actuator import CommandEnder, Ended
@@ -21,11 +23,14 @@ from .decision import TOLD, Decision, End, Reason, Seen, Verdict, judge_ended, j
 from .job_processes import find_job_processes
 from .limits import Limits, Tried, pause_s
 from .node_exclusion import without_node
+from .nodes import Nodes, Order, Word
 from .trail import Trail
 
 #: By these somebody ends a job; others only nudge it.
 ENDING_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 END_COMMAND = "end_command"
+#: The others' commands have so much longer than the grace to end.
+NODES_PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +44,6 @@ class SupervisorOptions:
     dry: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
-    """What comes next: this command, after a pause of so many seconds."""
-
-    command: tuple[str, ...]
-    pause_s: float
-
-
 class Supervisor:
     def __init__(
         self,
@@ -57,9 +54,13 @@ class Supervisor:
         folder: Path,
         rings: Path,
         trail: Trail,
+        nodes: Nodes | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """folder: of the run. rings: the run's folder of rings, by which its processes are known."""
+        """folder: of the run. rings: the run's folder of rings, by which its processes are known. nodes: the others of
+        a job that is judged here.
+        """
+        self._nodes, self._left_out = nodes, ""
         self._options, self._job, self._folder, self._trail, self._now = options, job, folder, trail, now
         self._marks = (f"WHICHRANK_DIR={rings}".encode(),)
         self._command = tuple(command)
@@ -69,7 +70,9 @@ class Supervisor:
         self._told: set[tuple[str, Reason]] = set()
         self._ender: CommandEnder | None = None
         self._act: Decision | None = None  # that has ended the command, or is about to start it again
-        self._next_command = self._command
+        #: What is started next.
+        self.next_command = self._command
+        self._due_s = self._nodes_due_s = 0.0
         self._was_asked = False
         #: Restarts so far.
         self.tried: list[Tried] = []
@@ -82,6 +85,13 @@ class Supervisor:
         since_s = before.since_s if before is not None and same else self._now()
         self._seen[incident.id] = Seen(incident=incident, since_s=since_s)
 
+    def heard(self, event: Event) -> None:
+        """Takes an event of the bus: another node's command may have ended, or been asked to."""
+        if self._nodes is not None:
+            self._nodes.heard(event)
+            if event.name is EventName.JOB_SIGNALLED:
+                self.signalled(int(event.attributes.get("signal", 0)))
+
     def signalled(self, number: int) -> None:
         """Somebody has sent whichrank, or the command, a signal: after one that ends jobs nothing is restarted."""
         if number in ENDING_SIGNALS:
@@ -90,9 +100,16 @@ class Supervisor:
 
     # --- controller, while the command runs ---------------------------------------------------------------------------
     @property
-    def is_ending(self) -> bool:
-        """Whether processes of the command are being ended."""
-        return self._ender is not None
+    def is_waiting(self) -> bool:
+        """Whether something is to come before the next start: an end, here or on another node, or the pause's."""
+        if self._act is None:
+            return False
+        if self._ender is not None or (self._running_elsewhere() and self._now() < self._nodes_due_s):
+            return True
+        return self._now() < self._due_s
+
+    def _running_elsewhere(self) -> list[str]:
+        return [] if self._nodes is None else [node for node in self._nodes.running if node != self._left_out]
 
     @property
     def has_ended_it(self) -> bool:
@@ -139,14 +156,33 @@ class Supervisor:
 
     def _placed(self, decision: Decision) -> Decision:
         """The decision with a command that leaves the node out; refused where none does."""
-        self._next_command = self._command
+        self.next_command, self._left_out = self._command, ""
+        if self._nodes is not None:
+            return self._placed_on_nodes(decision, self._nodes)
         if decision.verdict is not Verdict.WITHOUT_NODE:
             return decision
         exclusion = without_node(self._command, decision.node, self._spares, self._folder)
         if exclusion.command:
-            self._next_command = exclusion.command
+            self.next_command = exclusion.command
             return replace(decision, detail=exclusion.how)
-        refused = replace(decision, verdict=Verdict.STOP, reason=Reason.NODE_STAYS, detail=exclusion.how)
+        return self._refused(decision, Reason.NODE_STAYS, exclusion.how)
+
+    def _placed_on_nodes(self, decision: Decision, nodes: Nodes) -> Decision:
+        """The decision as far as the nodes that are there allow it. Their launchers take whoever comes."""
+        if nodes.blind:
+            return self._refused(decision, Reason.NOT_EVERYWHERE, ", ".join(nodes.blind[:4]))
+        if decision.verdict is not Verdict.WITHOUT_NODE:
+            return decision
+        if decision.node == nodes.own:
+            return self._refused(decision, Reason.NODE_STAYS, f"the rendezvous is on {nodes.own}")
+        left = nodes.count(without=(decision.node,))
+        if left < nodes.least:
+            return self._refused(decision, Reason.NODE_STAYS, f"{left} nodes are left, and it wants {nodes.least}")
+        self._left_out = decision.node
+        return replace(decision, detail=f"goes on without {decision.node}, on {left} of {nodes.expected} nodes")
+
+    def _refused(self, decision: Decision, reason: Reason, detail: str) -> Decision:
+        refused = replace(decision, verdict=Verdict.STOP, reason=reason, detail=detail)
         self._refuse_once(refused)
         return refused
 
@@ -158,7 +194,16 @@ class Supervisor:
             if self._is_news(decision):
                 self._trail.write(Outcome.WOULD, decision, f"dry run: would be {text}")
             return False
-        return self._trail.write(Outcome.BEGUN, decision, text)
+        if not self._trail.write(Outcome.BEGUN, decision, text):
+            return False
+        if self._nodes is not None:
+            self._nodes_due_s = self._now() + self._options.grace_s + NODES_PATIENCE_S
+            self._nodes.say(self._order(Word.END, decision, text))
+        return True
+
+    def _order(self, word: Word, decision: Decision | None = None, text: str = "") -> Order:
+        incident = decision.incident.id if decision is not None and decision.incident is not None else ""
+        return Order(word=word, number=len(self.tried) + 1, incident=incident, text=text)
 
     def _refuse_once(self, decision: Decision) -> None:
         if self._is_news(decision):
@@ -185,12 +230,13 @@ class Supervisor:
         self._ender = None
         if self._act is not None and (ended.left or ended.killed):
             outcome = Outcome.FAILED if ended.left else Outcome.DONE
-            self._trail.write(outcome, self._act, _how_it_ended(ended), operation=END_COMMAND)
+            self._trail.write(outcome, self._act, how_it_ended(ended), operation=END_COMMAND)
 
     # --- after the command has ended ----------------------------------------------------------------------------------
-    def next(self, exit_code: int, attempt: str, *, ranks_seen: bool) -> Restart | None:
-        """What follows the command's end: another start, or nothing. Call it once what the end has left is concluded,
-        and ``may_start`` after the pause.
+    def next(self, exit_code: int, attempt: str, *, ranks_seen: bool) -> bool:
+        """After the command's end, once what it has left is concluded: whether it is to be started again.
+
+        It is once nothing ``is_waiting`` any more, if it still ``may_start``.
         """
         if self._act is None:
             decision = self._judge_ended(exit_code, attempt, ranks_seen=ranks_seen)
@@ -202,9 +248,14 @@ class Supervisor:
             elif decision.reason is not Reason.ENDED_WELL:
                 self._refuse_once(decision)
         if self._act is None:
-            return None
-        number = len(self.tried) + 1
-        return Restart(command=self._next_command, pause_s=pause_s(number, self._options.limits, self._job))
+            self._stop_others()
+            return False
+        self._due_s = self._now() + pause_s(len(self.tried) + 1, self._options.limits, self._job)
+        return True
+
+    def _stop_others(self) -> None:
+        if self._nodes is not None:
+            self._nodes.say(self._order(Word.STOP))
 
     def _judge_ended(self, exit_code: int, attempt: str, *, ranks_seen: bool) -> Decision:
         return judge_ended(
@@ -222,24 +273,43 @@ class Supervisor:
 
     def may_start(self, exit_code: int, attempt: str) -> bool:
         """Just before the start: whether nothing that has come in meanwhile speaks against it. exit_code: the last."""
-        if self._was_asked or self._act is None:
-            return False
+        why = self._why_not_now(exit_code, attempt)
+        if why:
+            self.not_started(why)
+        elif self._act is not None:
+            return True
+        self._stop_others()
+        return False
+
+    def _why_not_now(self, exit_code: int, attempt: str) -> str:
+        """In words; "" nothing speaks against it."""
+        if self._act is None:
+            return ""
         if self._act.trigger is Trigger.CRASH:
             again = self._judge_ended(exit_code, attempt, ranks_seen=True)
             if not again.acts:
-                self._refuse_once(again)
-                return False
-        return True
+                return _because(again)
+        if self._nodes is not None:
+            if running := self._running_elsewhere():
+                return f"the command on {', '.join(running[:4])} has not ended"
+            there = self._nodes.count(without=(self._left_out,))
+            if there < self._nodes.least:
+                return f"{there} nodes are there, and it wants {self._nodes.least}"
+        return ""
 
     def started(self, attempt: str) -> None:
         """The command has been started again. attempt: the one that is over."""
         assert self._act is not None
+        if self._nodes is not None:
+            if self._left_out:
+                self._nodes.say_to(self._left_out, self._order(Word.STOP))
+            self._nodes.say(self._order(Word.START, self._act), but=(self._left_out,))
         self.tried.append(Tried(at_s=self._now(), what=like(self._act.incident)))
         number, most = len(self.tried), self._options.limits.restarts
         self._trail.write(Outcome.DONE, self._act, f"started again, {number} of {most}")
         if self._act.verdict is Verdict.WITHOUT_NODE:
             self._spares = [spare for spare in self._spares if spare not in self._act.detail.split()]
-        self._command, self._act = self._next_command, None
+        self._command, self._act = self.next_command, None
         self._over.add(attempt)
         self._seen.clear()
 
@@ -266,7 +336,8 @@ def _because(decision: Decision) -> str:
     return f"{said}; {decision.detail}" if decision.detail else said
 
 
-def _how_it_ended(ended: Ended) -> str:
+def how_it_ended(ended: Ended) -> str:
+    """In words: how long it took, and who needed force or is still there."""
     said = f"the command was ended in {ended.took_s:.1f} s"
     if ended.killed:
         said += f", {ended.killed} process{'es' if ended.killed != 1 else ''} by SIGKILL"

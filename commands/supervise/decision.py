@@ -244,10 +244,13 @@ def _settle_s(incident: IncidentDocument, trigger: Trigger | None) -> float:
 
 
 def _has_ended_it(incident: IncidentDocument) -> bool:
+    """Whether an incident may be why the command has ended. A ticket may: of an end as before, people know already."""
     if incident.state is not IncidentState.OPEN or incident.merged_into:
         return False
+    if incident.advice is not None and incident.advice.action is Action.WAIT:
+        return incident.bucket is Bucket.PLANNED
     return incident.bucket is Bucket.PLANNED or (
-        incident.bucket in _ENDING_BUCKETS and incident.severity is Severity.PAGE
+        incident.bucket in _ENDING_BUCKETS and incident.severity is not Severity.INFO
     )
 
 
@@ -291,8 +294,8 @@ def _within_limits(decision: Decision, tried: Sequence[Tried], limits: Limits, n
 
 
 def like(incident: IncidentDocument | None) -> tuple[str, ...]:
-    """By what two failures of one run are alike: kind, place, and step; () where that is not known."""
-    if incident is None or incident.first_bad.step is None:
+    """By what two failures of one run are alike: kind, place, and step as far as they are known; () for no incident."""
+    if incident is None:
         return ()
     suspects = sorted(
         f"{suspect.where.file}:{suspect.line}" if suspect.where is not None and suspect.where.file else suspect.id

@@ -68,10 +68,8 @@ def without_node(command: Sequence[str], node: str, spares: Sequence[str], folde
             return Exclusion(command=words, how=f"srun --exclude={node}")
         if name in _FILE_OF:
             return _with_spare(command, index, name, node, [spare for spare in spares if spare != node], folder)
-        is_torchrun = name == "torchrun" or (
-            word == "-m" and command[index + 1 : index + 2] == ["torch.distributed.run"]
-        )
-        if is_torchrun:
+        is_module = word == "-m" and tuple(command[index + 1 : index + 2]) == ("torch.distributed.run",)
+        if name == "torchrun" or is_module:
             return _elastic(command, index, node)
     return Exclusion(command=(), how="its launcher is none that whichrank knows how to tell")
 

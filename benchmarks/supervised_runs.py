@@ -152,7 +152,7 @@ def one_run(kind: str, fault: str, at: int) -> Run:
 def _read(run: Run, folder: Path, began: float) -> Run:
     """What ranks and whichrank have written down."""
     happened: float | None = None
-    steps: list[tuple[float, int]] = []
+    firsts: list[float] = []  # when rank 0 had made the first step of each start
     for rank in range(RANKS):
         for line in _lines(folder / f"truth-{rank}.jsonl"):
             run.ends += "end" in line
@@ -161,11 +161,10 @@ def _read(run: Run, folder: Path, began: float) -> Run:
                 happened = happened or float(line["time"])
             if "done" in line and rank == 0:
                 run.losses.append((int(line["done"]), float(line["loss"])))
-                steps.append((float(line["time"]), int(line["done"])))
-    run.start_s = steps[0][0] - began if steps else 0.0
-    if happened is not None:
-        after = [when for index, (when, step) in enumerate(steps) if index and step <= steps[index - 1][1]]
-        run.again_s = after[0] - happened if after else None
+                firsts += [float(line["time"])] if len(firsts) < run.starts else []
+    run.start_s = firsts[0] - began if firsts else 0.0
+    if happened is not None and len(firsts) > 1:
+        run.again_s = firsts[1] - happened
     for line in _lines(folder / "run" / AUDIT_FILE):
         run.acts += line["outcome"] == "begun"
         run.restarts += line["outcome"] == "done" and line["operation"] == "restart_job"

@@ -108,14 +108,13 @@ def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
             with contextlib.suppress(OSError):
                 job.directory.path.rmdir()  # only while there is nothing in it
         sys.exit(error.exit_code)
-    # What we write is stacks and logs; the command has started with the umask that it was given.
-    given_umask = os.umask(0o077)
+    os.umask(0o077)  # what we write is stacks and logs; the command has started with the umask that it was given
     if job.directory is not None and job.rings is not None:
         try:
             # Imported only now: numpy and the rest load while the command's own interpreter starts.
             from .watching import watch
 
-            watch(child, job, job.directory, job.rings, settings, started_ns, peers, given_umask)
+            watch(child, job, job.directory, job.rings, settings, started_ns, peers)
         except Exception as error:  # edge: nothing of ours may end the command
             say(f"stopped watching: {in_words(error, 'agent')}; the command goes on")
     child.wait()

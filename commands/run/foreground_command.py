@@ -80,15 +80,16 @@ class ForegroundCommand:
             self._stop_witness()
             raise
         self._environ = dict(environ)
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
         threading.Thread(target=self._pass_on_signals, name="whichrank-signals", daemon=True).start()
 
-    def start_again(self, argv: Sequence[str], umask: int) -> None:
-        """Starts a command in the place of the one that has ended, with its environment and under ``umask``, which this
-        process has not any more. Signals reach it as they did the one before. Raises CommandNotStarted; then that one's
-        end stands.
+    def start_again(self, argv: Sequence[str]) -> None:
+        """Starts a command in the place of the one that has ended, with its environment and its umask. Signals reach it
+        as they did the one before. Raises CommandNotStarted; then that one's end stands.
         """
         assert self._status is not None, "the command is still running"
-        ours = os.umask(umask)
+        ours = os.umask(self._umask)
         try:
             pid = _spawn(argv, self._environ)
         finally:

@@ -83,9 +83,8 @@ def run_command(
     """Watch one command. Its output, its exit status and its signals stay its own.
 
     With --json each revision of an incident is one line on stderr, the same
-    as in incidents.jsonl. It begins with {"schema": and all other lines there
-    are the command's own, or begin with "whichrank: ". Nothing of whichrank
-    goes to stdout.
+    as in incidents.jsonl. It begins with {"schema": and other lines there are
+    the command's or begin with "whichrank: ". Nothing of ours goes to stdout.
 
     Each flag is also a variable (WHICHRANK_OUT; WHICHRANK_JSON_LINES for
     --json) and a key of whichrank.toml (out, json_lines). A flag beats the

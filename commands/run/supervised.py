@@ -16,7 +16,7 @@ from ..run_folder.run_directory import RunDirectory
 from ..settings.restart_options import spares_of, triggers_of
 from ..settings.settings import RunSettings
 from ..supervise.follower import FollowerSupervisor
-from ..supervise.limits import Limits
+from ..supervise.limits import RestartLimits
 from ..supervise.node_exclusion import restarts_by_itself
 from ..supervise.nodes import Nodes, least_nodes
 from ..supervise.supervisor import Supervisor, SupervisorOptions
@@ -52,7 +52,7 @@ def make_supervisor(
         say(f"{launcher} restarts the job by itself: --restarts does nothing beside it")
         return None
     options = SupervisorOptions(
-        limits=Limits(
+        limits=RestartLimits(
             restarts=settings.restarts, per_hour=settings.restarts_per_hour, backoff_s=settings.restart_backoff_s
         ),
         on=triggers_of(settings.restart_on),
@@ -83,7 +83,6 @@ def start_next(
     status: JobStatus,
     supervisor: AnySupervisor,
     *,
-    umask: int,
     job_name: str,
     turn: Callable[[], None],
 ) -> bool:
@@ -105,7 +104,7 @@ def start_next(
         return False
     if not supervisor.may_start(exit_code, attempt):
         return False
-    return _start(child, watcher, supervisor, attempt, umask=umask, job_name=job_name)
+    return _start(child, watcher, supervisor, attempt, job_name=job_name)
 
 
 def _start(
@@ -114,11 +113,10 @@ def _start(
     supervisor: AnySupervisor,
     attempt: str,
     *,
-    umask: int,
     job_name: str,
 ) -> bool:
     try:
-        child.start_again(supervisor.next_command, umask)
+        child.start_again(supervisor.next_command)
     except CommandNotStarted as error:
         supervisor.not_started(str(error))
         return False

@@ -67,12 +67,8 @@ def watch(
     settings: RunSettings,
     started_ns: int,
     setup: PeerSetup,
-    umask: int,
 ) -> None:
-    """Watches the command until it has ended and everything about it is concluded, saved and shown.
-
-    umask: that the command was given, and that its next attempt gets as well.
-    """
+    """Watches the command until it has ended and everything about it is concluded, saved and shown."""
     peers = join_peers(setup, job.id, say)
     identity = with_job(resolve_identity(os.environ, hostname=socket.gethostname()), job.id)
     if setup.several:
@@ -114,19 +110,14 @@ def watch(
         nodes=setup.plan.nodes,
         tell=_Feed(publisher, shown.export, job.id).tell,
     )
-    nodes = {"nodes": setup.plan.nodes} if setup.several else {}
-    if shown.supervisor is not None:
-        nodes |= {SUPERVISED: 1}
-    tell_start(watcher, job.command, name, child.pid, **nodes)
-    _go_on(child, watcher, peers, shown, umask, name)
+    more = {SUPERVISED: 1} if shown.supervisor is not None else {}
+    more |= {"nodes": setup.plan.nodes} if setup.several else {}
+    tell_start(watcher, job.command, name, child.pid, **more)
+    _go_on(child, watcher, peers, shown, name)
     if publisher is not None:
         end_publisher(publisher)
     shown.close()
-    survivors = shown.status.living()
-    if survivors:
-        say(f"{describe_ranks(survivors)} still run though the command has ended; their rings stay in {rings}")
-    elif watcher.broken is None and not settings.keep_rings:
-        remove_ring_directory(rings)
+    _put_away(rings, shown, keep=settings.keep_rings or watcher.broken is not None)
     losses = watcher.losses(started_ns)
     for line in describe_losses(losses):
         say(line)
@@ -136,9 +127,16 @@ def watch(
         print_summary(shown.incidents, shown.foreign, shown.status, directory)
 
 
-def _go_on(
-    child: ForegroundCommand, watcher: EmbeddedWatch, peers: Peers, shown: _Shown, umask: int, name: str
-) -> None:
+def _put_away(rings: Path, shown: _Shown, *, keep: bool) -> None:
+    """Removes the rings, unless somebody still writes or reads them."""
+    survivors = shown.status.living()
+    if survivors:
+        say(f"{describe_ranks(survivors)} still run though the command has ended; their rings stay in {rings}")
+    elif not keep:
+        remove_ring_directory(rings)
+
+
+def _go_on(child: ForegroundCommand, watcher: EmbeddedWatch, peers: Peers, shown: _Shown, name: str) -> None:
     """To the end of the command's last attempt, and until what it has left behind is concluded."""
 
     def turn() -> None:
@@ -149,9 +147,7 @@ def _go_on(
     while True:
         _watch_attempt(child, watcher, peers, shown, turn)
         supervisor = shown.supervisor
-        if supervisor is None or not start_next(
-            child, watcher, shown.status, supervisor, umask=umask, job_name=name, turn=turn
-        ):
+        if supervisor is None or not start_next(child, watcher, shown.status, supervisor, job_name=name, turn=turn):
             break
     if supervisor is not None:
         supervisor.close()

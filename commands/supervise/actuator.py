@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...telemetry.vocabulary import ProcessState
-from .job_processes import JobProcess
+from .job_processes import CommandProcess
 
 #: So much of the grace the launcher has for itself.
 SHARE_OF_LAUNCHER = 0.5
@@ -35,7 +35,9 @@ class Ended:
 class CommandEnder:
     """One ending. find: gives the job's processes that still run, the command itself first. grace_s: before SIGKILL."""
 
-    def __init__(self, find: Callable[[], Sequence[JobProcess]], root: int, *, grace_s: float, now_s: float) -> None:
+    def __init__(
+        self, find: Callable[[], Sequence[CommandProcess]], root: int, *, grace_s: float, now_s: float
+    ) -> None:
         self._find, self._root, self._grace_s = find, root, grace_s
         self._began_s, self._look_due_s = now_s, now_s
         self._asked: set[tuple[int, int]] = set()
@@ -68,7 +70,7 @@ class CommandEnder:
     def _launcher_had_its_time(self, now_s: float) -> bool:
         return now_s - self._began_s >= self._grace_s * SHARE_OF_LAUNCHER
 
-    def _kill(self, living: Sequence[JobProcess], now_s: float) -> Ended | None:
+    def _kill(self, living: Sequence[CommandProcess], now_s: float) -> Ended | None:
         self._killing_since_s = now_s if self._killing_since_s is None else self._killing_since_s
         for process in living:
             if process.send(signal.SIGKILL):
@@ -79,5 +81,5 @@ class CommandEnder:
         return Ended(took_s=now_s - self._began_s, killed=len(self._killed), left=left)
 
     @staticmethod
-    def _key(process: JobProcess) -> tuple[int, int]:
+    def _key(process: CommandProcess) -> tuple[int, int]:
         return process.pid, process.start_ticks

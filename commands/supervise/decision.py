@@ -15,7 +15,7 @@ from ...telemetry.incident_document import IncidentAdvice, IncidentDocument, wor
 from ...telemetry.kind_sets import PROGRAM_DEFECT_KINDS
 from ...telemetry.vocabulary import Action, Bucket, IncidentState, Kind, Scope, Severity
 from ..support.restart_trigger import Trigger
-from .limits import Limits, Tried, is_open
+from .limits import RestartLimits, Tried, is_open
 
 #: Rows of evidence on what the one does who is waited for (``processors.cluster.advice``), and what they say then.
 MOTION_SIGNAL = "process.motion"
@@ -33,7 +33,7 @@ _ENDING_BUCKETS = frozenset({Bucket.IMMEDIATE_CRASH, Bucket.COMMUNICATION_HANG, 
 SETTLE_S, STOPPED_SETTLE_S, CRASH_SETTLE_S = 3.0, 10.0, 30.0
 
 
-class Verdict(str, Enum):
+class RestartVerdict(str, Enum):
     NOTHING = "nothing"
     RESTART = "restart"
     WITHOUT_NODE = "restart_without_node"
@@ -72,7 +72,7 @@ class Reason(str, Enum):
 class Decision:
     """incident: what it rests on; None: on how the command ended alone. node: to be left out; "" none."""
 
-    verdict: Verdict
+    verdict: RestartVerdict
     reason: Reason
     incident: IncidentDocument | None = None
     trigger: Trigger | None = None
@@ -82,11 +82,11 @@ class Decision:
     @property
     def acts(self) -> bool:
         """Whether the command is to be started again."""
-        return self.verdict in (Verdict.RESTART, Verdict.WITHOUT_NODE)
+        return self.verdict in (RestartVerdict.RESTART, RestartVerdict.WITHOUT_NODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SeenIncident:
     """An incident and since when (monotonic seconds) its newest revisions have called for the same act."""
 
     incident: IncidentDocument
@@ -103,29 +103,30 @@ class End:
 
 
 def judge_running(
-    seen: Iterable[Seen], *, on: Collection[Trigger], tried: Sequence[Tried], limits: Limits, now_s: float
+    seen: Iterable[SeenIncident],
+    *,
+    on: Collection[Trigger],
+    tried: Sequence[Tried],
+    limits: RestartLimits,
+    now_s: float,
 ) -> Decision:
     """What to do with a command that runs: most often nothing. seen: incidents of its present attempt.
 
     now_s: monotonic. Never STOP: a command that is not helped is left alone.
     """
-    nearest = Decision(verdict=Verdict.NOTHING, reason=Reason.NO_INCIDENT)
+    nearest = Decision(verdict=RestartVerdict.NOTHING, reason=Reason.NO_INCIDENT)
     for one in seen:
         trigger = trigger_of(one.incident)
         reason = _why_not(one.incident, trigger, on)
         if reason is None and now_s - one.since_s < _settle_s(one.incident, trigger):
             reason = Reason.YOUNG
-        decision = (
-            _within_limits(_restart(one.incident, trigger), tried, limits, now_s)
-            if reason is None
-            else Decision(verdict=Verdict.NOTHING, reason=reason, incident=one.incident, trigger=trigger)
-        )
-        if decision.acts:
-            return decision
-        if decision.verdict is Verdict.STOP:
-            decision = Decision(verdict=Verdict.NOTHING, reason=decision.reason, incident=one.incident, trigger=trigger)
-        if nearest.incident is None or decision.reason in TOLD:
-            nearest = decision
+        if reason is None:
+            decision = _within_limits(_restart(one.incident, trigger), tried, limits, now_s)
+            if decision.acts:
+                return decision
+            reason = decision.reason
+        if nearest.incident is None or reason in TOLD:
+            nearest = Decision(verdict=RestartVerdict.NOTHING, reason=reason, incident=one.incident, trigger=trigger)
     return nearest
 
 
@@ -144,7 +145,7 @@ def judge_ended(
     *,
     on: Collection[Trigger],
     tried: Sequence[Tried],
-    limits: Limits,
+    limits: RestartLimits,
     now_s: float,
 ) -> Decision:
     """Whether a command that has ended is started again: RESTART, WITHOUT_NODE or STOP.
@@ -153,29 +154,26 @@ def judge_ended(
     person's to take is taken, and an end of which nothing is known is tried again.
     """
     if end.was_asked:
-        return Decision(verdict=Verdict.STOP, reason=Reason.ASKED_TO_END)
+        return _stop(Reason.ASKED_TO_END)
     if end.exit_code == 0:
-        return Decision(verdict=Verdict.STOP, reason=Reason.ENDED_WELL)
+        return _stop(Reason.ENDED_WELL)
     causes = [one for one in incidents if _has_ended_it(one)]
     if any(one.bucket is Bucket.PLANNED for one in causes):
-        return Decision(verdict=Verdict.STOP, reason=Reason.ASKED_TO_END, incident=causes[0])
+        return _stop(Reason.ASKED_TO_END, causes[0])
     for one in causes:
         if not _is_by_elimination(one) and (one.advice is None or one.advice.action not in _RESTARTING):
             advised = "" if one.advice is None else word_of(one.advice.action)
-            return Decision(verdict=Verdict.STOP, reason=Reason.FOR_A_PERSON, incident=one, detail=advised)
+            return _stop(Reason.FOR_A_PERSON, one, detail=advised)
     main = next(iter(causes), None)
     is_hang = main is not None and main.bucket is Bucket.COMMUNICATION_HANG  # that its own time-out has ended
     trigger = Trigger.HANG if is_hang and Trigger.HANG in on else Trigger.CRASH
+    status = f"exit code {end.exit_code}"
     if trigger not in on:
-        return Decision(verdict=Verdict.STOP, reason=Reason.NOT_ASKED, incident=main, trigger=trigger)
+        return _stop(Reason.NOT_ASKED, main, trigger)
     if main is None and not end.ranks_seen:
-        return Decision(verdict=Verdict.STOP, reason=Reason.NEVER_STARTED, detail=f"exit code {end.exit_code}")
-    decision = (
-        Decision(verdict=Verdict.RESTART, reason=Reason.CRASH, trigger=trigger, detail=f"exit code {end.exit_code}")
-        if main is None
-        else _restart(main, trigger)
-    )
-    return _within_limits(decision, tried, limits, now_s)
+        return _stop(Reason.NEVER_STARTED, detail=status)
+    decision = Decision(verdict=RestartVerdict.RESTART, reason=Reason.CRASH, trigger=trigger, detail=status)
+    return _within_limits(decision if main is None else _restart(main, trigger), tried, limits, now_s)
 
 
 def trigger_of(incident: IncidentDocument) -> Trigger | None:
@@ -259,13 +257,11 @@ def _restart(incident: IncidentDocument, trigger: Trigger | None) -> Decision:
     reasons = {Trigger.HANG: Reason.HANG, Trigger.CRASH: Reason.CRASH, Trigger.SLOW_NODE: Reason.SLOW_NODE}
     reason = reasons.get(trigger, Reason.CRASH) if trigger is not None else Reason.CRASH
     if advised not in (Action.RESTART_WITHOUT_NODE, Action.DRAIN_AFTER_JOB):
-        return Decision(verdict=Verdict.RESTART, reason=reason, incident=incident, trigger=trigger)
+        return Decision(verdict=RestartVerdict.RESTART, reason=reason, incident=incident, trigger=trigger)
     node = blamed_node(incident)
     if not node:
-        return Decision(
-            verdict=Verdict.STOP, reason=Reason.NODE_STAYS, incident=incident, trigger=trigger, detail="which node"
-        )
-    return Decision(verdict=Verdict.WITHOUT_NODE, reason=reason, incident=incident, trigger=trigger, node=node)
+        return _stop(Reason.NODE_STAYS, incident, trigger, detail="which node")
+    return Decision(verdict=RestartVerdict.WITHOUT_NODE, reason=reason, incident=incident, trigger=trigger, node=node)
 
 
 def blamed_node(incident: IncidentDocument) -> str:
@@ -276,7 +272,7 @@ def blamed_node(incident: IncidentDocument) -> str:
     return str(next(iter(blamed))) if len(blamed) == 1 else ""
 
 
-def _within_limits(decision: Decision, tried: Sequence[Tried], limits: Limits, now_s: float) -> Decision:
+def _within_limits(decision: Decision, tried: Sequence[Tried], limits: RestartLimits, now_s: float) -> Decision:
     """The decision, unless it is not to be tried any more."""
     if not decision.acts:
         return decision
@@ -290,7 +286,13 @@ def _within_limits(decision: Decision, tried: Sequence[Tried], limits: Limits, n
         reason = Reason.TOO_OFTEN
     if reason is None:
         return decision
-    return Decision(verdict=Verdict.STOP, reason=reason, incident=decision.incident, trigger=decision.trigger)
+    return _stop(reason, decision.incident, decision.trigger)
+
+
+def _stop(
+    reason: Reason, incident: IncidentDocument | None = None, trigger: Trigger | None = None, *, detail: str = ""
+) -> Decision:
+    return Decision(verdict=RestartVerdict.STOP, reason=reason, incident=incident, trigger=trigger, detail=detail)
 
 
 def like(incident: IncidentDocument | None) -> tuple[str, ...]:

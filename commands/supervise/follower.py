@@ -14,7 +14,7 @@ from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.records import Event
 from ...telemetry.response_outcomes import Outcome
 from .actuator import CommandEnder
-from .decision import Decision, Reason, Verdict
+from .decision import Decision, Reason, RestartVerdict
 from .job_processes import find_job_processes
 from .nodes import Order, Word, read_order
 from .supervisor import END_COMMAND, ENDING_SIGNALS, how_it_ended
@@ -131,7 +131,7 @@ class FollowerSupervisor:
 
 def _decision(order: Order) -> Decision:
     return Decision(
-        verdict=Verdict.RESTART,
+        verdict=RestartVerdict.RESTART,
         reason=Reason.JUDGE,
         incident=IncidentDocument(id=order.incident) if order.incident else None,
     )

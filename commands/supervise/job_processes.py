@@ -20,7 +20,7 @@ _GONE = frozenset({ProcessState.ZOMBIE, ProcessState.DEAD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobProcess:
+class CommandProcess:
     """One process, told from a later one of its pid by ``start_ticks``."""
 
     pid: int
@@ -46,7 +46,7 @@ class JobProcess:
         return True
 
 
-def find_job_processes(root: int, marks: Collection[bytes]) -> list[JobProcess]:
+def find_job_processes(root: int, marks: Collection[bytes]) -> list[CommandProcess]:
     """Processes of the job that still run, ``root`` first where it does. Zombies are none.
 
     root: the command's pid. marks: lines of the environment (``NAME=value``) that only this run's processes have.
@@ -62,7 +62,7 @@ def find_job_processes(root: int, marks: Collection[bytes]) -> list[JobProcess]:
         found |= children
     living = [pid for pid in sorted(found - mine) if stats[pid].state not in _GONE]
     living.sort(key=lambda pid: pid != root)
-    return [JobProcess(pid=pid, start_ticks=stats[pid].start_ticks, state=stats[pid].state) for pid in living]
+    return [CommandProcess(pid=pid, start_ticks=stats[pid].start_ticks, state=stats[pid].state) for pid in living]
 
 
 def _all_stats() -> Mapping[int, ProcessStat]:

@@ -15,7 +15,7 @@ ALIKE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RestartLimits:
     """restarts: in all. per_hour: of them within an hour. backoff_s: the first pause; each is twice the one before."""
 
     restarts: int
@@ -32,12 +32,12 @@ class Tried:
     what: tuple[str, ...] = ()
 
 
-def is_open(tried: Sequence[Tried], limits: Limits, now_s: float) -> bool:
+def is_open(tried: Sequence[Tried], limits: RestartLimits, now_s: float) -> bool:
     """Whether the breaker is open: as many restarts as are allowed lie within the last hour."""
     return sum(now_s - one.at_s < BREAKER_S for one in tried) >= limits.per_hour
 
 
-def pause_s(number: int, limits: Limits, seed: str) -> float:
+def pause_s(number: int, limits: RestartLimits, seed: str) -> float:
     """Seconds before restart ``number`` (from 1): doubles each time, is bounded, and differs between jobs.
 
     seed: the job's; the same job waits the same each time.

@@ -19,9 +19,9 @@ from ...telemetry.vocabulary import EventName
 from ..incident_text.incident_view import incident_view
 from ..support.restart_trigger import Trigger
 from .actuator import CommandEnder, Ended
-from .decision import TOLD, Decision, End, Reason, Seen, Verdict, judge_ended, judge_running, like
+from .decision import TOLD, Decision, End, Reason, RestartVerdict, SeenIncident, judge_ended, judge_running, like
 from .job_processes import find_job_processes
-from .limits import Limits, Tried, pause_s
+from .limits import RestartLimits, Tried, pause_s
 from .node_exclusion import without_node
 from .nodes import Nodes, Order, Word
 from .trail import Trail
@@ -37,7 +37,7 @@ NODES_PATIENCE_S = 15.0
 class SupervisorOptions:
     """limits: how often. on: for what. spares: nodes that nobody uses. grace_s: between SIGTERM and SIGKILL."""
 
-    limits: Limits
+    limits: RestartLimits
     on: frozenset[Trigger]
     spares: tuple[str, ...] = ()
     grace_s: float = 30.0
@@ -65,7 +65,7 @@ class Supervisor:
         self._marks = (f"WHICHRANK_DIR={rings}".encode(),)
         self._command = tuple(command)
         self._spares = list(options.spares)
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, SeenIncident] = {}
         self._over: set[str] = set()  # attempts that are over
         self._told: set[tuple[str, Reason]] = set()
         self._ender: CommandEnder | None = None
@@ -83,7 +83,7 @@ class Supervisor:
         before = self._seen.get(incident.id)
         same = before is not None and _calls_for(before.incident) == _calls_for(incident)
         since_s = before.since_s if before is not None and same else self._now()
-        self._seen[incident.id] = Seen(incident=incident, since_s=since_s)
+        self._seen[incident.id] = SeenIncident(incident=incident, since_s=since_s)
 
     def heard(self, event: Event) -> None:
         """Takes an event of the bus: another node's command may have ended, or been asked to."""
@@ -146,7 +146,7 @@ class Supervisor:
             self._act = decision
             self._ender = self._make_ender(root)
 
-    def _of_attempt(self, attempt: str) -> list[Seen]:
+    def _of_attempt(self, attempt: str) -> list[SeenIncident]:
         """Incidents of the present attempt. Before its first rank has come ``attempt`` is still the one before."""
         if attempt in self._over:
             return []
@@ -159,7 +159,7 @@ class Supervisor:
         self.next_command, self._left_out = self._command, ""
         if self._nodes is not None:
             return self._placed_on_nodes(decision, self._nodes)
-        if decision.verdict is not Verdict.WITHOUT_NODE:
+        if decision.verdict is not RestartVerdict.WITHOUT_NODE:
             return decision
         exclusion = without_node(self._command, decision.node, self._spares, self._folder)
         if exclusion.command:
@@ -171,7 +171,7 @@ class Supervisor:
         """The decision as far as the nodes that are there allow it. Their launchers take whoever comes."""
         if nodes.blind:
             return self._refused(decision, Reason.NOT_EVERYWHERE, ", ".join(nodes.blind[:4]))
-        if decision.verdict is not Verdict.WITHOUT_NODE:
+        if decision.verdict is not RestartVerdict.WITHOUT_NODE:
             return decision
         if decision.node == nodes.own:
             return self._refused(decision, Reason.NODE_STAYS, f"the rendezvous is on {nodes.own}")
@@ -182,7 +182,7 @@ class Supervisor:
         return replace(decision, detail=f"goes on without {decision.node}, on {left} of {nodes.expected} nodes")
 
     def _refused(self, decision: Decision, reason: Reason, detail: str) -> Decision:
-        refused = replace(decision, verdict=Verdict.STOP, reason=reason, detail=detail)
+        refused = replace(decision, verdict=RestartVerdict.STOP, reason=reason, detail=detail)
         self._refuse_once(refused)
         return refused
 
@@ -307,7 +307,7 @@ class Supervisor:
         self.tried.append(Tried(at_s=self._now(), what=like(self._act.incident)))
         number, most = len(self.tried), self._options.limits.restarts
         self._trail.write(Outcome.DONE, self._act, f"started again, {number} of {most}")
-        if self._act.verdict is Verdict.WITHOUT_NODE:
+        if self._act.verdict is RestartVerdict.WITHOUT_NODE:
             self._spares = [spare for spare in self._spares if spare not in self._act.detail.split()]
         self._command, self._act = self.next_command, None
         self._over.add(attempt)

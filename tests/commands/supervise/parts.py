@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.commands.incidents.documents import LAUNCH, document
 from whichrank.commands.incident_service.audit import AUDIT_FILE
-from whichrank.commands.supervise.decision import Seen
+from whichrank.commands.supervise.decision import SeenIncident
 from whichrank.telemetry.incident_document import IncidentDocument
 from whichrank.telemetry.incident_reading import read_incident
 
@@ -39,8 +39,8 @@ def incident(
     return read_incident(document(id_, revision, advice=advice, **fields))
 
 
-def seen(since_s: float = 0.0, **fields: Any) -> Seen:
-    return Seen(incident=incident(**fields), since_s=since_s)
+def seen(since_s: float = 0.0, **fields: Any) -> SeenIncident:
+    return SeenIncident(incident=incident(**fields), since_s=since_s)
 
 
 def audit(folder: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from whichrank.commands.supervise.actuator import KILL_PATIENCE_S, CommandEnder, Ended
-from whichrank.commands.supervise.job_processes import JobProcess, find_job_processes
+from whichrank.commands.supervise.job_processes import CommandProcess, find_job_processes
 from whichrank.telemetry.vocabulary import ProcessState
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
@@ -31,7 +31,7 @@ class Job:
         self.child, self.orphan = map(int, (folder / "pids").read_text().split())
         self.all = (self.process.pid, self.child, self.orphan)
 
-    def find(self) -> list[JobProcess]:
+    def find(self) -> list[CommandProcess]:
         self.process.poll()  # as the watching loop does
         return find_job_processes(self.process.pid, [self.mark.encode()])
 
@@ -91,7 +91,7 @@ def test_a_stopped_process_is_woken_to_die_of_its_sigterm(job: Job) -> None:
 
 def test_what_outlives_its_sigkill_is_named_and_not_waited_for() -> None:
     """A process in state D cannot be made here: one that is gone already answers no signal, as that one would not."""
-    dead = JobProcess(pid=1 << 22, start_ticks=1, state=ProcessState.DISK_WAIT)
+    dead = CommandProcess(pid=1 << 22, start_ticks=1, state=ProcessState.DISK_WAIT)
     ender = CommandEnder(lambda: [dead], dead.pid, grace_s=1.0, now_s=0.0)
     assert ender.turn(0.0) is None
     assert ender.turn(1.0) is None
@@ -103,7 +103,7 @@ def test_what_outlives_its_sigkill_is_named_and_not_waited_for() -> None:
 def test_a_later_process_of_the_same_pid_gets_no_signal() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        assert not JobProcess(pid=child.pid, start_ticks=1, state=ProcessState.SLEEPING).send(signal.SIGKILL)
+        assert not CommandProcess(pid=child.pid, start_ticks=1, state=ProcessState.SLEEPING).send(signal.SIGKILL)
         assert child.poll() is None
     finally:
         child.kill()

@@ -16,31 +16,31 @@ from whichrank.commands.supervise.decision import (
     Decision,
     End,
     Reason,
-    Seen,
-    Verdict,
+    RestartVerdict,
+    SeenIncident,
     judge_ended,
     judge_running,
     like,
 )
-from whichrank.commands.supervise.limits import BREAKER_S, LONGEST_PAUSE_S, Limits, Tried, pause_s
+from whichrank.commands.supervise.limits import BREAKER_S, LONGEST_PAUSE_S, RestartLimits, Tried, pause_s
 from whichrank.commands.support.restart_trigger import Trigger
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 
 ALL = frozenset(Trigger)
-LIMITS = Limits(restarts=5, per_hour=4, backoff_s=2.0)
+LIMITS = RestartLimits(restarts=5, per_hour=4, backoff_s=2.0)
 LATE_S = 1000.0
 CAUSE = {"condition": "xid_79", "entity": "node-1", "device_kind": "gpu", "device": "GPU-1", "domain": "hardware"}
 ELIMINATED = {"condition": "no_node_fault", "entity": "node-1", "device_kind": "code", "domain": "application"}
 
 
 def running(
-    *found: Seen, on: frozenset[Trigger] = ALL, tried: tuple[Tried, ...] = (), now_s: float = LATE_S
+    *found: SeenIncident, on: frozenset[Trigger] = ALL, tried: tuple[Tried, ...] = (), now_s: float = LATE_S
 ) -> Decision:
     return judge_running(found, on=on, tried=tried, limits=LIMITS, now_s=now_s)
 
 
 def ended(
-    *found: Seen,
+    *found: SeenIncident,
     exit_code: int = 1,
     was_asked: bool = False,
     ranks_seen: bool = True,
@@ -54,7 +54,7 @@ def ended(
 def test_a_hang_whose_suspect_does_nothing_is_restarted_once_it_has_held() -> None:
     assert running(seen(), now_s=SETTLE_S - 0.1).reason is Reason.YOUNG
     decision = running(seen(), now_s=SETTLE_S)
-    assert (decision.verdict, decision.reason, decision.trigger) == (Verdict.RESTART, Reason.HANG, Trigger.HANG)
+    assert (decision.verdict, decision.reason, decision.trigger) == (RestartVerdict.RESTART, Reason.HANG, Trigger.HANG)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_hang_whose_suspect_does_nothing_is_restarted_once_it_has_held() -> No
 )
 def test_a_command_that_runs_is_left_alone(fields: dict[str, Any], reason: Reason) -> None:
     decision = running(seen(**fields))
-    assert (decision.verdict, decision.reason) == (Verdict.NOTHING, reason)
+    assert (decision.verdict, decision.reason) == (RestartVerdict.NOTHING, reason)
 
 
 WORDS = {
@@ -111,9 +111,9 @@ WORDS = {
 def test_whatever_a_document_says_a_healthy_command_is_never_ended(
     fields: dict[str, Any], on: frozenset[Trigger], age_s: float
 ) -> None:
-    one = Seen(incident=incident(**fields), since_s=0.0)
+    one = SeenIncident(incident=incident(**fields), since_s=0.0)
     decision = running(one, on=on, now_s=age_s)
-    assert decision.verdict is not Verdict.STOP
+    assert decision.verdict is not RestartVerdict.STOP
     if not decision.acts:
         return
     assert fields["state"] == "open"
@@ -136,7 +136,7 @@ def test_a_stopped_process_and_a_death_are_given_longer() -> None:
     assert running(died, now_s=CRASH_SETTLE_S - 0.1).reason is Reason.YOUNG
     assert running(died, now_s=CRASH_SETTLE_S).acts  # its launcher does not end by itself
     lost = seen(kind="node_lost", bucket="immediate_crash", motions=(), action="restart_without_node")
-    assert running(lost, now_s=SETTLE_S).verdict is Verdict.WITHOUT_NODE
+    assert running(lost, now_s=SETTLE_S).verdict is RestartVerdict.WITHOUT_NODE
 
 
 def test_a_hang_of_the_program_by_elimination_is_tried_as_the_owner_asked() -> None:
@@ -150,24 +150,24 @@ def test_a_hang_of_the_program_by_elimination_is_tried_as_the_owner_asked() -> N
 def test_a_slow_node_is_left_out_only_where_the_owner_asked_and_it_is_a_page() -> None:
     fields = {"bucket": "speed_regression", "kind": "rank_slow", "scope": "node", "action": "drain_after_job"}
     decision = running(seen(**fields))
-    assert (decision.verdict, decision.node) == (Verdict.WITHOUT_NODE, "node-1")
+    assert (decision.verdict, decision.node) == (RestartVerdict.WITHOUT_NODE, "node-1")
     assert running(seen(**fields), on=frozenset({Trigger.HANG, Trigger.CRASH})).reason is Reason.NOT_ASKED
     assert not running(seen(**fields, severity="ticket")).acts
 
 
 def test_which_node_is_left_out_follows_from_the_cause_or_the_suspects() -> None:
     found = running(seen(action="restart_without_node", cause=CAUSE))
-    assert (found.verdict, found.node) == (Verdict.WITHOUT_NODE, "node-1")
+    assert (found.verdict, found.node) == (RestartVerdict.WITHOUT_NODE, "node-1")
     other = running(seen(action="restart_without_node", cause={**CAUSE, "entity": "node-9"}))
-    assert (other.verdict, other.reason) == (Verdict.NOTHING, Reason.NODE_STAYS)
+    assert (other.verdict, other.reason) == (RestartVerdict.NOTHING, Reason.NODE_STAYS)
 
 
 def test_after_an_end_the_owner_who_asked_for_it_gets_his_restart() -> None:
     died = seen(kind="rank_died", bucket="immediate_crash", motions=(), action="retry", by="human")
-    assert ended(died).verdict is Verdict.RESTART
+    assert ended(died).verdict is RestartVerdict.RESTART
     again = seen(kind="rank_died", bucket="immediate_crash", motions=(), action="ask_a_human", severity="ticket")
     assert ended(again).reason is Reason.FOR_A_PERSON  # it is as before, so nobody was called once more
-    assert ended().verdict is Verdict.RESTART  # nothing is known but the exit code
+    assert ended().verdict is RestartVerdict.RESTART  # nothing is known but the exit code
     assert ended(seen(motions=("moves",))).acts  # the job's own time-out has ended it: nobody moves any more
 
 
@@ -189,7 +189,7 @@ def test_after_some_ends_nothing_is_started_again(
     found: tuple[dict[str, Any], ...], options: dict[str, Any], reason: Reason
 ) -> None:
     decision = ended(*(seen(**fields) for fields in found), **options)
-    assert (decision.verdict, decision.reason) == (Verdict.STOP, reason)
+    assert (decision.verdict, decision.reason) == (RestartVerdict.STOP, reason)
 
 
 def test_the_third_time_at_one_step_is_for_a_person() -> None:
@@ -211,7 +211,7 @@ def test_restarts_are_counted_in_all_and_within_an_hour() -> None:
 
 @given(number=st.integers(1, 10_000), seed=st.text(max_size=20), backoff_s=st.floats(0.1, 300.0))
 def test_pauses_grow_are_bounded_and_the_same_for_the_same_job(number: int, seed: str, backoff_s: float) -> None:
-    limits = Limits(restarts=9, per_hour=9, backoff_s=backoff_s)
+    limits = RestartLimits(restarts=9, per_hour=9, backoff_s=backoff_s)
     pause = pause_s(number, limits, seed)
     assert pause == pause_s(number, limits, seed)
     assert 0.0 <= pause <= 1.25 * LONGEST_PAUSE_S

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,9 +43,15 @@ ASKED_NODE_PERCENT, ASKED_NODE_MIB = 3.0, 150.0
 #: Steps a second, at the same 200 collectives a second: a large model, and a small one, whose steps the agent must ship
 #: sooner because a straggler is to be named within ten of them. Then as an agent for Kafka does it; with collectors.
 RUNS = ((2, "run"), (10, "run"), (10, "people"), (2, "node"))
-WORDS = {"run": "", "people": ", and spans and metrics", "node": ", spans and metrics, every collector, 8 GPUs"}
+WORDS = {
+    "run": "",
+    "people": ", and spans and metrics",
+    "node": ", spans and metrics, every collector, 8 GPUs, a BMC, Kubernetes, site checks",
+}
 #: The agent's start (imports, first scan) is not its running cost.
 _WARM_UP_S = 3.0
+#: Folder of what ``played_chassis`` makes.
+CHASSIS = "chassis"
 
 
 def cold_factor() -> float:
@@ -74,21 +81,41 @@ def cold_factor() -> float:
 def _cpu_s() -> float:
     """Of this process, of children that have ended, and of those that live."""
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    living = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
     ended_s = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return ended_s + sum(times.user + times.system for times in living)
+    living_s = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a check, or ipmitool, that has just ended: its parent's children have it
+            # Of its own, and of the programs that it has started and that have ended.
+            living_s += sum(child.cpu_times()[:4])
+    return ended_s + living_s
 
 
 def _memory_mib() -> list[float]:
     """Of each process, this one first. Proportional: what processes share counts once."""
     me = psutil.Process()
-    return [process.memory_full_info().pss / (1 << 20) for process in (me, *me.children(recursive=True))]
+    found = []
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess, FileNotFoundError):
+            found.append(process.memory_full_info().pss / (1 << 20))
+    return found
 
 
 def _tell_memory(after_s: float) -> None:
     each_mib = _memory_mib()
     parts = " + ".join(f"{mib:.1f}" for mib in each_mib)
     print(f"memory after {after_s:6.0f} s: {sum(each_mib):6.1f} MiB = {parts}", file=sys.stderr, flush=True)
+    print(f"CPU after {after_s:6.0f} s: {_cpu_by_process()}", file=sys.stderr, flush=True)
+
+
+def _cpu_by_process() -> str:
+    """Seconds of this process, and of each child with those of its own that have ended."""
+    me = psutil.Process()
+    own = me.cpu_times()
+    parts = [f"{own.user + own.system:.1f} here", f"{own.children_user + own.children_system:.1f} ended"]
+    for child in me.children():
+        with suppress(psutil.NoSuchProcess):
+            parts.append(f"{sum(child.cpu_times()[:4]):.1f}")
+    return " + ".join(parts)
 
 
 def run_agent(
@@ -150,6 +177,7 @@ def run_agent(
         "memory_mib": sum(_memory_mib()),
         "points": node.points if node is not None else 0,
         "ranks_placed": len(node.placed) if node is not None else 0,
+        "bmc_silent": sum("BMC" in line for line in node.problems) if node is not None else 0,
     }
     if node is not None:
         node.close()
@@ -162,6 +190,7 @@ class _NodeParts:
     """Every collector, as ``whichrank run`` has them, on a node that plays eight GPUs with the load's ranks on them."""
 
     def __init__(self, agent: Agent, folder: Path, publish: Callable[[str, str, bytes], None]) -> None:
+        from benchmarks.played_chassis import kubernetes_node, site_checks
         from tests.played_gpu.played import PlayedGpus, Profile
         from whichrank.agents.collectors.collector_plans import node_plans
         from whichrank.agents.collectors.options import NodeOptions
@@ -170,19 +199,34 @@ class _NodeParts:
         from whichrank.telemetry.records import Identity
 
         self._agent = agent
+        chassis = folder / CHASSIS
         self._gpus = PlayedGpus(Profile.H100, folder / "gpus")
         os.environ.update(self._gpus.environment())
         self.points = 0
         self.placed: set[int] = set()
-        plans = node_plans(NodeOptions(), lambda: agent.rank_processes)
+        options = NodeOptions(
+            site_checks=str(site_checks(chassis)),
+            kubernetes_node_file=str(kubernetes_node(chassis)),
+            versions_file=str(folder / "versions.json"),
+        )
+        plans = [
+            replace(plan, options={"root": str(chassis)}) if plan.name == "bmc" else plan
+            for plan in node_plans(options, lambda: agent.rank_processes)
+        ]
+        #: What each collector says that it cannot see.
+        self.problems: list[str] = []
         self._reports = NodeReports(
-            NodeTelemetry(plans, report=lambda line: print(line, file=sys.stderr)),
+            NodeTelemetry(plans, report=self._report),
             Identity(node="load"),
             lambda topic, key, value, priority: self._publish(publish, topic, key, value),
             rank_processes=lambda: agent.rank_processes,
             request_bytes=agent.settings.request_bytes,
         )
         self._reports.start()
+
+    def _report(self, line: str) -> None:
+        self.problems.append(line)
+        print(line, file=sys.stderr)
 
     def turn(self) -> None:
         for pid, who in self._agent.rank_processes.items():
@@ -231,6 +275,7 @@ def main(arguments: list[str] | None = None) -> int:
         if kind == "node":
             report.at_most(f"{words}: memory of all its processes, MiB", ASKED_NODE_MIB, used["memory_mib"])
             report.at_least(f"{words}: ranks whose GPU is known", load.ranks, used["ranks_placed"])
+            report.at_least(f"{words}: BMCs that answer (OpenIPMI's simulator)", 1, used["bmcs"] - used["bmc_silent"])
         events_per_s = load.ranks * load.collectives_per_s * 2
         report.at_least(f"{words}: events read a second", 0.98 * events_per_s, used["events"] / used["seconds"])
         report.at_most(f"{words}: events lost, torn or dropped", 0, used["lost"])
@@ -251,12 +296,24 @@ def measure(
         if profile:
             command.append("--profile")
         command += ["--kind", kind, "--memory-every", str(memory_every_s)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=seconds + 120)
+        with _surroundings(work, kind) as variables:
+            environment = {**os.environ, **variables}
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=seconds + 120, env=environment)
+            has_bmc = (work / CHASSIS / "dev/ipmi0").exists()
     finally:
         writers.stop()
         shutil.rmtree(work, ignore_errors=True)
     used: dict[str, float] = json.loads(done.stdout)
-    return used
+    return {**used, "bmcs": float(has_bmc)}
+
+
+def _surroundings(work: Path, kind: str) -> AbstractContextManager[dict[str, str]]:
+    """Variables for the agent's process; the node around it lasts as long as the context."""
+    if kind != "node":
+        return nullcontext({})
+    from benchmarks.played_chassis import played_chassis
+
+    return played_chassis(work / CHASSIS)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 Run by torchrun: ``checkpoint_training.py WAY FOLDER STEPS EVERY``. Goes on from the newest checkpoint that is whole.
 """
 
+# mypy: disable-error-code="attr-defined,name-defined,misc,no-untyped-call"
+
 from __future__ import annotations
 
 import copy
@@ -42,7 +44,7 @@ class Training:
         self.way, self.folder, self.rank = way, folder, dist.get_rank()
         self.model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
-        self.apart = dist.new_group(backend="gloo")  # what saves in a thread must not cross the gradients' calls
+        self.apart: Any = dist.new_group(backend="gloo")  # what saves in a thread must not cross the gradients' calls
         self.pending: Future[Any] | None = None
 
     def say(self, **what: int) -> None:

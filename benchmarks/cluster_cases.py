@@ -179,11 +179,11 @@ def _space(name: str, whole: str, size: float) -> Page:
     return page
 
 
-def _jobstats(storming: str, operation: str = "getattr") -> Page:
-    """What a metadata target counts of jobs; one of them storms while the spell lasts."""
+def _jobstats(storming: str, operation: str = "getattr", *, slow: float = 1.0) -> Page:
+    """What a metadata target counts of jobs; one of them storms while the spell lasts, and all takes longer then."""
 
     def page(spell: Spell, at: float, target: str) -> Iterator[str]:
-        yield from _lustre(spell, at, target)
+        yield from _lustre(spell, at, target, slow=slow)
         for job in ("a", "b", "c", "node_exporter:989:login1", storming):
             for name, rate in (("open", 20.0), ("getattr", 40.0), ("unlink", 0.0)):
                 is_storm = job == storming and name == operation
@@ -407,6 +407,15 @@ CASES: tuple[Case, ...] = (
     _storage(
         "Lustre: jobstats by process, user and id", _jobstats("dd.1004:4711", "open"),
         right=("noisy_neighbour", "lustre1"), culprit="4711", counted_by="server",
+    ),
+    _storage(
+        "Lustre: jobstats, and the storm makes the server slow", _jobstats("4711", slow=150.0),
+        right=("noisy_neighbour", "lustre1"), culprit="4711", counted_by="server",
+    ),
+    _storage(
+        "Lustre: jobstats, the storm makes the server slow, and one other job alone waits",
+        _jobstats("4711", slow=150.0), _ONE_WAITS, right=("noisy_neighbour", "lustre1"), culprit="4711",
+        counted_by="server",
     ),
     _storage(
         "Lustre: jobstats of nobody known here", _jobstats("rsync.0"), right=("noisy_neighbour", "lustre1"),

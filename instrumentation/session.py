@@ -27,7 +27,7 @@ from .support.guard import Guard, HookHealth
 from .support.import_hooks import PostImportFinder
 from .support.patch import PatchSet
 from .trackers.phases import CROSSING_NS, make_phase_tracker
-from .trackers.saves import Saves
+from .trackers.saves import RankSaves
 from .trackers.step_counter import make_step_counter
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Session:
         self.health = HookHealth()
         self.tracker = make_phase_tracker(writer.set_phase, Guard("phases", self.health))
         self.steps = make_step_counter(writer, Guard("steps", self.health))
-        self.saves = Saves(writer.append_event, writer.define, self._steps_held, Guard("saves", self.health))
+        self.saves = RankSaves(writer.append_event, writer.define, self._steps_held, Guard("saves", self.health))
         self.exceptions = ExceptionRecorder(writer, self.tracker, Guard("exceptions", self.health), self.owns_rank)
         self.imports = PostImportFinder(self.health.report)
         self.patches = PatchSet(self.health.report)

@@ -13,10 +13,11 @@ from weakref import WeakSet
 from ..diagnosis.crosswalk.hosts import scraped_host_labels, with_scraped_host
 from ..diagnosis.crosswalk.rules import rule_for
 from ..diagnosis.crosswalk.translate import crosswalk
+from ..diagnosis.crosswalk.translated_page import PageTranslator
 from ..telemetry.carried import is_carried, why_not
-from ..telemetry.metric_layouts import Layouts
 from ..telemetry.otlp import decode_logs
-from ..telemetry.otlp_metrics import decode_metrics
+from ..telemetry.otlp_metrics import MetricReader
+from ..telemetry.point_columns import PointColumns
 from ..telemetry.records import Block, Broken, Event, Flush, Identity, Payload, Point, Samples
 from ..telemetry.speaker_series import SeriesShape, SpeakerSeries
 from ..telemetry.topics import TOPIC_METRICS
@@ -34,15 +35,19 @@ class MessageDecoder:
     ) -> None:
         """with_flushes: what came packed stays so (``records.Flush``); else it is blocks."""
         self._metrics = frozenset(metrics)
-        self._layouts = Layouts(self._is_wanted)
+        self._reader = MetricReader(self._is_wanted, self._metrics.__contains__)
+        self._translator = PageTranslator()
         self._report, self._with_flushes = report, with_flushes
         #: Points of other people's exporters that were left out, because nothing says of whom they are.
         self.nameless = 0
         #: Host names and GPU UUIDs in lower case -> the node.
         self._aliases: dict[str, str] = {}
+        self._aliases_version = 0
         self._clusters: set[str] = set()
         #: Of series that are all told in our words.
         self._ours: WeakSet[SeriesShape] = WeakSet()
+        #: And of those of which none is.
+        self._foreign: WeakSet[SeriesShape] = WeakSet()
 
     def decode(self, topic: str, value: bytes) -> Sequence[Payload]:
         """The payloads of a message: what its topic carries (``telemetry.carried``), of metrics those that are wanted,
@@ -56,7 +61,7 @@ class MessageDecoder:
         if not self._metrics:
             return []
         found: list[Payload] = []
-        for samples in decode_metrics(topic, value, self._is_wanted, self._layouts):
+        for samples in self._reader.read(topic, value):
             found += [samples] if isinstance(samples, Broken) else self._in_our_words(samples)
         return found
 
@@ -85,11 +90,16 @@ class MessageDecoder:
         node = payload.identity.node
         if payload.identity.cluster and len(self._clusters) < _MANY_CLUSTERS:
             self._clusters.add(payload.identity.cluster)
-        if node and node.lower() not in self._aliases and len(self._aliases) < MAX_NODES:
-            self._aliases[node.lower()] = node
+        if node and node.lower() not in self._aliases:
+            self._name(node.lower(), node)
         gpu = payload.attributes.get("gpu_uuid") if isinstance(payload, Event) else None
-        if node and isinstance(gpu, str) and len(self._aliases) < MAX_NODES:
-            self._aliases[gpu.lower()] = node
+        if node and isinstance(gpu, str):
+            self._name(gpu.lower(), node)
+
+    def _name(self, alias: str, node: str) -> None:
+        if self._aliases.get(alias) != node and len(self._aliases) < MAX_NODES:
+            self._aliases[alias] = node
+            self._aliases_version += 1
 
     def _is_wanted(self, name: str) -> bool:
         if name in self._metrics or name in scraped_host_labels():
@@ -97,46 +107,68 @@ class MessageDecoder:
         rule = rule_for(name)
         return rule is not None and rule.metric in self._metrics
 
-    def _leave_out(self, point: Point, samples: Samples) -> None:
-        self.nameless += 1
-        if self.nameless == 1 and self._report is not None:
+    def _leave_out(self, name: str, count: int, samples: Samples) -> None:
+        if not self.nameless and self._report is not None:
             where = samples.resource.get("service.instance.id") or samples.resource.get("service.name") or "an exporter"
             self._report(
-                f"{point.name} of {where}: nothing says of which host it is, so it is left out and counted, as are all "
+                f"{name} of {where}: nothing says of which host it is, so it is left out and counted, as are all "
                 f"such points; give the target a label (node, instance), or the Collector's resource a host.name"
             )
+        self.nameless += count
 
     def _in_our_words(self, samples: Samples) -> list[Samples]:
         """What agents of ours sent goes through as it is."""
-        shape = samples.order.shape if isinstance(samples.order, SpeakerSeries) else None
+        order, points = samples.order, samples.points
+        shape = order.shape if isinstance(order, SpeakerSeries) else None
         if shape is not None and (shape in self._ours or all(name in self._metrics for name in shape.names)):
             self._ours.add(shape)
             return [samples]
-        own = tuple(point for point in samples.points if point.name in self._metrics)
-        if len(own) == len(samples.points):
-            return [samples]
+        is_foreign = shape is not None and (shape in self._foreign or self._metrics.isdisjoint(shape.names))
+        if is_foreign and shape is not None and isinstance(order, SpeakerSeries) and isinstance(points, PointColumns):
+            self._foreign.add(shape)
+            return self._translated(samples, order, points)
+        own = tuple(point for point in points if point.name in self._metrics)
+        return [samples] if len(own) == len(points) else self._crossed(samples, own)
+
+    def _translated(self, samples: Samples, order: SpeakerSeries, points: PointColumns) -> list[Samples]:
+        """Of a page whose series came before."""
+        page = self._translator.page(order, points, samples.resource, self._aliases, self._aliases_version)
+        found = []
+        for told in page.of(points):
+            if not told.entity:
+                self._leave_out(points[0].name, len(told.points), samples)
+                continue
+            who = Identity(cluster=self._cluster_of(samples), node=told.entity)
+            found.append(Samples(identity=who, entity=told.kind.value, points=told.points, order=told.order))
+        return found
+
+    def _crossed(self, samples: Samples, own: tuple[Point, ...]) -> list[Samples]:
+        """Point by point. own: those that are told in our words already."""
         by_entity: dict[tuple[str, str], list[Point]] = {}
         resource = with_scraped_host(samples.resource, samples.points)
         for point in samples.points:
-            crossed = None
-            if point.name not in self._metrics:
-                crossed = crosswalk(
-                    point.name,
-                    point.attributes,
-                    resource,
-                    point.value,
-                    time_ns=point.time_ns,
-                    start_ns=point.start_ns,
-                    aliases=self._aliases,
-                )
+            if point.name in self._metrics:
+                continue
+            crossed = crosswalk(
+                point.name,
+                point.attributes,
+                resource,
+                point.value,
+                time_ns=point.time_ns,
+                start_ns=point.start_ns,
+                aliases=self._aliases,
+            )
             if crossed is not None and not crossed.entity_id:
-                self._leave_out(point, samples)
+                self._leave_out(point.name, 1, samples)
             elif crossed is not None:
                 by_entity.setdefault((crossed.entity_kind.value, crossed.entity_id), []).append(crossed.point)
         found = [Samples(identity=samples.identity, points=own, resource=samples.resource)] if own else []
-        cluster = samples.identity.cluster or (next(iter(self._clusters)) if len(self._clusters) == 1 else "")
+        cluster = self._cluster_of(samples)
         found += [
             Samples(identity=Identity(cluster=cluster, node=entity), entity=kind, points=tuple(points))
             for (kind, entity), points in by_entity.items()
         ]
         return found
+
+    def _cluster_of(self, samples: Samples) -> str:
+        return samples.identity.cluster or (next(iter(self._clusters)) if len(self._clusters) == 1 else "")

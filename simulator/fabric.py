@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,23 +51,45 @@ class Flows:
             self.by_dimension[name] = groups, uplink
 
 
-def group_rates(
-    jobs: Mapping[str, Flows], resources: Resources, topology: Topology, traffic: Mapping[str, float]
-) -> dict[str, dict[str, Floats]]:
-    """By job and dimension, bytes per second that each rank's group gets. traffic: by job, its share of time that it
-    sends.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UplinkState:
+    """What jobs ask of uplinks and spines: (leaves, spines) each, in flows at full rate.
+
+    load: that would pass each uplink. capacity: that it carries. of_spine: share of them that its spine forwards.
     """
-    spines = topology.shape.spines
-    load = np.zeros(topology.leaves * spines)
+
+    load: Floats
+    capacity: Floats
+    of_spine: Floats
+
+    @property
+    def share(self) -> Floats:
+        """By uplink, what each flow gets of its rate, 0 to 1."""
+        return np.minimum(np.minimum(1.0, self.capacity / np.maximum(self.load, 1e-9)), self.of_spine)
+
+
+def uplink_state(
+    jobs: Mapping[str, Flows], resources: Resources, topology: Topology, traffic: Mapping[str, float]
+) -> UplinkState:
+    """How uplinks and spines do. traffic: by job, its share of time that it sends."""
+    leaves, spines = topology.leaves, topology.shape.spines
+    flows_on = np.zeros(leaves * spines)
     for name, flows in jobs.items():
         for _, uplink in flows.by_dimension.values():
-            load += traffic.get(name, 1.0) * np.bincount(uplink, minlength=load.size)
+            flows_on += traffic.get(name, 1.0) * np.bincount(uplink, minlength=flows_on.size)
+    load: Floats = flows_on.reshape(leaves, spines)
     leaf_up = resources.of("leaf", "capacity") * resources.of("leaf", "up")
-    capacity = FLOWS_PER_UPLINK * np.outer(leaf_up, resources.of("spine", "capacity")).reshape(-1)
-    share = np.minimum(1.0, capacity / np.maximum(load, 1e-9))
-    forwarded = load.reshape(topology.leaves, spines).sum(axis=0)
-    of_spine = topology.shape.flows_per_spine * resources.of("spine", "capacity") / np.maximum(forwarded, 1e-9)
-    share = np.minimum(share, np.tile(of_spine, topology.leaves))
+    forwarded = topology.shape.flows_per_spine * resources.of("spine", "capacity") / np.maximum(load.sum(axis=0), 1e-9)
+    return UplinkState(
+        load=load,
+        capacity=FLOWS_PER_UPLINK * np.outer(leaf_up, resources.of("spine", "capacity")),
+        of_spine=np.tile(np.minimum(1.0, forwarded), (leaves, 1)),
+    )
+
+
+def group_rates(jobs: Mapping[str, Flows], resources: Resources, state: UplinkState) -> dict[str, dict[str, Floats]]:
+    """By job and dimension, bytes per second that each rank's group gets. state: with these jobs' traffic."""
+    share = state.share.reshape(-1)
     port = PORT_BYTES_PER_S * resources.of("port", "rate") * resources.of("gpu", "lanes")
     return {name: _of_job(flows, port, share, resources) for name, flows in jobs.items()}
 

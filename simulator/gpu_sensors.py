@@ -11,7 +11,8 @@ from ..agents.collectors.base.collector import Collected, Timestamps
 from ..agents.collectors.gpu.driver import Gpu
 from ..agents.collectors.gpu.gathering import GpuCollection, labels_of
 from ..agents.collectors.gpu.gpu_collector import status_values
-from ..agents.collectors.gpu.gpu_readings import THROTTLE_REASONS, Value, throttle_values
+from ..agents.collectors.gpu.gpu_readings import THROTTLE_REASONS, throttle_values
+from ..agents.collectors.gpu.values import Value
 from ..telemetry.vocabulary import EventName
 from .cluster_topology import Topology
 from .hardware import DriverWord, Hardware

@@ -16,11 +16,12 @@ from ..agents.reduction.large_jobs import GroupLists, is_large
 from ..telemetry.otlp_redaction import RequestRedactor
 from ..telemetry.packed_flush import Packing, TaughtList, groups_of, taught_list
 from ..telemetry.records import Block, Event
-from ..telemetry.topics import TOPIC_BLOCKS
+from ..telemetry.topics import TOPIC_BLOCKS, TOPIC_METRICS
 from .allocation import Allocation
+from .asked_storage import AskedStorage
 from .clock import START_UNIX_NS, generator, ns
 from .cluster_topology import Topology
-from .fabric import group_rates
+from .fabric import UplinkState, group_rates, uplink_state
 from .gateway import Gateway
 from .ground_truth import GroundTruth, Truth
 from .hardware import Hardware
@@ -35,16 +36,16 @@ from .reactions import RANK_BYTES, begin, is_usable, react
 from .resources import ParameterChange, Resources, Schedule
 from .room import Room
 from .running_job import RunningJob
-from .sensors import NodeSensors
+from .sensing import Sensing
+from .sensors import PERIODS_S, NodeSensors
 from .sent import SentMessage
-from .shared_storage import TRANSFER_BYTES, Demand, StorageState, read_s, storage_state
+from .shared_storage import Demand, StorageState, read_s, storage_state
 from .simulated_attempt import FLUSH_S
+from .site_exporters import SiteExporters
 from .startup_services import ask_services
 from .step_conditions import conditions_of
 from .unsent_events import TOLD_AFTER_S
 
-#: Of the shared file system, that a node's client counts.
-OPERATIONS = ("metadata", "read", "write")
 _NO_RANKS: Mapping[int, RankHere] = {}
 #: Texts that the messages of all nodes have in common, and those of each, at most.
 _TEXTS, _TEXTS_OF_NODE = 8192, 64
@@ -64,11 +65,12 @@ class World:
         truths: Sequence[Truth] = (),
         start_unix_ns: int = START_UNIX_NS,
         senses: bool | Collection[int] = True,
+        sensing: Sensing = Sensing.CLIENTS,
         window_s: float = FLUSH_S,
         gateway_s: float = 0.0,
     ) -> None:
         """A cluster with jobs, at time 0. changes, truths: what goes wrong. senses: whether nodes have collectors, or
-        which of them; ranks are told of in any case.
+        which of them; ranks are told of in any case. sensing: whether these see, and whether servers and switches tell.
 
         window_s: length of a window; agents flush, and collectors look, at most so often. gateway_s: for how long
         messages are held, to go on as one; 0: they come to the bus by themselves. start_unix_ns: the Unix time of time
@@ -78,8 +80,7 @@ class World:
         self.resources = Resources(topology)
         self.heat = Heat(topology, self.resources)
         self.ledger = GroundTruth(seed=seed, scenario=scenario, start_unix_ns=start_unix_ns, faults=list(truths))
-        random = generator(seed, "clocks")
-        nodes = topology.nodes
+        random, nodes = generator(seed, "clocks"), topology.nodes
         up_s = random.uniform(1e5, 1e6, nodes)
         skew_s = random.normal(0.0, 0.002, nodes)
         self.clocks = NodeClocks(
@@ -90,9 +91,13 @@ class World:
         self.planned = tuple(changes)
         self._schedule = Schedule(changes)
         self.hardware = Hardware(topology=topology)
-        #: By kind, by node: operations that it has asked of the shared file system so far.
-        self._operations = {kind: np.zeros(nodes) for kind in OPERATIONS}
+        self._asked = AskedStorage(nodes)
+        #: By node, until when an agent that is told to end speaks.
+        self._last_words_s = np.full(nodes, -np.inf)
         self.room = Room(self.resources)
+        self._exporters = SiteExporters(topology, self.resources, self._asked) if sensing.has_servers else None
+        for collector in () if sensing.has_clients else PERIODS_S:
+            self.resources.apply(ParameterChange(at_s=0.0, family="agent", name=collector, value=0.0))
         offsets = random.uniform(0.0, 60.0, nodes)
         requests = RequestRedactor(_TEXTS + _TEXTS_OF_NODE * nodes)
         sensed = range(nodes if senses else 0) if isinstance(senses, bool) else sorted(senses)
@@ -106,10 +111,8 @@ class World:
         self._allocation, self._hazards = Allocation(self.jobs), Hazards(self.resources, seed)
         self._by_name = {job.spec.name: job for job in self.jobs}
         self._true_wall_ns = self.clocks.wall_ns.copy()
-        #: By node, until when an agent that is told to end speaks.
-        self._last_words_s = np.full(nodes, -np.inf)
         self._group_lists: dict[tuple[str, str], GroupLists] = {}
-        self._rates: tuple[object, dict[str, dict[str, NDArray[np.float64]]]] = (None, {})
+        self._rates: tuple[object, dict[str, dict[str, NDArray[np.float64]]], UplinkState | None] = (None, {}, None)
         self.start_unix_ns, self.now_s = start_unix_ns, 0.0
 
     def _sensors_of(self, node: int, offset_s: float, requests: RequestRedactor) -> NodeSensors:
@@ -122,7 +125,7 @@ class World:
             mono_ns=int(self.clocks.mono_ns[node]),
             wall_ns=int(self.clocks.wall_ns[node]),
             offset_s=offset_s,
-            operations={kind: partial(asked.item, node) for kind, asked in self._operations.items()},
+            operations=self._asked.of_node(node),
             room_bytes=partial(self.room.left, "room_bytes"),
             requests=requests,
             least_period_s=self._window_s if self._window_s > FLUSH_S else 0.0,
@@ -179,12 +182,13 @@ class World:
             self._hazards.strike(self.jobs, begin_s, end_s)
             self._serve_writes(end_s)
             self.heat.advance(self._window_s, self._busy())
-            self._ask_storage(self._window_s)
+            self._asked.ask(self.jobs, self.resources, self._storage(), self.now_s, self._window_s)
             sent: list[SentMessage] = []
             for job in self.jobs:
                 lists = self._group_lists if is_large(job.spec.mesh.world_size) else None
                 job.ship(begin_s, end_s, partial(_add, sent, lists, job.spec.name), self._heard_until_s(job))
             self._sense(end_s, sent)
+            self._tell_of_servers(end_s, sent)
             self.now_s = end_s
             yield end_s, self._gateway.through(self.pipe.through(sent, end_s), end_s)
 
@@ -235,26 +239,15 @@ class World:
         share = float(self.resources.of("program", "save_bytes", job.spec.name)[0])
         return job.spec.recipe.save_bytes_per_rank * share
 
-    def _ask_storage(self, seconds: float) -> None:
-        """What the clients' counters will say of it."""
-        storage = self._storage()
-        for job in self.jobs:
-            if job.attempt is None:
-                continue
-            ops, background = (
-                float(self.resources.of("program", name, job.spec.name)[0])
-                for name in ("metadata_ops", "background_ops")
-            )
-            recipe, nodes = job.spec.recipe, job.node_of_rank
-            running = job.attempt.processes.alive & (job.attempt.processes.started_s < self.now_s)
-            each = {
-                "metadata": ops / recipe.step_s + background / storage.metadata_s,
-                "read": recipe.input_bytes / recipe.step_s / TRANSFER_BYTES,
-            }
-            for kind, rate in each.items():
-                np.add.at(self._operations[kind], nodes[running], rate * seconds)
-            saving = running & saving_ranks(job.attempt.steps.live, self.now_s)
-            np.add.at(self._operations["write"], nodes[saving], storage.save_bytes_per_s / TRANSFER_BYTES * seconds)
+    def _tell_of_servers(self, until_s: float, sent: list[SentMessage]) -> None:
+        """What servers and switches count, and their exporters' pages."""
+        if self._exporters is None:
+            return
+        _, uplinks = self._traffic()
+        pages = self._exporters.advance(until_s, self._window_s, uplinks, self.room.left("room_bytes"))
+        for at_s, value in pages:
+            at_ns = self.start_unix_ns + ns(at_s)
+            sent.append(SentMessage(at_s=at_s, topic=TOPIC_METRICS, key="", node="", value=value(at_ns)))
 
     def _sense(self, until_s: float, sent: list[SentMessage]) -> None:
         """The collectors of all nodes."""
@@ -324,17 +317,19 @@ class World:
             storage=storage,
             read_s=read_s(job.spec.recipe.input_bytes, storage, self._storage(quiet=True), self._busy_s(name)),
             save_s=self._save_bytes(job) / saving.save_bytes_per_s,
-            rates=self._group_rates()[name],
+            rates=self._traffic()[0][name],
         )
 
-    def _group_rates(self) -> dict[str, dict[str, NDArray[np.float64]]]:
+    def _traffic(self) -> tuple[dict[str, dict[str, NDArray[np.float64]]], UplinkState]:
+        """What the groups of running jobs get, and how uplinks and spines do with it."""
         running = {job.spec.name: job.flows for job in self.jobs if job.is_running}
         sending = {job.spec.name for job in self.jobs if job.attempt and job.attempt.first_step_s <= self.now_s}
-        key = (self.resources.version, tuple(running), frozenset(sending))
-        if self._rates[0] != key:
+        key, state = (self.resources.version, tuple(running), frozenset(sending)), self._rates[2]
+        if self._rates[0] != key or state is None:
             traffic = {name: _TRAFFIC if name in sending else 0.0 for name in running}
-            self._rates = key, group_rates(running, self.resources, self.topology, traffic)
-        return self._rates[1]
+            state = uplink_state(running, self.resources, self.topology, traffic)
+            self._rates = key, group_rates(running, self.resources, state), state
+        return self._rates[1], state
 
     def _busy_s(self, but: str) -> float:
         """How long those of other jobs that save now go on."""

@@ -29,7 +29,9 @@ MOST_SPEAKERS = 16_384
 #: Layouts that are kept, and those of one length.
 MOST_LAYOUTS, MOST_ALIKE = 512, 8
 #: Messages that are remembered are no longer: what a whole cluster's exporters say in one never comes again as it was.
-MOST_BYTES = 1 << 18
+MOST_BYTES = 1 << 20
+#: What layouts take together, each three times its message.
+MOST_LAYOUT_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,11 @@ class Layout:
             raise Strange  # points without a number, a field that comes twice
         #: By part, shapes of the speakers so far: which of their words are the same.
         self._shapes = [[_shape_of(value, part, each)] for part, each in zip(self._parts, known, strict=True)]
+
+    @property
+    def bytes_taken(self) -> int:
+        """Of memory, about."""
+        return 3 * len(self._base)
 
     def is_of(self, value: bytes) -> bool:
         """Whether a message of this length has the same bytes everywhere but in numbers and words."""
@@ -164,6 +171,7 @@ class Layouts:
         self._most = most
         self._by_length: OrderedDict[int, list[Layout]] = OrderedDict()
         self._speakers: OrderedDict[tuple[Layout, bytes], list[_Series]] = OrderedDict()
+        self._bytes = 0
         #: Layouts that were learned, each by decoding a message in full.
         self.learned = 0
 
@@ -205,9 +213,10 @@ class Layouts:
         self.learned += 1
         alike = self._by_length.setdefault(len(value), [])
         alike.insert(0, layout)
+        self._bytes += layout.bytes_taken
         self._forget(alike.pop() if len(alike) > MOST_ALIKE else None)
         self._by_length.move_to_end(len(value))
-        if len(self._by_length) > MOST_LAYOUTS:
+        while len(self._by_length) > 1 and (len(self._by_length) > MOST_LAYOUTS or self._bytes > MOST_LAYOUT_BYTES):
             for old in self._by_length.popitem(last=False)[1]:
                 self._forget(old)
         self._keep(layout, value, series)
@@ -219,6 +228,7 @@ class Layouts:
             self._speakers.popitem(last=False)
 
     def _forget(self, layout: Layout | None) -> None:
+        self._bytes -= layout.bytes_taken if layout is not None else 0
         for key in [key for key in self._speakers if key[0] is layout] if layout is not None else ():
             del self._speakers[key]
 

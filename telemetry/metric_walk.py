@@ -69,7 +69,7 @@ def _of_scope(
     value: bytes, scope: _Span, is_wanted: Callable[[str], bool], kept: NDArray[np.uint8]
 ) -> Iterator[FoundPoint]:
     for metric in _messages(value, scope, _METRICS):
-        fields = list(_fields(value, *metric))
+        fields = list(fields_of(value, *metric))
         names = [value[begin:end] for number, _, begin, end in fields if number == _NAME]
         data = [(number, begin, end) for number, _, begin, end in fields if number in _DATA]
         if len(names) != 1 or len(data) != 1:
@@ -85,7 +85,7 @@ def _of_scope(
 def _point(value: bytes, span: _Span) -> FoundPoint:
     time = number_at = start = -1
     is_double = True
-    for number, wire, begin, _ in _fields(value, *span):
+    for number, wire, begin, _ in fields_of(value, *span):
         if wire != _FIXED64:
             continue
         if number == _TIME:
@@ -102,22 +102,22 @@ def _point(value: bytes, span: _Span) -> FoundPoint:
 def _words(value: bytes, span: _Span, attributes: int) -> Iterator[tuple[str, _Span]]:
     """Of attributes that are a key and a text; all others are part of what messages have in common."""
     for pair in _messages(value, span, attributes):
-        fields = list(_fields(value, *pair))
+        fields = list(fields_of(value, *pair))
         if [(number, wire) for number, wire, _, _ in fields] != [(_KEY, _BYTES), (_VALUE, _BYTES)]:
             continue
         (_, _, key_begin, key_end), (_, _, begin, end) = fields
-        told = list(_fields(value, begin, end))
+        told = list(fields_of(value, begin, end))
         if [(number, wire) for number, wire, _, _ in told] == [(_TEXT, _BYTES)]:
             yield value[key_begin:key_end].decode("utf-8", "replace"), told[0][2:]
 
 
 def _messages(value: bytes, span: _Span, wanted: int) -> Iterator[_Span]:
-    for number, wire, begin, end in _fields(value, *span):
+    for number, wire, begin, end in fields_of(value, *span):
         if number == wanted and wire == _BYTES:
             yield begin, end
 
 
-def _fields(value: bytes, at: int, until: int) -> Iterator[tuple[int, int, int, int]]:
+def fields_of(value: bytes, at: int, until: int) -> Iterator[tuple[int, int, int, int]]:
     """Number, wire type, and where the content begins and ends. Raises ``Strange``."""
     while at < until:
         tag, at = (value[at], at + 1) if value[at] < 0x80 else _varint(value, at)

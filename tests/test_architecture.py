@@ -42,7 +42,7 @@ def heavy(modules: set[str]) -> set[str]:
         ("import whichrank.telemetry", set()),
         (
             "import whichrank.telemetry.vocabulary, whichrank.telemetry.ring_layout, whichrank.telemetry.ring_root, "
-            "whichrank.telemetry.user_code",
+            "whichrank.telemetry.user_code, whichrank.telemetry.checkpoint_states, whichrank.telemetry.file_systems",
             set(),
         ),
         ("import whichrank.telemetry.attributes, whichrank.telemetry.incident", set()),
@@ -84,7 +84,8 @@ def test_init_brings_nothing_of_the_stream_into_a_training_process() -> None:
     assert ours <= {"instrumentation", "telemetry"}
     telemetry = {m for m in brought if m.startswith("whichrank.telemetry.")}
     assert telemetry <= {
-        f"whichrank.telemetry.{name}" for name in ("ring_layout", "ring_root", "user_code", "vocabulary")
+        f"whichrank.telemetry.{name}"
+        for name in ("checkpoint_states", "file_systems", "ring_layout", "ring_root", "user_code", "vocabulary")
     }
 
 

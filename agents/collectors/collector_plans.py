@@ -53,7 +53,7 @@ def node_plans(options: NodeOptions, rank_processes: Callable[[], Mapping[int, I
 def _of_the_node(options: NodeOptions) -> Sequence[CollectorPlan]:
     """Of those that need not know which ranks are here."""
     return (
-        CollectorPlan(name="gpu", factory=".gpu.gpu_collector:GpuCollector", isolation=Isolation.PROCESS),
+        CollectorPlan(name="gpu", factory=".gpu.which_maker:make_gpu_collector", isolation=Isolation.PROCESS),
         CollectorPlan(
             name="kernel_log", factory=".collector_plans:make_kernel_log", options={"path": options.kernel_log}
         ),

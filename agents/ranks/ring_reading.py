@@ -17,6 +17,7 @@ class RingReading:
     stuck_looks: int = 0
     head_damaged: bool = False
     definitions_read: int = 0
+    save_errors: dict[int, str] = field(default_factory=dict)  # why saves failed, by their numbers in definitions
     last_event: bytes = b""  # raw slot of the newest event
     history: RingHistory = field(default_factory=RingHistory)
 

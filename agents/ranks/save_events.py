@@ -81,7 +81,7 @@ def _add(told: _Told, event: np.void, rank: WatchedRank, state: int, size_bytes:
     elif 0 < value <= time_ns:
         told.seconds = max(told.seconds, (time_ns - value) * 1e-9)
     if state == SaveState.FAILED and not told.error:
-        told.error, told.rank = rank.save_errors.get(int(event["seq"]) & 0xFFFF, ""), rank
+        told.error, told.rank = rank.reading.save_errors.get(int(event["seq"]) & 0xFFFF, ""), rank
 
 
 def _attributes(told: _Told, step: int, state: int, tier: int, way: int) -> dict[str, Any]:

@@ -69,8 +69,6 @@ class WatchedRank:
     stopped: bool = False
     stale: bool = False
     notes: list[str] = field(default_factory=list)
-    #: Why saves failed, by the number of the save as definitions have it.
-    save_errors: dict[int, str] = field(default_factory=dict)
     token: str = ""  # of the store in which it met the others
 
     @property

@@ -74,8 +74,8 @@ class Definitions:
                     self._news.before_blocks(EventName.RANK_BAD_INPUT, rank.identity, now_ns, bad_input)
             elif definition.kind == L.DEFINITION_SAVE_FAILED:
                 text = definition.payload.get("error")
-                if isinstance(text, str) and len(rank.save_errors) < _MAX_NOTES:
-                    rank.save_errors[definition.index] = L.cut_text(text, 500)
+                if isinstance(text, str) and len(rank.reading.save_errors) < _MAX_NOTES:
+                    rank.reading.save_errors[definition.index] = L.cut_text(text, 500)
             elif definition.kind == L.DEFINITION_NOTE:
                 text = definition.payload.get("text")
                 if isinstance(text, str) and len(rank.notes) < _MAX_NOTES:

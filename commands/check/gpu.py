@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...agents.collectors.base.collector import Collected
-from ...agents.collectors.gpu.gpu_collector import GpuCollector
+from ...agents.collectors.gpu.which_maker import make_gpu_collector
 from ...diagnosis.health_checks.outcome import CheckStatus
 from ...telemetry.records import Point
 from .check_setup import Setup, Tell
@@ -13,7 +13,9 @@ from .finding import CheckFinding, Family
 from .gpu_inventory import expected_gpus, inventory
 from .points import moment, tell_points
 
-_REBOOT = "drain the node; reset the GPU (nvidia-smi -r) or reboot, then look into the kernel log for its Xid"
+_REBOOT = (
+    "drain the node; reset the GPU (nvidia-smi -r, amd-smi reset -G) or reboot, then look into the kernel log for it"
+)
 
 
 def check(setup: Setup, tell: Tell) -> None:
@@ -21,7 +23,7 @@ def check(setup: Setup, tell: Tell) -> None:
     here = inventory(setup.root)
     expected = setup.expected.gpu.count if setup.expected.gpu.count is not None else expected_gpus(here)
     tell.begins("the GPU driver was asked for its GPUs", CheckStatus.CRITICAL)
-    collected = GpuCollector(setup.proc).collect(moment())
+    collected = make_gpu_collector(setup.proc, setup.sys).collect(moment())
     states = {
         str(point.attributes["hw.name"]): point.value == 1.0
         for point in collected.points
@@ -50,7 +52,7 @@ def _no_gpu(setup: Setup, collected: Collected, expected: int) -> Iterator[Check
                 check="present",
                 status=CheckStatus.CRITICAL,
                 reason=f"{expected} GPUs are expected and none answers: {said}",
-                remedy="look at nvidia-smi and the kernel log (NVRM); reinstall the driver or reboot",
+                remedy="look at nvidia-smi or amd-smi and the kernel log; reinstall the driver or reboot",
                 value=0.0,
             )
         else:

@@ -1,4 +1,4 @@
-"""Which GPUs a node has without asking a driver that may hang: the PCI bus, and the driver's folder in /proc."""
+"""Which GPUs a node has without asking a driver that may hang: the PCI bus, and what drivers show in /proc and /sys."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...agents.collectors.base.kernel_files import list_names, read_text
-from ...agents.collectors.gpu.pci_devices import nvidia_on_bus
+from ...agents.collectors.gpu.pci_devices import amd_in_driver, amd_on_bus, nvidia_on_bus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInventory:
     """on_bus: addresses of GPUs that are this system's. in_driver: those of which the driver has a folder.
+
+    They are AMD's where no other maker's are on the bus, as the agent has it (``which_maker``).
 
     is_restricted: a container, which may be given fewer than the bus shows.
     """
@@ -35,6 +37,8 @@ def inventory(root: Path) -> GpuInventory:
             key, _, value = line.partition(":")
             if key.strip() == "Model" and not model:
                 model = value.strip()[:80]
+    if not on_bus and (of_amd := amd_on_bus(root / "sys")):
+        on_bus, in_driver = of_amd, amd_in_driver(root / "sys")
     return GpuInventory(
         on_bus=tuple(on_bus),
         in_driver=tuple(in_driver),
@@ -58,7 +62,7 @@ def _in_container(root: Path) -> bool:
     """Looked at from inside: ``root`` is then this container's."""
     if str(root) != "/":
         return False
-    visible = os.environ.get("NVIDIA_VISIBLE_DEVICES", "")
+    visible = os.environ.get("NVIDIA_VISIBLE_DEVICES", "") or os.environ.get("AMD_VISIBLE_DEVICES", "")
     if visible and visible != "all":
         return True
     return (

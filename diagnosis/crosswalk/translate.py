@@ -42,6 +42,30 @@ class Crossed(NamedTuple):
     point: Point
 
 
+class Meaning(NamedTuple):
+    """What a foreign series is about, whatever its numbers: the rule that says what they become, and as in Crossed."""
+
+    rule: CrosswalkRule
+    entity_kind: EntityKind
+    entity_id: str
+    attributes: Mapping[str, str]
+
+
+def meaning_of(
+    name: str, attributes: Mapping[str, object], resource: Mapping[str, object], aliases: Mapping[str, str]
+) -> Meaning | None:
+    """As ``crosswalk``, of a series; None: a metric that nobody here knows, or of a device that is none."""
+    rule = rule_for(name)
+    if rule is None:
+        return None
+    told = tuple([(key, text) for key, text in attributes.items() if isinstance(text, (str, int))])
+    ours = _our_attributes(name, told)
+    if ours is None:
+        return None
+    kind, entity = _entity(rule, attributes, resource, aliases)
+    return Meaning(rule, kind, entity, ours)
+
+
 def crosswalk(
     name: str,
     attributes: Mapping[str, object],
@@ -63,13 +87,11 @@ def crosswalk(
     ours_value = value * rule.factor if rule.one_if is None else float(value == rule.one_if)
     if not (math.isfinite(value) and math.isfinite(ours_value)):
         return None
-    told = tuple([(key, text) for key, text in attributes.items() if isinstance(text, (str, int))])
-    ours = _our_attributes(name, told)
-    if ours is None:
+    meaning = meaning_of(name, attributes, resource, aliases or {})
+    if meaning is None:
         return None
-    kind, entity = _entity(rule, attributes, resource, aliases or {})
-    point = Point(name=rule.metric, value=ours_value, attributes=ours, time_ns=time_ns, start_ns=start_ns)
-    return Crossed(kind, entity, point)
+    point = Point(name=rule.metric, value=ours_value, attributes=meaning.attributes, time_ns=time_ns, start_ns=start_ns)
+    return Crossed(meaning.entity_kind, meaning.entity_id, point)
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -19,6 +19,7 @@ from ...commands.run_folder.run_directory import INCIDENTS_FILE, RUN_FILE, RunDi
 from ...simulator.clock import START_UNIX_NS
 from ...simulator.ground_truth import GroundTruth, Truth
 from ...simulator.scenarios.scenarios import SCENARIOS
+from ...simulator.sensing import Sensing
 from ...simulator.world import World
 from ...telemetry.incident_reading import read_incident
 from ...transport.kafka_client import KafkaTrouble
@@ -56,10 +57,12 @@ def simulate(
     out: Path | None,
     kafka: KafkaSettings | None,
     as_json: bool,
+    sensing: Sensing = Sensing.CLIENTS,
 ) -> int:
     """Simulates a scenario, and judges it, keeps it in ``out``, or sends it to Kafka; prints what was true.
 
-    minutes None: as long as the scenario asks for. The exit code: 0; 2 for what cannot be simulated, written or sent.
+    minutes None: as long as the scenario asks for. sensing: who tells of storage and fabric. The exit code: 0; 2 for
+    what cannot be simulated, written or sent.
     """
     chosen = SCENARIOS.get(scenario)
     if chosen is None:
@@ -69,7 +72,7 @@ def simulate(
         if kafka is not None:
             sink = KafkaSink(kafka)
         start_ns = START_UNIX_NS if sink is None else sink.began_ns
-        world = chosen.build(ranks, seed, start_unix_ns=start_ns)
+        world = chosen.build(ranks, seed, start_unix_ns=start_ns, sensing=sensing)
     except (KafkaTrouble, ValueError) as error:
         return _refuse(str(error))
     seconds = 60.0 * (minutes if minutes is not None else chosen.minutes)

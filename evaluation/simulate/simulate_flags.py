@@ -10,7 +10,10 @@ import typer
 from ...commands.settings.command_line import CONFIG, KAFKA, PAIRS
 from ...commands.settings.settings import TopicsOptions
 from ...commands.settings.settings_or_exit import EXIT_USAGE, settings_or_exit
+from ...simulator.sensing import Sensing
 from .command import list_scenarios, simulate
+
+_SENSORS = "who tells of storage and fabric: collectors of nodes, exporters of servers and switches, or both"
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +25,7 @@ def register(app: typer.Typer) -> None:
         ranks: Annotated[int, typer.Option(min=1, max=131_072, help="of all jobs together")] = 64,
         seed: Annotated[int, typer.Option(min=0, help="the same seed gives the same records")] = 1,
         minutes: Annotated[float | None, typer.Option(min=0.1, help="default: as long as the scenario needs")] = None,
+        sensors: Annotated[Sensing, typer.Option(help=_SENSORS)] = Sensing.CLIENTS,
         out: Annotated[Path | None, typer.Option(metavar="DIR", help="keep it as the folder of a run")] = None,
         kafka: Annotated[str | None, KAFKA] = None,
         pairs: Annotated[list[str] | None, PAIRS] = None,
@@ -45,5 +49,14 @@ def register(app: typer.Typer) -> None:
                 client_id="whichrank-simulate"
             )
         raise typer.Exit(
-            simulate(scenario, ranks=ranks, seed=seed, minutes=minutes, out=out, kafka=brokers, as_json=as_json)
+            simulate(
+                scenario,
+                ranks=ranks,
+                seed=seed,
+                minutes=minutes,
+                out=out,
+                kafka=brokers,
+                as_json=as_json,
+                sensing=sensors,
+            )
         )

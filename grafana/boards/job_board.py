@@ -200,11 +200,13 @@ def dashboard(logs: LogStore) -> Dashboard:
             section("What was told"),
             events(
                 "Incidents and ends of ranks",
-                "One sentence each, the newest first. The link `trace` at a line leads to the suspect's bad step.",
+                "One sentence each, the newest first; of a checkpoint each state: begun, staged, durable, failed."
+                " The link `trace` at a line leads to the suspect's bad step.",
                 LogQuery(
-                    logsql=f'{names.JOB_ID}:="$job" ({OF_AN_INCIDENT} or event_name:="whichrank.rank."*)'
-                    f" {WITHOUT_DOCUMENT}",
-                    logql=f'{{{JOB_LABEL}="$job"}} | {INCIDENT_LABEL} != "" or event_name =~ "whichrank.rank.*"',
+                    logsql=f'{names.JOB_ID}:="$job" ({OF_AN_INCIDENT} or event_name:="whichrank.rank."*'
+                    f' or event_name:="whichrank.checkpoint."*) {WITHOUT_DOCUMENT}',
+                    logql=f'{{{JOB_LABEL}="$job"}} | {INCIDENT_LABEL} != ""'
+                    ' or event_name =~ "whichrank.(rank|checkpoint).*"',
                 ),
                 logs,
                 height=10,

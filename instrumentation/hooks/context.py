@@ -16,7 +16,7 @@ from ..support.import_hooks import PostImportFinder
 from ..support.patch import PatchSet
 from ..trackers.loss import Scalars
 from ..trackers.phases import Phases
-from ..trackers.saves import Saves
+from ..trackers.saves import RankSaves
 from ..trackers.step_counter import Steps
 
 _EVAL, _OTHER = int(Phase.EVAL), int(Phase.OTHER)
@@ -58,7 +58,7 @@ class HookContext:
     #: Publishes an event of the ring in the current phase and step: (kind, value=…, extra=…).
     append_event: Callable[..., None]
     #: What becomes of saves; None: nobody records it.
-    saves: Saves | None = None
+    saves: RankSaves | None = None
     #: Ways back that are not patches, such as torch's own hook handles.
     undo: list[Callable[[], None]] = field(default_factory=list)
     #: id of the last loss that a GradScaler scaled: its true value has been read. KNOWN: so has that of any other.

@@ -19,7 +19,7 @@ from ...telemetry.checkpoint_states import SaveWay
 from ..support.guard import Guard
 from ..support.patch import Patch
 from ..trackers.checkpoint_identity import checkpoint_number
-from ..trackers.saves import Save
+from ..trackers.saves import MOST_PENDING, Save
 from .context import HookContext
 from .saving import PlaceOf, argument, by_futures, saving
 
@@ -151,7 +151,8 @@ class _Requests:
         self._guard = Guard("save_requests", context.health)
         #: Asked for, and in no queue yet, in order.
         self._unscheduled: deque[Save] = deque(maxlen=16)
-        self._scheduled: weakref.WeakKeyDictionary[Any, dict[int, Save]] = weakref.WeakKeyDictionary()
+        #: By queue, the oldest first: they end in that order, and the numbers that queues give are not always theirs.
+        self._scheduled: weakref.WeakKeyDictionary[Any, deque[Save]] = weakref.WeakKeyDictionary()
 
     def completes(self, save: Save, result: Any) -> bool:
         """Whether the call's result is a request."""
@@ -187,7 +188,7 @@ class _Requests:
                 raise
             if save is not None and saves is not None:
                 try:
-                    self._scheduled.setdefault(queue, {})[number] = save
+                    self._scheduled.setdefault(queue, deque(maxlen=MOST_PENDING)).append(save)
                     saves.staged(save)
                 except Exception as error:  # edge: hook
                     self._guard.fail(error)
@@ -217,16 +218,16 @@ class _Requests:
         return maybe_finalize_async_calls
 
     def _over(self, queue: Any, numbers: Any, error: Exception | None) -> None:
-        """numbers: of the requests that have ended; None: the oldest one's writing raised ``error``."""
+        """numbers: one for each request that has ended; None: the oldest one's writing raised ``error``."""
         saves = self._saves
         if saves is None or not self._guard.enabled:
             return
         try:
-            known = self._scheduled.get(queue, {})
+            known: deque[Save] = self._scheduled.get(queue, deque())
             if error is not None and known:
-                saves.failed(known.pop(min(known)), error)
-            for number in numbers or ():
-                if (save := known.pop(number, None)) is not None:
-                    saves.durable(save)
+                saves.failed(known.popleft(), error)
+            for _ in numbers or ():
+                if known:
+                    saves.durable(known.popleft())
         except Exception as failure:  # edge: hook
             self._guard.fail(failure)

@@ -56,20 +56,25 @@ def saving(
     if saves is None:
         return in_phase
 
+    def begin(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, Save | None]:
+        named = place_of(args, kwargs)
+        place = checkpoint_number(named)
+        if not place and only_with_place:
+            return 0, None
+        tier = checkpoint_tier(named) if place else Tier.UNKNOWN
+        state = args[state_at] if 0 <= state_at < len(args) else kwargs.get("state_dict")
+        entered = saves.enter(way, place, tier, state_bytes(state))
+        if completes is not None and entered is not None:
+            saves.hand_over(place=place)
+        return place, entered
+
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling() or not guard.enabled:
             return in_phase(*args, **kwargs)
         place, entered = 0, None
         try:
-            named = place_of(args, kwargs)
-            place = checkpoint_number(named)
-            if place or not only_with_place:
-                tier = checkpoint_tier(named) if place else Tier.UNKNOWN
-                state = args[state_at] if 0 <= state_at < len(args) else kwargs.get("state_dict")
-                entered = saves.enter(way, place, tier, state_bytes(state))
-                if completes is not None and entered is not None:
-                    saves.hand_over(place=place)
+            place, entered = begin(args, kwargs)
         except Exception as error:  # edge: hook
             guard.fail(error)
         try:
@@ -128,7 +133,7 @@ def by_futures(context: HookContext) -> Completes:
                 saves.failed(save, error)
 
         upload.add_done_callback(over)
-        staging = getattr(result, "staging_completion", None)
+        staging: Any = getattr(result, "staging_completion", None)
         if hasattr(staging, "add_done_callback"):
             staging.add_done_callback(lambda _: saves.staged(save))
         return True

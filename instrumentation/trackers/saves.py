@@ -19,7 +19,7 @@ from ...telemetry.ring_layout import DEFINITION_SAVE_FAILED, cut_text
 from ...telemetry.vocabulary import EventKind
 from ..support.guard import Guard
 
-#: Saves that are handed over and not complete; more are forgotten, the oldest first: nobody completes them.
+#: RankSaves that are handed over and not complete; more are forgotten, the oldest first: nobody completes them.
 MOST_PENDING = 64
 #: Texts of failures that a ring takes: its definitions have other guests.
 MOST_TEXTS = 16
@@ -27,7 +27,7 @@ _LONGEST_ERROR = 400
 
 
 class Save:
-    """One save of this rank. Owned by ``Saves``; whoever completes it holds it in between."""
+    """One save of this rank. Owned by ``RankSaves``; whoever completes it holds it in between."""
 
     __slots__ = (
         "begin_ns",
@@ -69,7 +69,7 @@ class _Here(threading.local):
     is_upload = False
 
 
-class Saves:
+class RankSaves:
     """append: the ring writer's. define: the same, for the text of a failure. steps_held: steps of the attempt that the
     weights hold now.
     """

@@ -42,6 +42,11 @@ _DRIVER_WORDS = {
     "gpu_unavailable": "the driver says that it is not available",
     "ecc_uncorrected": "an error of its memory could not be corrected",
     "poison_fatal": "bad data of its memory was used",
+    "xgmi_down": "this XGMI link of it is down",
+    "gpu_page_fault": "a program used an address that is not mapped",
+    "gpu_reset": "the driver resets it",
+    "gpu_job_timeout": "it did not end what it was given",
+    "gpu_thermal_throttle": "its clocks are held down: too hot",
 }
 
 

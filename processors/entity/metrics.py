@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from ...telemetry.point_columns import PointColumns, value_at
 from ...telemetry.records import Point, Samples
 from ...telemetry.trust import Trust
-from .asked_series import Series
+from .asked_series import AskedRules, Series
 from .column_plan import MIN_PEERS, ColumnPlan, medians_of_the_others
 from .condition_rules import MetricRule, Test
 from .conditions import MAX_OPENINGS, Condition, EntityState
-from .past import BY_PAST, holds_by_past, take_count
+from .past import BY_PAST, holds_by_past, is_beyond_usual, take_count
 from .series import Asked
 from .series_table import CLEAR_AT, CLEAR_SINCE, HOLDS_SINCE, START, TIME, VALUE
 
@@ -44,12 +44,17 @@ def take_samples(state: EntityState, samples: Samples, asked: Asked) -> list[Con
         state.limits[whole] = value_at(points, place)
     for count, place in asked.counts:
         take_count(state, count, points[place])
-    if isinstance(points, PointColumns) and asked.plans.is_plain:
+    if isinstance(points, PointColumns):
         plan = asked.plans.plan(state.watching)
         if len(plan.series) > _FEW and (rows := _rows_of(state, plan)) is not None:
-            return _take_columns(state, plan, rows, points)
+            changed = _take_columns(state, plan, rows, points)
+            return changed + _take_one_by_one(state, plan.rest, points) if plan.rest else changed
+    return _take_one_by_one(state, asked.rules, points)
+
+
+def _take_one_by_one(state: EntityState, asked: AskedRules, points: Sequence[Point]) -> list[Condition]:
     changed: list[Condition] = []
-    for rule, all_series in asked.rules:
+    for rule, all_series in asked:
         if state.watching.get(rule.unless_watched):
             continue
         told = [(series, points[series.place]) for series in all_series]
@@ -130,8 +135,15 @@ def _ask_columns(
         tells[place] &= whole_value > 0
         asked[place] = asked[place] / whole_value if whole_value > 0 else 0.0
     held: NDArray[np.bool_] = asked * columns.sign > columns.limit
+    off = {place for place, guard in plan.guards if state.limits.get(guard) == 0.0}
+    for place in off:
+        held[place], tells[place] = False, True
+    for place in columns.past:
+        if tells[place] and place not in off:
+            rule, key = columns.rules[place], plan.series[place].key
+            held[place] = is_beyond_usual(state, rule, key, float(asked[place]), float(now[place, TIME]))
     for place in columns.remembered:
-        if not tells[place]:
+        if not tells[place] or place in off:
             continue
         key = plan.series[place].key
         if held[place]:

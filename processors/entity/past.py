@@ -24,6 +24,8 @@ _SAME_LOOK_S = 1.0
 BY_PAST = (
     Test.TIMES_USUAL, Test.RATE_TIMES_USUAL, Test.MEAN_TIMES_USUAL, Test.FALLS_BY, Test.FALLS_TO, Test.MEAN_ABOVE,
 )  # fmt: skip
+#: Those that need nothing of other series.
+BY_OWN_PAST = (Test.TIMES_USUAL, Test.RATE_TIMES_USUAL, Test.FALLS_BY, Test.FALLS_TO)
 #: Value, time and start of the point before, in seconds; the time is inf where there was none.
 Before = tuple[float, float, float]
 
@@ -50,22 +52,29 @@ def holds_by_past(state: EntityState, rule: MetricRule, series: Series, point: P
         return False  # nobody asked anything: that is not its usual
     if rule.test is Test.MEAN_ABOVE:
         return asked > rule.threshold
-    time_s, known = point.time_ns / 1e9, state.usual.get(series.key)
+    return is_beyond_usual(state, rule, series.key, asked, point.time_ns / 1e9)
+
+
+def is_beyond_usual(state: EntityState, rule: MetricRule, key: str, asked: float, time_s: float) -> bool:
+    """Whether what the rule asks for is beyond the usual of the series, which learns from it. key: of the series;
+    time_s: Unix seconds.
+    """
+    known = state.usual.get(key)
     if known is None:
         if len(state.usual) < MAX_SERIES:
-            state.usual[series.key] = [asked, 1.0, time_s, 0.0]
+            state.usual[key] = [asked, 1.0, time_s, 0.0]
         return False
     mean, seen, last_s, since = known
     held = seen >= ENOUGH and _is_beyond(rule, asked, mean)
     if not held:
         weight = max(1.0 / (seen + 1.0), min(1.0, max(0.0, time_s - last_s) / USUAL_S))
-        state.usual[series.key] = [mean + (asked - mean) * weight, seen + 1.0, time_s, 0.0]
+        state.usual[key] = [mean + (asked - mean) * weight, seen + 1.0, time_s, 0.0]
         return False
     since = since or time_s
     if time_s - since >= NEW_USUAL_S:
-        state.usual[series.key] = [asked, float(ENOUGH), time_s, 0.0]
+        state.usual[key] = [asked, float(ENOUGH), time_s, 0.0]
         return False
-    state.usual[series.key] = [mean, seen, time_s, since]
+    state.usual[key] = [mean, seen, time_s, since]
     return True
 
 

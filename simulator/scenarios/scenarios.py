@@ -16,6 +16,7 @@ from ..ground_truth import Truth
 from ..jobs import JobSpec
 from ..program import Recipe
 from ..resources import ParameterChange
+from ..sensing import Sensing
 from ..world import World
 from .grounds import TUNING, Ground, moved
 from .histories import ROUND_S, ROUNDS
@@ -62,9 +63,11 @@ class Setting:
         """When the first change comes, in seconds of the simulation; inf without any."""
         return min((change.at_s for change in self.changes), default=math.inf)
 
-    def world(self, seed: int, scenario: str, *, start_unix_ns: int = START_UNIX_NS) -> World:
-        """A new world of this setting, before anything has happened."""
-        world = World(self.topology, self.jobs, seed=seed, start_unix_ns=start_unix_ns)
+    def world(
+        self, seed: int, scenario: str, *, start_unix_ns: int = START_UNIX_NS, sensing: Sensing = Sensing.CLIENTS
+    ) -> World:
+        """A new world of this setting, before anything has happened. sensing: who tells of storage and fabric."""
+        world = World(self.topology, self.jobs, seed=seed, start_unix_ns=start_unix_ns, sensing=sensing)
         world.expect(self.changes, self.truths, scenario=scenario)
         return world
 
@@ -102,14 +105,16 @@ class Scenario:
         company: bool = False,
         blind_share: float = 0.0,
         ground: Ground = TUNING,
+        sensing: Sensing = Sensing.CLIENTS,
     ) -> World:
-        """A world of what ``lay_out`` gives for these arguments. Raises ValueError for ranks that
-        cannot be laid out.
+        """A world of what ``lay_out`` gives for these arguments. sensing: as of ``Setting.world``.
+
+        Raises ValueError for ranks that cannot be laid out.
         """
         setting = self.lay_out(
             ranks, seed, recipe=recipe, at_s=at_s, company=company, blind_share=blind_share, ground=ground
         )
-        return setting.world(seed, self.name, start_unix_ns=start_unix_ns)
+        return setting.world(seed, self.name, start_unix_ns=start_unix_ns, sensing=sensing)
 
     def lay_out(
         self,

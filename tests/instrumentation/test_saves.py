@@ -1,5 +1,7 @@
 """What a ring tells of saves, from torch's own calls in a real process group of one rank."""
 
+# mypy: disable-error-code="attr-defined,name-defined,misc,no-untyped-call"
+
 from __future__ import annotations
 
 import io
@@ -151,7 +153,8 @@ class Request:
     """What Megatron and NVIDIA's library hand to their queue."""
 
     def __init__(self) -> None:
-        self.async_fn, self.finalize_fns = None, []
+        self.async_fn: object = None
+        self.finalize_fns: list[object] = []
 
 
 def test_a_request_is_durable_when_its_queue_says_so(recording: Recording, world: None) -> None:
@@ -164,11 +167,10 @@ def test_a_request_is_durable_when_its_queue_says_so(recording: Recording, world
 
     class Queue:
         def __init__(self) -> None:
-            self.numbers, self.done = 0, []
+            self.done: list[Any] = []
 
         def schedule(self, request: Request) -> int:
-            self.numbers += 1
-            return self.numbers
+            return 0  # as NVIDIA's does for each
 
         def finalize(self) -> list[int]:
             if self.done == ["bad"]:

@@ -41,10 +41,12 @@ class Raised(Exception):
 class CollectingProcess:
     """``with CollectingProcess(played.environment()) as gpus: gpus.collect()``. It is killed at the end."""
 
-    def __init__(self, environment: Mapping[str, str], proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], proc: Path = Path("/proc"), sys_folder: Path = Path("/sys")
+    ) -> None:
         paths = (environment.get("PYTHONPATH"), str(_REPOSITORY))
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(proc)],
+            [sys.executable, __file__, str(proc), str(sys_folder)],
             env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -128,10 +130,10 @@ def attributes_by_metric(points: list[Point]) -> dict[str, set[frozenset[str]]]:
     return found
 
 
-def serve(proc: Path) -> None:
-    from whichrank.agents.collectors.gpu.gpu_collector import GpuCollector
+def serve(proc: Path, sys_folder: Path) -> None:
+    from whichrank.agents.collectors.gpu.which_maker import make_gpu_collector
 
-    collector = GpuCollector(proc)
+    collector = make_gpu_collector(proc, sys_folder)
     commands, answers = sys.stdin.buffer, sys.stdout.buffer
     while True:
         try:
@@ -159,4 +161,4 @@ if __name__ == "__main__":
     # Under its own name: what is pickled here is read there.
     from tests.played_gpu import collecting
 
-    collecting.serve(Path(sys.argv[1]))
+    collecting.serve(Path(sys.argv[1]), Path(sys.argv[2]))

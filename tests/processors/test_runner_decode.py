@@ -74,3 +74,43 @@ def test_an_exporter_knows_no_cluster_and_is_of_the_only_one_there_is() -> None:
         decoder.decode(TOPIC_BLOCKS, encode_payloads([alive]))
         told.append(cluster_of())
     assert told == ["", "blue", "blue", ""]
+
+
+def test_a_page_that_comes_again_in_another_order_is_told_the_same() -> None:
+    decoder = MessageDecoder(WANTED)
+    ports = [{"ifName": f"Eth1/{port}", "switch": "leaf-3"} for port in range(4)]
+    of_status = [("ifOperStatus", 1.0, labels) for labels in ports]
+    of_errors = [("ifInErrors", 7.0, labels) for labels in ports]
+    told = []
+    for series in (of_status + of_errors, of_errors + of_status):
+        (samples,) = decoder.decode(TOPIC_METRICS, scraped("leaf-3:9116", *series))
+        assert isinstance(samples, Samples)
+        told.append(samples)
+    assert (told[0].entity, told[0].identity.node) == ("switch", "leaf-3")
+    assert told[0] == told[1]
+    assert told[0].order is told[1].order is not None
+    assert {point.name for point in told[0].points} == {"hw.network.up", "hw.errors"}
+
+
+def test_points_of_nobody_are_counted_at_each_page_and_told_once() -> None:
+    said: list[str] = []
+    decoder = MessageDecoder(WANTED, said.append)
+    page = scraped("127.0.0.1:9400", *(("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1.0, {"UUID": f"GPU-{n}"}) for n in range(3)))
+    assert [list(decoder.decode(TOPIC_METRICS, page)) for _ in range(2)] == [[], []]
+    assert decoder.nameless == 6
+    assert len(said) == 1
+
+
+def test_an_agent_that_is_heard_later_gives_its_node_its_name() -> None:
+    decoder = MessageDecoder(WANTED)
+    page = scraped("node-7:9400", ("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1.0, {"UUID": "GPU-77", "Hostname": "node-7"}))
+
+    def node() -> str:
+        (samples,) = decoder.decode(TOPIC_METRICS, page)
+        assert isinstance(samples, Samples)
+        return samples.identity.node
+
+    before = node()
+    alive = Event(name=EventName.AGENT_HEALTH, identity=Identity(node="Node-7"), time_ns=1)
+    decoder.decode(TOPIC_BLOCKS, encode_payloads([alive]))
+    assert (before, node()) == ("node-7", "Node-7")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from whichrank.simulator.cluster_topology import ClusterShape, Topology
-from whichrank.simulator.fabric import PORT_BYTES_PER_S, Flows, group_rates
+from whichrank.simulator.fabric import PORT_BYTES_PER_S, Flows, group_rates, uplink_state
 from whichrank.simulator.ground_truth import TimeUse
 from whichrank.simulator.jobs import JobSpec, Launcher, State
 from whichrank.simulator.mesh import mesh_for
@@ -160,8 +160,9 @@ def test_a_spine_is_enough_for_one_job_and_not_for_two(ranks: int) -> None:
     }
     traffic = dict.fromkeys(flows, 0.3)
     first, second, other = flows
-    alone = group_rates({first: flows[first], other: flows[other]}, resources, layout.topology, traffic)
-    together = group_rates(flows, resources, layout.topology, traffic)
+    two = {first: flows[first], other: flows[other]}
+    alone = group_rates(two, resources, uplink_state(two, resources, layout.topology, traffic))
+    together = group_rates(flows, resources, uplink_state(flows, resources, layout.topology, traffic))
     assert alone[first]["dp"].min() == PORT_BYTES_PER_S
     assert together[first]["dp"].max() < 0.8 * PORT_BYTES_PER_S
     assert together[second]["dp"].max() < 0.8 * PORT_BYTES_PER_S

@@ -193,10 +193,125 @@ def test_the_processors_unit_starts_what_there_is(packages: Path, root: Path) ->
     assert "127.0.0.1:1" in shown.stdout
 
 
-def test_the_rpm_is_one_and_holds_as_much(packages: Path) -> None:
-    """No rpm is on this machine to install it with: its lead and its name are looked at."""
-    (rpm,) = packages.glob("*.rpm")
+def program_with_libraries(program: str, root: Path) -> None:
+    """A program of this machine, below that root, with what it is linked with."""
+    real = Path(shutil.which(program) or "")
+    needed = subprocess.run(["ldd", real], capture_output=True, text=True, check=True).stdout
+    for path in [str(real), *re.findall(r"(/\S+) \(0x", needed)]:
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+
+
+@pytest.fixture
+def rpm_root(tmp_path: Path) -> Path:
+    """A machine's root as far as rpm needs one: it changes into it for the package's scripts, so a shell is there."""
+    if shutil.which("rpm") is None or os.geteuid() != 0:
+        pytest.skip("rpm is not installed here, or nobody who may change his root (Debian: apt install rpm)")
+    made = tmp_path / "rpm-root"
+    # The folders that a distribution's own package has.
+    for folder in (
+        "var/lib/rpm",
+        "var/tmp",
+        "tmp",
+        "etc",
+        "run",
+        "bin",
+        "opt",
+        "usr/share/doc",
+        "usr/lib/systemd/system",
+    ):
+        (made / folder).mkdir(parents=True)
+    for program in ("sh", "rm", "rmdir"):
+        program_with_libraries(program, made)
+        if not (made / "bin" / program).exists():
+            (made / "bin" / program).symlink_to(shutil.which(program) or "")
+    return made
+
+
+def rpm(root: Path, *words: str | Path) -> str:
+    # The database where other distributions have it, and packages that this root knows nothing of taken as given.
+    run = subprocess.run(
+        ["rpm", f"--root={root}", "--dbpath=/var/lib/rpm", *words], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def own_files(root: Path) -> set[str]:
+    """But for rpm's own books."""
+    return {name for name in files_of(root) if not name.startswith(("var/lib/rpm", "usr/lib/sysimage/rpm"))}
+
+
+def test_the_rpm_is_installed_is_whole_and_goes_without_a_trace(packages: Path, root: Path, rpm_root: Path) -> None:
+    (package,) = packages.glob("*.rpm")
+    assert re.fullmatch(r"whichrank-[\d.]+-1\.\w+\.rpm", package.name)
+    before = own_files(rpm_root)
+    rpm(rpm_root, "--install", "--nodeps", package)
+    # Sizes, modes, sums and owners of all that it brought.
+    assert rpm(rpm_root, "--verify", "--nodeps", "whichrank") == ""
+    required = rpm(rpm_root, "--query", "--requires", "whichrank")
+    assert re.search(r"^/usr/bin/python3\.\d+$", required, re.MULTILINE), required
+    assert (rpm_root / "etc/whichrank/whichrank.toml").stat().st_mode & 0o777 == 0o600
     (deb,) = packages.glob("*.deb")
-    assert rpm.read_bytes()[:4] == b"\xed\xab\xee\xdb"
-    assert re.fullmatch(r"whichrank-[\d.]+-1\.\w+\.rpm", rpm.name)
-    assert 0.5 < rpm.stat().st_size / deb.stat().st_size < 2
+    dpkg(root, "--unpack", deb)
+    brought = own_files(rpm_root) - before
+    assert {name for name in brought if name.startswith("opt/whichrank")} == {
+        name for name in files_of(root) if name.startswith("opt/whichrank")
+    }
+    # What the agent keeps, and what Python writes beside its modules.
+    (rpm_root / "var/lib/whichrank/agent").mkdir(parents=True)
+    (rpm_root / "opt/whichrank/lib/written.pyc").touch()
+    rpm(rpm_root, "--erase", "whichrank")
+    assert own_files(rpm_root) - before == set()
+
+
+@pytest.mark.parametrize(("unit", "exposure"), [("whichrank-agent.service", 50), ("whichrank-process.service", 20)])
+def test_systemd_takes_the_units_as_they_are_installed(packages: Path, root: Path, unit: str, exposure: int) -> None:
+    """By systemd's own programs: without it as the first process they read the units and the files these name.
+
+    exposure: tenths on its scale of 10 of what an intruder could do; more than that fails.
+    """
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed here")
+    (deb,) = packages.glob("*.deb")
+    dpkg(root, "--unpack", deb)
+    # A unit needs the targets that it names, and the interpreter of the program that it starts.
+    targets = Path("/usr/lib/systemd/system")
+    for target in targets.glob("*.target"):
+        if not target.is_symlink():
+            shutil.copy(target, root / "usr/lib/systemd/system")
+    said = subprocess.run(
+        ["systemd-analyze", "verify", f"--root={root}", "--man=no", "--recursive-errors=no", unit],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (said.returncode, said.stderr) == (0, ""), said.stderr
+    program = root / exec_line(root, unit)[0].lstrip("/")
+    assert os.access(program, os.X_OK)
+    secure = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", f"--threshold={exposure}", f"--root={root}", unit],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert secure.returncode == 0, secure.stdout[-2000:] + secure.stderr
+
+
+def test_a_unit_that_starts_what_is_not_there_is_found(packages: Path, root: Path) -> None:
+    """The look above can fail."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed here")
+    (deb,) = packages.glob("*.deb")
+    dpkg(root, "--unpack", deb)
+    unit = root / "usr/lib/systemd/system/whichrank-agent.service"
+    unit.write_text(unit.read_text().replace("/opt/whichrank/bin/whichrank", "/opt/whichrank/bin/gone"))
+    said = subprocess.run(
+        ["systemd-analyze", "verify", f"--root={root}", "--man=no", "--recursive-errors=no", unit.name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode != 0
+    assert "gone is not executable" in said.stderr

@@ -22,7 +22,7 @@ from tests.stack.parts.node_exporter import PORT, NodeExporter
 from tests.stack.parts.own_service import OwnService
 from tests.stack.parts.placing import DEPLOY
 from tests.stack.parts.service import Service, eventually
-from tests.stack.parts.snmp import DOWN, UP, PlayedSwitch, SnmpExporter, own_table
+from tests.stack.parts.snmp import DOES_NOT_WORK, DOWN, NO_SNMPD, SNMPD, UP, SnmpExporter, Switch, own_table
 from whichrank.diagnosis.crosswalk.rules import rule_for
 from whichrank.telemetry.otlp import decode_logs
 from whichrank.telemetry.records import Finding
@@ -37,7 +37,7 @@ SECOND = 1_000_000_000
 
 
 class Road:
-    """Exporters, intake, a broker with users, and a processor."""
+    """Exporters, a switch behind a real snmpd, intake, a broker with users, and a processor."""
 
     def __init__(self, kafka: Kafka, folder: Path) -> None:
         self.kafka = kafka
@@ -48,10 +48,10 @@ class Road:
         self.intake = Intake(folder / "intake", kafka)
         (folder / "node").mkdir()
         self.node = NodeExporter(folder / "node")
-        self.switch = PlayedSwitch(["Ethernet1/1", "Ethernet1/2"])
+        self.switch = Switch(folder / "leaf-01", ["Ethernet1/1", "Ethernet1/2", "Ethernet1/3"], ["PSU 1", "Fan 1"])
         self.snmp = SnmpExporter(folder)
         self.services: list[Service] = [
-            *(self.processor.service, self.intake.service, self.node.service, self.snmp.service)
+            *(self.processor.service, self.intake.service, self.node.service, self.switch.service, self.snmp.service)
         ]
 
     def start(self) -> None:
@@ -61,7 +61,6 @@ class Road:
     def end(self) -> None:
         for service in self.services:
             service.kill()
-        self.switch.close()
 
     def conditions(self) -> dict[str, dict[str, Any]]:
         """As last told: entity/name/device -> the condition."""
@@ -103,11 +102,16 @@ def log(event_name: str, body: str) -> bytes:
     return request.SerializeToString()
 
 
+@pytest.mark.skipif(SNMPD is None, reason=NO_SNMPD)
 def test_what_exporters_and_senders_say_becomes_conditions(road: Road) -> None:
     road.start()
     intake = road.intake
     intake.scrape("node_exporter", [{"targets": [road.node.address]}])
-    of_switch = {"__exporter": road.snmp.address, "__param_module": "if_mib", "__param_auth": "public_v2"}
+    of_switch = {
+        "__exporter": road.snmp.address,
+        "__param_module": "if_mib,entity_sensors",
+        "__param_auth": "public_v2",
+    }
     intake.scrape("snmp_exporter", [{"targets": [road.switch.address], "labels": {**of_switch, "switch": "leaf-01"}}])
 
     # Nobody without the token, and what only agents may say from nobody.
@@ -120,15 +124,21 @@ def test_what_exporters_and_senders_say_becomes_conditions(road: Road) -> None:
     assert intake.send("metrics", worn_gpu(0.0, time.time_ns())) == 200
 
     asked = road.switch.asked
-    eventually(lambda: road.switch.asked >= asked + 12, what="walks of a healthy switch")
+    eventually(lambda: road.switch.asked >= asked + 300, what="walks of a healthy switch")
     assert road.conditions() == {}
 
     road.node.say(f"sys/{PORT}/state", "1: DOWN")
     road.switch.say_port(2, DOWN)
+    road.switch.say_errors(1, 50.0)
+    road.switch.say_discards(3, 500.0)
+    road.switch.say_sensor(1, DOES_NOT_WORK)
     assert intake.send("metrics", worn_gpu(1.0, time.time_ns())) == 200
     wanted = {
         f"{HOST}/port_down/mlx5_0/1",
         "leaf-01/port_down/Ethernet1/2",
+        "leaf-01/port_errors/Ethernet1/1",
+        "leaf-01/port_discards/Ethernet1/3",
+        "leaf-01/switch_part_failed/PSU 1",
         f"gpu-node-07/gpu_memory_worn/{GPU}",
     }
     eventually(lambda: set(road.conditions()) >= wanted, what=f"conditions, not {sorted(road.conditions())}")

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import pynvml as nvml
 
+from .pci_names import normalise_pci
+
 _T = TypeVar("_T")
 
 #: This driver, GPU or binding never gives that value: not asked again until the driver is opened anew.
@@ -53,9 +55,10 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU. ``index``: in the order of the PCI bus, as nvidia-smi counts. ``handle``: NVML's.
+    """One GPU. ``index``: in the order of the PCI bus, as nvidia-smi counts. ``handle``: that of the driver's library.
 
-    pci_bus: as sysfs writes it, "0000:1b:00.0".
+    pci_bus: as sysfs writes it, "0000:1b:00.0". runtime_index, runtime_name: how programs name it in the variables
+    that choose devices, where that is neither ``index`` nor ``uuid``.
     """
 
     uuid: str
@@ -66,6 +69,8 @@ class Gpu:
     vbios: str
     handle: Any
     mig: tuple[MigDevice, ...] = ()
+    runtime_index: int | None = None
+    runtime_name: str = ""
 
     def mig_uuid(self, gpu_instance: int, compute_instance: int) -> str:
         """The UUID of one of the GPU's MIG instances; empty for the whole GPU, or for an instance that came later."""
@@ -87,9 +92,10 @@ class UnreachableGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
+    """library_version: of the library that asks the driver."""
+
     version: str
-    nvml_version: str
-    cuda_version: int
+    library_version: str
     gpus: tuple[Gpu, ...]
     unreachable: tuple[UnreachableGpu, ...] = field(default=())
 
@@ -108,8 +114,7 @@ def open_driver(proc_gpus: Path = _PROC_GPUS) -> Driver:
             unreachable.append((index, error.value))
     return Driver(
         version=_or_empty(nvml.nvmlSystemGetDriverVersion),
-        nvml_version=_or_empty(nvml.nvmlSystemGetNVMLVersion),
-        cuda_version=_or(nvml.nvmlSystemGetCudaDriverVersion_v2, 0),
+        library_version=_or_empty(nvml.nvmlSystemGetNVMLVersion),
         gpus=tuple(gpus),
         unreachable=_name_unreachable(unreachable, {gpu.pci_bus for gpu in gpus}, proc_gpus),
     )
@@ -134,18 +139,6 @@ def is_instance(number: int) -> bool:
 def error_words(status: int) -> str:
     """NVML's own text for a status, in one line."""
     return str(nvml.NVMLError(status))
-
-
-def normalise_pci(text: str) -> str:
-    """A PCI address as sysfs has it: "0000:1b:00.0" for "00000000:1B:00.0".
-
-    What is no PCI address comes back as it is.
-    """
-    found = re.fullmatch(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?", text)
-    if found is None:
-        return text
-    domain, bus, device, function = found.groups()
-    return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{function or '0'}"
 
 
 def _describe(index: int, handle: Any) -> Gpu:

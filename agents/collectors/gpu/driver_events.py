@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pynvml as nvml
 
-from .driver import LOST, Gpu, handle_number
+from .driver import LOST, Gpu, handle_number, is_instance
+from .maker import DriverEvent
 
 #: In the words of ``DEVICE_EVENT``. Changes of clocks and P-states come by the thousand and are left out.
 KINDS: Mapping[int, str] = {
@@ -32,18 +32,7 @@ _WANTED = sum(KINDS)
 _AT_ONCE = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverEvent:
-    """gpu None: the driver did not say which. code: of an Xid; else what the driver sends with this kind."""
-
-    kind: str
-    code: int
-    gpu: Gpu | None
-    gpu_instance: int
-    compute_instance: int
-
-
-class EventWatch:
+class NvidiaEvents:
     """An event set over those GPUs that take part. ``problem``: why it hears nothing, or not of all; else empty."""
 
     def __init__(self, gpus: Iterable[Gpu]) -> None:
@@ -101,10 +90,13 @@ class EventWatch:
                 nvml.nvmlEventSetFree(events)
 
     def _decode(self, data: Any) -> DriverEvent:
+        gpu = self._gpus.get(handle_number(data.device))
+        instance, compute = int(data.gpuInstanceId), int(data.computeInstanceId)
+        is_part = gpu is not None and is_instance(instance)
         return DriverEvent(
             kind=KINDS.get(data.eventType, hex(data.eventType)),
             code=int(data.eventData),
-            gpu=self._gpus.get(handle_number(data.device)),
-            gpu_instance=int(data.gpuInstanceId),
-            compute_instance=int(data.computeInstanceId),
+            gpu=gpu,
+            gpu_instance=instance if is_part else None,
+            mig=gpu.mig_uuid(instance, compute) if gpu is not None and is_part else None,
         )

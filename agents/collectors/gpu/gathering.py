@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from ....telemetry.records import Point
 from ....telemetry.vocabulary import EventName
 from ..base.collector import Collected, NodeEvent, Timestamps
 from .driver import Gpu
-from .gpu_readings import Value
+from .values import Value
+
+
+class GpuResponse(Enum):
+    """How a look at a GPU ended."""
+
+    #: It gave values.
+    ANSWERED = "answered"
+    #: It, or the driver, gave none at all, and did not say why.
+    SILENT = "silent"
+    LOST = "lost"
+    #: The driver is gone.
+    AWAY = "away"
 
 
 def labels_of(gpu: Gpu) -> dict[str, str]:
@@ -20,9 +33,13 @@ def labels_of(gpu: Gpu) -> dict[str, str]:
 
 @dataclass(slots=True)
 class GpuCollection:
-    """What one collection, or one wait, brings together. What ``told`` holds is not told again."""
+    """What one collection, or one wait, brings together. What ``told`` holds is not told again.
+
+    source: whose word device events are.
+    """
 
     now: Timestamps
+    source: str = "nvml"
     points: list[Point] = field(default_factory=list)
     happenings: list[NodeEvent] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -50,7 +67,7 @@ class GpuCollection:
         gpu: None where the driver does not say which it was.
         """
         place = {"gpu_uuid": gpu.uuid, "gpu_index": gpu.index, "pci_bus": gpu.pci_bus} if gpu is not None else {}
-        self.tell(EventName.DEVICE_EVENT, {"event": event, "source": "nvml", **place, **more})
+        self.tell(EventName.DEVICE_EVENT, {"event": event, "source": self.source, **place, **more})
 
     def problem(self, line: str) -> None:
         """Adds a line on what cannot be seen to ``problems``; nothing if ``told`` has it already."""

@@ -1,7 +1,7 @@
-"""The GPUs of this node, by NVIDIA's driver: values every ten seconds, events as they come, and whose process is where.
+"""The GPUs of this node, by their driver: values every ten seconds, events as they come, and whose process is where.
 
 Runs in a process of its own (``Isolation.PROCESS``), because a call into a driver in trouble may never return. Between
-two collections ``wait`` tells what the driver says by itself (Xid errors). Made there, too.
+two collections ``wait`` tells what the driver says by itself (Xid errors, resets). Made there, too.
 
 A GPU that was seen once stays expected: when it is gone, ``hw.status`` says so each time, and a happening once.
 """
@@ -13,17 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pynvml as nvml
-
 from ....telemetry.vocabulary import EventName
 from ..base.collector import Collected, NeedsNewProcess, Timestamps
-from .driver import LOST, Driver, Gpu, UnreachableGpu, close_driver, error_words, is_instance, open_driver
-from .driver_events import DriverEvent, EventWatch
-from .gathering import GpuCollection, labels_of
-from .gpu_readings import Value
-from .pci_devices import nvidia_on_bus
+from .driver import Driver, Gpu, UnreachableGpu
+from .gathering import GpuCollection, GpuResponse, labels_of
+from .maker import DriverClosed, DriverEvent, EventWatch, Maker, WatchedGpu
 from .places import RankPlacer
-from .watched import GpuResponse, WatchedGpu
+from .values import Value
 
 PERIOD_S = 10.0
 #: A missing driver, and a lost GPU, are looked for anew so often.
@@ -42,15 +38,15 @@ class DriverReplaced(NeedsNewProcess):
 
 
 class GpuCollector:
-    """``Collector`` of the GPUs. proc, sys: this node's; the driver's own folder lies below the first."""
+    """``Collector`` of one maker's GPUs (``which_maker`` chooses). proc, sys: this node's."""
 
     name = "gpu"
     period_s = PERIOD_S
 
-    def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+    def __init__(self, maker: Maker, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        self._maker = maker
         self._sys = sys
-        self._proc_gpus = proc / "driver" / "nvidia" / "gpus"
-        self._placer = RankPlacer(proc)
+        self._placer = RankPlacer(maker, proc)
         self._driver: Driver | None = None
         self._events: EventWatch | None = None
         #: By UUID; of a GPU that was lost before it could say one, by its place.
@@ -70,7 +66,7 @@ class GpuCollector:
 
         Opens the driver if need be; blind where it cannot, or no GPU answers. Raises ``DriverReplaced``.
         """
-        out = GpuCollection(now, told=self._told)
+        out = self._gather(now)
         if self._events is not None:
             self._report_events(self._events.wait(0.0), out)
         if self._driver is not None and self._any_lost() and now.mono_ns >= self._next_try_ns:
@@ -94,7 +90,7 @@ class GpuCollector:
         """
         until = time.monotonic() + timeout_s
         events = self._events.wait(timeout_s) if self._events is not None else []
-        out = GpuCollection(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()), told=self._told)
+        out = self._gather(Timestamps(wall_ns=time.time_ns(), mono_ns=time.monotonic_ns()))
         self._report_events(events, out)
         if self._events is not None and not self._events.is_open:
             # A wait says that some GPU is lost, not which.
@@ -110,6 +106,9 @@ class GpuCollector:
         out.blind = self._driver is None and self._is_blind
         return out.done()
 
+    def _gather(self, now: Timestamps) -> GpuCollection:
+        return GpuCollection(now, source=self._maker.source, told=self._told)
+
     def _place_ranks(self, out: GpuCollection) -> None:
         self._place_due_ns = out.now.mono_ns + int(PLACE_S * _NS)
         by_index = sorted(self._watched.values(), key=lambda watched: watched.gpu.index)
@@ -122,7 +121,7 @@ class GpuCollector:
             self._events.close()
         self._events = None
         if self._driver is not None:
-            close_driver()
+            self._maker.close()
         self._driver = None
         self._next_try_ns = 0
 
@@ -131,19 +130,20 @@ class GpuCollector:
             return False
         self._next_try_ns = out.now.mono_ns + int(RETRY_S * _NS)
         try:
-            self._driver = open_driver(self._proc_gpus)
-        except nvml.NVMLError as error:
-            close_driver()
-            if error.value == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH and self._watched:
+            self._driver = self._maker.open()
+        except DriverClosed as error:
+            self._maker.close()
+            if error.is_replaced and self._watched:
                 raise DriverReplaced(
                     f"GPU: the driver was replaced, a new process is needed to load its library ({error})"
                 ) from error
             if not self._told_no_driver:
                 out.problems.append(
-                    f"GPU: no values, NVIDIA's driver cannot be opened ({error}); tried again every {RETRY_S:.0f} s"
+                    f"GPU: no values, {self._maker.driver_name} cannot be opened ({error}); "
+                    f"tried again every {RETRY_S:.0f} s"
                 )
             self._told_no_driver = True
-            self._is_blind = bool(self._watched or nvidia_on_bus(self._sys)[0])
+            self._is_blind = bool(self._watched or self._maker.on_bus(self._sys))
             return False
         self._told_no_driver = False
         self._slow_due_ns = 0
@@ -158,7 +158,7 @@ class GpuCollector:
     def _meet(self, driver: Driver, out: GpuCollection) -> None:
         """Which of the GPUs that are expected are there, and which are new."""
         expected = self._watched
-        self._watched = {gpu.uuid: WatchedGpu(gpu) for gpu in driver.gpus}
+        self._watched = {gpu.uuid: self._maker.watch(gpu) for gpu in driver.gpus}
         for key, old in expected.items():
             found = next((gpu for gpu in driver.gpus if _is_same(gpu, old.gpu)), None)
             if found is None:
@@ -178,8 +178,8 @@ class GpuCollector:
         gpu = Gpu(
             uuid=name, index=unreachable.index, pci_bus=unreachable.pci_bus, model="", serial="", vbios="", handle=None
         )
-        self._watched[name] = WatchedGpu(gpu)
-        self._watched[name].lose(LOST.get(unreachable.status, error_words(unreachable.status)), out)
+        self._watched[name] = self._maker.watch(gpu)
+        self._watched[name].lose(self._maker.why_unreachable(unreachable.status), out)
 
     def _any_lost(self) -> bool:
         return any(watched.lost for watched in self._watched.values())
@@ -206,20 +206,20 @@ class GpuCollector:
 
     def _listen(self, out: GpuCollection) -> None:
         if self._events is None or not self._events.is_open:
-            self._events = EventWatch(watched.gpu for watched in self._watched.values() if not watched.lost)
+            self._events = self._maker.listen(watched.gpu for watched in self._watched.values() if not watched.lost)
         if self._events.problem:
             out.problem(f"GPU: {self._events.problem}")
 
     def _report_events(self, events: Sequence[DriverEvent], out: GpuCollection) -> None:
         for event in events:
             attributes: dict[str, Any] = {"code": event.code}
-            if event.gpu is not None and is_instance(event.gpu_instance):
+            if event.gpu_instance is not None:
                 attributes["gpu_instance"] = event.gpu_instance
-                attributes["mig"] = event.gpu.mig_uuid(event.gpu_instance, event.compute_instance)
+                attributes["mig"] = event.mig
             out.tell_device(event.kind, event.gpu, attributes)
 
     def _report_versions(self, driver: Driver, out: GpuCollection) -> None:
-        now = {"nvidia_driver": driver.version, "nvml": driver.nvml_version}
+        now = dict(self._maker.versions(driver))
         for what, version in now.items():
             before = self._versions.get(what)
             if before and before != version:
@@ -233,16 +233,7 @@ class GpuCollector:
     def _add_description(self, out: GpuCollection) -> None:
         assert self._driver is not None
         for gpu in (watched.gpu for watched in self._watched.values()):
-            labels = {
-                "hw.vendor": "NVIDIA",
-                "hw.model": gpu.model,
-                "hw.serial_number": gpu.serial,
-                "hw.firmware_version": gpu.vbios,
-                "hw.driver_version": self._driver.version,
-                "whichrank.gpu.nvml_version": self._driver.nvml_version,
-                "whichrank.gpu.pci_bus": gpu.pci_bus,
-                "whichrank.gpu.index": str(gpu.index),
-            }
+            labels = self._maker.description(self._driver, gpu)
             out.add(labels_of(gpu), (Value("whichrank.gpu.info", 1.0, labels),))
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pynvml as nvml
+
+from .values import Value
 
 _MHZ = 1e6
 _MW = 1e-3
@@ -31,15 +33,6 @@ THROTTLE_REASONS: Mapping[int, str] = {
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """One point to be. ``labels``: those beside the GPU's own."""
-
-    metric: str
-    value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from typing import Any
 
 import pynvml as nvml
 
-from .driver import LOST, NEVER, normalise_pci
+from .driver import LOST, NEVER
 from .fields import read_fields
-from .gpu_readings import Value
+from .pci_names import normalise_pci
+from .values import Value
 
 _MAX_LINKS = 36
 _MBPS = 1e6

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pynvml as nvml
-
 from ....telemetry.vocabulary import EventName
-from .driver import AWAY, LOST, Gpu
+from .driver import Gpu
 from .gathering import GpuCollection, labels_of
-from .gpu_readings import Value
-from .ranks import CERTAIN, DOUBTFUL, LIKELY, GpuRankProcesses, Placement, RankProcess, place_rank
+from .maker import Maker, ProcessesUnknown
+from .ranks import CERTAIN, DOUBTFUL, LIKELY, GpuRankProcesses, Placement, RankProcess
+from .values import Value
 
 #: More processes on one GPU than this: counted, and the rest not told apart.
 _MAX_PROCESSES = 32
@@ -23,7 +22,8 @@ _CERTAINTIES = (DOUBTFUL, LIKELY, CERTAIN)
 class RankPlacer:
     """Tells each rank's GPU once (``RANK_DEVICE``), and again when it is known better."""
 
-    def __init__(self, proc: Path) -> None:
+    def __init__(self, maker: Maker, proc: Path) -> None:
+        self._maker = maker
         self._ranks = GpuRankProcesses(proc)
         #: By pid, start, GPU and instance: how certain it was told.
         self._told: dict[tuple[int, int, str, str], int] = {}
@@ -35,7 +35,7 @@ class RankPlacer:
         gpus: all that are expected, by index: a rank counts those that are lost by now as well. reachable: the others.
         """
         ranks = self._ranks.look()
-        by_environment = {pid: place_rank(rank, gpus) for pid, rank in ranks.items()}
+        by_environment = {pid: self._maker.place(rank, gpus) for pid, rank in ranks.items()}
         told_by_driver, complete = self._place_by_driver(reachable, ranks, by_environment, out)
         for pid, rank in ranks.items():
             key = (pid, rank.start_ticks)
@@ -62,16 +62,15 @@ class RankPlacer:
         complete = True
         for gpu in reachable:
             try:
-                processes = nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
-            except nvml.NVMLError as error:
-                if error.value in LOST or error.value in AWAY:
-                    continue  # told by the next look
-                complete = False
-                out.problem(f"GPU: no processes: {error}; ranks are placed by their environment")
+                processes = self._maker.processes(gpu)
+            except ProcessesUnknown as error:
+                if str(error):  # else it is lost, which the next look tells
+                    complete = False
+                    out.problem(f"GPU: no processes: {error}; ranks are placed by their environment")
                 continue
             out.add(labels_of(gpu), (Value("whichrank.gpu.processes", float(len(processes))),))
             for process in processes[:_MAX_PROCESSES]:
-                memory_bytes = process.usedGpuMemory
+                memory_bytes = process.memory_bytes
                 if memory_bytes is not None:
                     labels = {"process.pid": str(process.pid)}
                     out.add(labels_of(gpu), (Value("whichrank.gpu.process.memory", float(memory_bytes), labels),))
@@ -79,8 +78,8 @@ class RankPlacer:
                 if rank is None:
                     continue
                 named.add(rank.pid)
-                mig = gpu.mig_uuid(process.gpuInstanceId, process.computeInstanceId)
-                place = Placement(gpu=gpu, mig=mig, method="nvml_processes", certainty=CERTAIN)
+                method = f"{self._maker.source}_processes"
+                place = Placement(gpu=gpu, mig=process.mig, method=method, certainty=CERTAIN)
                 guess = guesses[rank.pid]
                 more: dict[str, Any] = {"gpu_memory_bytes": memory_bytes} if memory_bytes is not None else {}
                 if guess is not None and guess.certainty == LIKELY:

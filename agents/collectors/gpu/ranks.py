@@ -19,7 +19,10 @@ from ...processes.processes import parse_stat
 from .driver import Gpu
 
 #: Of a process's environment nothing else is kept.
-_VARIABLES = ("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
+_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
+    *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+)
 _MAX_ENVIRON_BYTES = 1 << 20
 _EVERY_GPU = ("", "all")
 

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 import pynvml as nvml
 
 from .driver import AWAY, LOST, NEVER, Gpu, error_words
 from .fields import FIELDS, Field, read_fields
-from .gathering import GpuCollection, labels_of
-from .gpu_readings import READINGS, GpuReading, Value
+from .gathering import GpuCollection, GpuResponse, labels_of
+from .gpu_readings import READINGS, GpuReading
 from .links import LinkChange, Links
+from .values import Value
 
 _NO_SCOPE = 0
 
 
-class GpuResponse(Enum):
-    """How a look at a GPU ended."""
-
-    #: It gave values.
-    ANSWERED = "answered"
-    #: It, or the driver, gave none at all, and did not say why.
-    SILENT = "silent"
-    LOST = "lost"
-    #: The driver is gone.
-    AWAY = "away"
-
-
-class WatchedGpu:
-    """``lost``: why it cannot be asked, empty: it can. What a GPU or driver never gives is asked for once."""
+class WatchedNvidia:
+    """``WatchedGpu``. What a GPU or driver never gives is asked for once."""
 
     def __init__(self, gpu: Gpu, lost: str = "") -> None:
         self.gpu = gpu

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from ....telemetry.incident_document import EvidenceRow
+from ....telemetry.incident_document import CountedBy, EvidenceRow
 from ....telemetry.kind_sets import SPEED_KINDS
 from .fitting import are_enough, is_lone, speaks_of, speaks_of_its_errors, together
 from .landscape import RAIL
@@ -21,7 +21,7 @@ from .placements import Value
 from .rules import Rule, rules_of
 from .scene import YOUNG_S, Scene
 from .scoring import CHANCE, Candidate, hit_or_not
-from .signs import FAULTS, OF_ONE_LINK, Sign
+from .signs import FAULTS, OF_LOAD, OF_ONE_LINK, Sign
 from .troubles import Trouble
 
 #: What a sign of the thing itself is worth: a fault that began shortly before; what only says that it is busy; what it
@@ -126,7 +126,7 @@ def says_so_itself(scene: Scene, rule: Rule, value: Value, hit: Sequence[Trouble
     """
     if not rule.alone_with_sign or not all(_is_sure_of(rule, trouble) for trouble in hit):
         return False
-    onset = min(t.onset for t in hit)
+    onset = min((t.onset for t in hit), default=scene.now)
     signs = scene.memory.signs.of(value[1], rule.signs, onset, rule.window_s)
     # A port also goes down with the node behind it, which nobody here may use: that makes no other job slow.
     is_slow = any(trouble.kind in _SLOW for trouble in hit)
@@ -220,18 +220,22 @@ def _at_place(
         jobs=frozenset(jobs),
         is_lone=bool(apart) or is_alone,
         words={"value": value[1], "attribute": value[0], "jobs": len(jobs)},
-        evidence=[
-            EvidenceRow(
-                signal=f"{sign.kind}.{sign.name}",
-                source=value[1],
-                time_s=sign.since,
-                value=sign.severity,
-                shows=sign.text,
-                trust=sign.trust or None,
-            )
-            for sign in signs[:4]
-        ],
+        evidence=_told_by(signs, value[1]),
     )
+
+
+def _told_by(signs: Sequence[Sign], source: str) -> list[EvidenceRow]:
+    return [
+        EvidenceRow(
+            signal=f"{sign.kind}.{sign.name}",
+            source=source,
+            time_s=sign.since,
+            value=sign.severity,
+            shows=sign.text,
+            trust=sign.trust or None,
+        )
+        for sign in signs[:4]
+    ]
 
 
 def _throttled(scene: Scene) -> Iterable[Candidate]:
@@ -331,17 +335,22 @@ def _is_starting(scene: Scene, trouble: Trouble) -> bool:
 
 
 def _actors(scene: Scene) -> Iterable[Candidate]:
-    """Jobs that wait for a service, and one that asks it for more than all others together."""
+    """Jobs that wait for a service, and one that asks it for more than all others together.
+
+    One that waits is enough where the service's own servers count who asks, and say that they are at fault.
+    """
     for rule in rules_of("actor"):
         fitting = scene.fitting(rule)
-        if len({t.job for t in fitting}) < rule.min_jobs:
+        if len({t.job for t in fitting}) < rule.min_jobs and not (rule.alone_with_sign and fitting):
             continue
         for actor in actors_on(scene, rule, fitting):
             value = (rule.attribute, actor.service)
             victims = together(rule, (t for t in fitting if t.job != actor.job and t.id in actor.correlation))
-            if len({t.job for t in victims}) < rule.min_jobs:
-                continue
             jobs = frozenset(t.job for t in victims)
+            is_alone = len(jobs) < rule.min_jobs
+            is_told = actor.counted_by is CountedBy.SERVER and says_so_itself(scene, rule, value, victims)
+            if not victims or (is_alone and not is_told):
+                continue
             # Whom its bursts hit more than once, they hit each time; that says no more.
             covers = {t.id: 0.0 for t in fitting if t.job in jobs and t.id in actor.correlation}
             covers |= {t.id: hit_by(rule, t) + actor.llr(t.id) for t in victims}
@@ -349,17 +358,21 @@ def _actors(scene: Scene) -> Iterable[Candidate]:
             covers |= {t.id: math.log(rule.p1 / CHANCE) for t in own}
             onset = min(t.onset for t in victims)
             against, exposed = _well(scene, rule, value, set(jobs) | {actor.job}, onset)
+            # A server that is asked for too much is slow, as a broken one is: that speaks for either.
+            signs = scene.memory.signs.of(actor.service, rule.signs, onset, rule.window_s)
+            burdened = [sign for sign in signs if sign.name in OF_LOAD]
             yield Candidate(
                 rule=rule,
                 value=actor.service,
                 covers=covers,
                 # Who does not read just now is not hit, so those who are well say little.
                 against=max(against, -3.0),
-                prior=rule.prior + actor.log_odds - math.log(max(1, len(scene.running))),
+                prior=rule.prior + actor.log_odds + _worth(burdened, onset) - math.log(max(1, len(scene.running))),
                 onset=min(onset, actor.since),
                 exposed=exposed,
                 jobs=jobs,
                 culprit=actor.job,
+                is_lone=is_alone,
                 words={
                     "value": actor.service,
                     "attribute": rule.attribute,
@@ -369,5 +382,5 @@ def _actors(scene: Scene) -> Iterable[Candidate]:
                     "operation": actor.operation,
                     "counted_by": actor.counted_by.value,
                 },
-                evidence=actor.evidence,
+                evidence=[*actor.evidence, *_told_by(burdened, actor.service)],
             )

@@ -19,6 +19,8 @@ MAX_SIGNS, MAX_SIGNS_PER_ENTITY = 16_384, 256
 WHOLE_FABRIC = 3
 #: Severities of signs that something is broken; others say that it is busy, or worn.
 FAULTS = frozenset({"error", "fatal"})
+#: What a server says when more is asked of it than it can do, whoever asks.
+OF_LOAD = frozenset({"server_slow", "server_burdened", "requests_wait", "lock_timeouts"})
 #: What a switch says of a link that is lost.
 OF_ONE_LINK = frozenset({"port_down", "link_downed", "carrier_changes"})
 #: Conditions that several jobs' nodes may have for one reason, besides those of entities that are no nodes.

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.played_amd.played import PlayedAmd, site
 from tests.played_gpu.collecting import CollectingProcess
 from tests.played_gpu.played import PlayedGpus, Profile, can_be_built
 
 MakePlayed = Callable[[Profile], PlayedGpus]
 Start = Callable[..., CollectingProcess]
+StartAmd = Callable[..., CollectingProcess]
 
 
 @pytest.fixture
@@ -32,6 +34,27 @@ def played(request: pytest.FixtureRequest, make_played: MakePlayed) -> PlayedGpu
 def h100(make_played: MakePlayed) -> PlayedGpus:
     """For what does not depend on the profile."""
     return make_played(Profile.H100)
+
+
+@pytest.fixture
+def mi300x(tmp_path: Path) -> PlayedAmd:
+    package = site()
+    if package is None:
+        pytest.skip("a C compiler and the package amdsmi are needed for AMD's played GPUs, and there are none")
+    return PlayedAmd(package, tmp_path / "mi300x")
+
+
+@pytest.fixture
+def start_amd(tmp_path: Path) -> Iterator[StartAmd]:
+    """``start_amd(played)``: a collector beside it, ended with the test. It sees no other processes by itself."""
+    with ExitStack() as started:
+
+        def begin(played: PlayedAmd, proc: Path | None = None) -> CollectingProcess:
+            empty = tmp_path / "empty_proc"
+            empty.mkdir(exist_ok=True)
+            return started.enter_context(CollectingProcess(played.environment(), proc or empty, played.sys))
+
+        yield begin
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ from pathlib import Path
 from tests.agents.collectors.conftest import Start
 from tests.played_gpu.played import PlayedGpus
 from whichrank.agents.collectors.base.collector import Collector
-from whichrank.agents.collectors.gpu.gpu_collector import PERIOD_S, GpuCollector
+from whichrank.agents.collectors.gpu.gpu_collector import PERIOD_S
+from whichrank.agents.collectors.gpu.which_maker import make_gpu_collector
 
 
 def test_it_is_a_collector(tmp_path: Path) -> None:
-    collector: Collector = GpuCollector(tmp_path)
+    collector: Collector = make_gpu_collector(tmp_path)
     assert (collector.name, collector.period_s) == ("gpu", PERIOD_S)
     collector.close()
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.agents.collectors.conftest import Start
 from tests.played_gpu.played import NvmlStatus, PlayedGpus
-from whichrank.agents.collectors.gpu.driver import Gpu, MigDevice, normalise_pci
+from whichrank.agents.collectors.gpu.driver import Gpu, MigDevice
+from whichrank.agents.collectors.gpu.pci_names import normalise_pci
 from whichrank.agents.collectors.gpu.ranks import (
     GpuRankProcesses,
     RankProcess,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.commands.check.checking import check, families, gpus_on_bus, tree
+from tests.played_amd.played import GFX, PlayedAmd, site
 from tests.played_gpu.played import NvmlStatus, PlayedGpus
 
 GPU = families("gpu", "nvlink")
@@ -126,3 +128,29 @@ def test_a_driver_that_does_not_match_its_library_is_said_with_the_drivers_words
     (present,) = checked.findings("gpu.present")
     assert present["status"] == "CRITICAL"
     assert "version mismatch" in present["reason"].lower()
+
+
+def test_amds_gpus_are_checked_as_nvidias_are(tmp_path: Path) -> None:
+    package = site()
+    if package is None:
+        pytest.skip("a C compiler and the package amdsmi are needed for AMD's played GPUs, and there are none")
+    root = tree(tmp_path / "root")
+    played = PlayedAmd(package, tmp_path / "mi300x")
+    played.set_all({"gpu_memory_usage/0": 1 << 20})
+    shutil.copytree(played.sys, root / "sys", dirs_exist_ok=True)
+    sound = check(*families("gpu"), "--root", str(root), environment=played.environment())
+    assert sound.bad() == set()
+    assert sound.findings("gpu.present")[0]["reason"] == "8 GPUs answer"
+    played.set(0, {f"gpu_ecc_count/{GFX}.uncorrectable_count": 1})
+    played.set(1, {"temp_metric/1/0": 106})
+    played.set(2, {"violation_status.active_hbm_thrm": 1})
+    played.set(3, {"gpu_xgmi_link_status.status": "1,1,0,1,1,1,1,2"})
+    played.set(4, {"bad_pages": "2"})
+    checked = check(*families("gpu"), "--root", str(root), environment=played.environment())
+    assert checked.bad() == {
+        ("gpu.block_errors", "GPU 0", "CRITICAL"),
+        ("gpu.junction_temperature", "GPU 1", "CRITICAL"),
+        ("gpu.throttled", "GPU 2", "WARN"),
+        ("gpu.xgmi_down", "GPU 3", "CRITICAL"),
+        ("gpu.pages_failed", "GPU 4", "CRITICAL"),
+    }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whichrank.processors.entity.column_plan import IN_COLUMNS, MIN_PEERS, medians_of_the_others
-from whichrank.processors.entity.condition_rules import MetricRule
 from whichrank.processors.entity.condition_rules import Test as Asks
 from whichrank.processors.entity.conditions import EntityState
 from whichrank.processors.entity.metrics import take_samples
@@ -23,65 +21,74 @@ from whichrank.telemetry.point_columns import PointColumns
 from whichrank.telemetry.records import Identity, Samples
 from whichrank.telemetry.speaker_series import SeriesShape, SpeakerSeries
 
-
-def _in_columns(rules: Mapping[str, tuple[MetricRule, ...]]) -> dict[str, tuple[MetricRule, ...]]:
-    """Without what is asked of a series' own past, which is asked one by one."""
-    kept = {name: tuple(rule for rule in each if rule.test in IN_COLUMNS) for name, each in rules.items()}
-    return {name: each for name, each in kept.items() if each}
-
-
-_ALL = load_rules().of_entity("node")
-RULES = replace(_ALL, metrics=_in_columns(_ALL.metrics), limits=_in_columns(_ALL.limits))
 GPUS = 8
 
 
-def _series() -> Iterator[tuple[str, dict[str, str]]]:
-    """Every metric that a rule asks about or compares with, of each of eight devices where it has some."""
-    for name in sorted({*RULES.limits, *RULES.metrics}):
-        rules = [*RULES.limits.get(name, ()), *RULES.metrics.get(name, ())]
-        devices = {attribute for rule in rules for attribute in rule.device}
-        for number, where in enumerate({tuple(rule.where.items()): None for rule in rules}):
-            for gpu in range(GPUS if all(rule.device for rule in rules) else 1):
-                yield name, {attribute: f"g{gpu}.{number}" for attribute in devices} | dict(where)
+class Fleet:
+    """Every metric that a rule for a kind of entity asks about or compares with, of each of eight devices where it has
+    some.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.rules = kind, load_rules().of_entity(kind)
+        self.series = list(self._series())
+        names, attributes = tuple(name for name, _ in self.series), tuple(each for _, each in self.series)
+        self.shape = SeriesShape(names, attributes, ((),) * len(self.series))
+
+    def _series(self) -> Iterator[tuple[str, dict[str, str]]]:
+        tables = (self.rules.limits, self.rules.metrics, self.rules.counts)
+        for name in sorted({name for table in tables for name in table}):
+            rules = [rule for table in tables for rule in table.get(name, ())]
+            devices = {attribute for rule in rules for attribute in rule.device}
+            for number, where in enumerate({tuple(rule.where.items()): None for rule in rules}):
+                for gpu in range(GPUS if all(rule.device for rule in rules) else 1):
+                    yield name, {attribute: f"g{gpu}.{number}" for attribute in devices} | dict(where)
+
+    def told(self, order: object | None, time_s: int, factors: list[float]) -> Samples:
+        """At a time, every threshold times one of the factors."""
+        rules = [self.rules.metrics.get(name) or self.rules.limits.get(name) or () for name, _ in self.series]
+        thresholds = [(each[0].threshold if each else 0.0) or 1.0 for each in rules]
+        values = np.array([t * factors[place % len(factors)] for place, t in enumerate(thresholds)])
+        times = np.full(len(self.series), time_s * 1_000_000_000, np.uint64)
+        columns = PointColumns(self.series, values, times, np.full(len(self.series), 7, np.uint64))
+        points = columns if order else tuple(columns)
+        return Samples(identity=Identity(node="n"), entity=self.kind, points=points, order=order)
 
 
-SERIES = list(_series())
-SHAPE = SeriesShape(tuple(name for name, _ in SERIES), tuple(each for _, each in SERIES), ((),) * len(SERIES))
-#: Near each threshold, on it, and far away.
+FLEETS = {kind: Fleet(kind) for kind in ("node", "switch", "storage")}
+#: Near each threshold, on it, and far away; of more looks than it takes to know what is usual.
 looks = st.lists(
     st.tuples(st.integers(1, 120), st.lists(st.sampled_from([0.0, 0.4, 0.99, 1.0, 1.01, 3.0, 1e4]), min_size=6)),
     min_size=1,
-    max_size=6,
+    max_size=14,
 )
 
 
-def told(order: object | None, time_s: int, factors: list[float]) -> Samples:
-    thresholds = [RULES.metrics.get(name, RULES.limits.get(name, ()))[0].threshold or 1.0 for name, _ in SERIES]
-    values = np.array([t * factors[place % len(factors)] for place, t in enumerate(thresholds)])
-    times = np.full(len(SERIES), time_s * 1_000_000_000, np.uint64)
-    columns = PointColumns(SERIES, values, times, np.full(len(SERIES), 7, np.uint64))
-    return Samples(identity=Identity(node="n"), points=columns if order else tuple(columns), order=order)
-
-
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("kind", FLEETS)
+@settings(max_examples=15, deadline=None)
 @given(looks=looks, watched=st.booleans())
-def test_at_once_and_one_by_one_say_the_same(looks: list[tuple[int, list[float]]], watched: bool) -> None:
-    asked_of, order = AskedOf(RULES), SpeakerSeries(SHAPE)
-    assert asked_of(told(order, 1, [1.0])).plans.is_plain
-    guards = {rule.unless_watched for rules in RULES.metrics.values() for rule in rules} - {""}
+def test_at_once_and_one_by_one_say_the_same(kind: str, looks: list[tuple[int, list[float]]], watched: bool) -> None:
+    fleet = FLEETS[kind]
+    asked_of, order = AskedOf(load_rules()), SpeakerSeries(fleet.shape)
+    guards = {rule.unless_watched for rules in fleet.rules.metrics.values() for rule in rules} - {""}
     at_once, one_by_one = EntityState(), EntityState()
     for state in (at_once, one_by_one):
         state.watching = dict.fromkeys(guards, watched)
+    assert len(asked_of(fleet.told(order, 1, [1.0])).plans.plan(at_once.watching).series) > GPUS
     now_s = 0
     for passed_s, factors in looks:
         now_s += passed_s
         found = [
             take_samples(state, samples, asked_of(samples))
-            for state, samples in ((at_once, told(order, now_s, factors)), (one_by_one, told(None, now_s, factors)))
+            for state, samples in (
+                (at_once, fleet.told(order, now_s, factors)),
+                (one_by_one, fleet.told(None, now_s, factors)),
+            )
         ]
         assert sorted(map(repr, found[0])) == sorted(map(repr, found[1]))
     assert at_once.conditions == one_by_one.conditions
     assert sorted(at_once.limits) == sorted(one_by_one.limits)
+    assert at_once.usual == one_by_one.usual
     assert _rows_of(at_once) == _rows_of(one_by_one)
 
 
@@ -90,16 +97,20 @@ def _rows_of(state: EntityState) -> dict[str, list[float]]:
 
 
 def test_every_question_is_among_those_that_are_compared() -> None:
-    asked = {rule.test for name, _ in SERIES for rule in RULES.metrics.get(name, ())}
-    assert asked == {rule.test for rules in RULES.metrics.values() for rule in rules} >= {Asks.GROWS, Asks.BELOW_PEERS}
+    for fleet in FLEETS.values():
+        asked = {rule.test for name, _ in fleet.series for rule in fleet.rules.metrics.get(name, ())}
+        assert asked == {rule.test for rules in fleet.rules.metrics.values() for rule in rules} > {Asks.GROWS}
+    asked = {rule.test for fleet in FLEETS.values() for rules in fleet.rules.metrics.values() for rule in rules}
+    assert asked >= (set(IN_COLUMNS) - {Asks.ABOVE_PEERS}) | {Asks.MEAN_TIMES_USUAL}
 
 
 def test_where_there_is_no_room_for_all_series_each_is_taken_as_far_as_there_is() -> None:
-    state, order = EntityState(), SpeakerSeries(SHAPE)
+    fleet = FLEETS["node"]
+    state, order = EntityState(), SpeakerSeries(fleet.shape)
     for number in range(MAX_SERIES - 3):
         state.series.add(f"another {number}")
-    samples = told(order, 1, [1.0])
-    take_samples(state, samples, AskedOf(RULES)(samples))
+    samples = fleet.told(order, 1, [1.0])
+    take_samples(state, samples, AskedOf(load_rules())(samples))
     assert len(state.series) == MAX_SERIES
 
 

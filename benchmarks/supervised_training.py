@@ -108,7 +108,8 @@ def fail(fault: str, training: Training, number: int, at: int) -> None:
 
 def main() -> None:
     """Trains to the end."""
-    kind, fault, folder, steps, every, at = *sys.argv[1:3], Path(sys.argv[3]), *map(int, sys.argv[4:7])
+    kind, fault, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    steps, every, at = map(int, sys.argv[4:7])
     dist.init_process_group("gloo")
     training = Training(kind, folder)
     first = training.resume()

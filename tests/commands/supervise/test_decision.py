@@ -148,7 +148,12 @@ def test_a_hang_of_the_program_by_elimination_is_tried_as_the_owner_asked() -> N
 
 
 def test_a_slow_node_is_left_out_only_where_the_owner_asked_and_it_is_a_page() -> None:
-    fields = {"bucket": "speed_regression", "kind": "rank_slow", "scope": "node", "action": "drain_after_job"}
+    fields: dict[str, Any] = {
+        "bucket": "speed_regression",
+        "kind": "rank_slow",
+        "scope": "node",
+        "action": "drain_after_job",
+    }
     decision = running(seen(**fields))
     assert (decision.verdict, decision.node) == (RestartVerdict.WITHOUT_NODE, "node-1")
     assert running(seen(**fields), on=frozenset({Trigger.HANG, Trigger.CRASH})).reason is Reason.NOT_ASKED

@@ -158,7 +158,7 @@ class NodeSettings(KafkaOptions):
         )
 
 
-class RunSettings(NodeSettings, RestartOptions):
+class RunSettings(RestartOptions, NodeSettings):
     """Everything that can be set for ``whichrank run``."""
 
     reads_current_folder = True

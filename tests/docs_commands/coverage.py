@@ -118,10 +118,9 @@ RULES: Sequence[tuple[str, Cover]] = (
     (r"whichrank run --help", Here(says="capture-limit")),
     (r"whichrank run --check-inputs", Here(runs="whichrank run --check-inputs --json -- true")),
     (
-        r"whichrank run --restarts N|whichrank run --restarts 3( --dry-run)? -- torchrun .*",
+        r"whichrank run --restarts 3(( --dry-run)? -- torchrun .*)?",
         Elsewhere("tests/commands/supervise/test_supervised_run.py", words=("--restarts", "--dry-run")),
     ),
-    (r"whichrank run --restarts", Here(runs="whichrank run --restarts 1 --json -- true")),
     (r"whichrank run --json -- COMMAND", Here(places={"COMMAND": "true"})),
     (r"whichrank run --kafka HOST:PORT( -- COMMAND)?", InStack()),
     (

@@ -62,6 +62,8 @@ def make_supervisor(
     )
     trail = Trail(directory.path, job=job.id, cluster=cluster, node=node, dry=options.dry, tell=tell, say=say)
     if isinstance(peers, FollowerPeers):
+        if options.dry:
+            return None  # the judge says what would be done; whatever it says, nothing is done here
         follower = FollowerSupervisor(
             job.command,
             grace_s=options.grace_s,

@@ -29,6 +29,8 @@ from .trail import Trail
 #: By these somebody ends a job; others only nudge it.
 ENDING_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 END_COMMAND = "end_command"
+#: What was not begun, as the node stays or the audit file takes nothing, is looked at again after so long.
+REFUSED_S = 10.0
 #: The others' commands have so much longer than the grace to end.
 NODES_PATIENCE_S = 15.0
 
@@ -72,7 +74,7 @@ class Supervisor:
         self._act: Decision | None = None  # that has ended the command, or is about to start it again
         #: What is started next.
         self.next_command = self._command
-        self._due_s = self._nodes_due_s = 0.0
+        self._due_s = self._nodes_due_s = self._quiet_until_s = 0.0
         self._was_asked = False
         #: Restarts so far.
         self.tried: list[Tried] = []
@@ -141,10 +143,14 @@ class Supervisor:
             if decision.reason in TOLD:
                 self._refuse_once(decision)
             return
+        if self._now() < self._quiet_until_s:
+            return
         decision = self._placed(decision)
         if decision.acts and self._begin(decision):
             self._act = decision
             self._ender = self._make_ender(root)
+        else:
+            self._quiet_until_s = self._now() + REFUSED_S
 
     def _of_attempt(self, attempt: str) -> list[SeenIncident]:
         """Incidents of the present attempt. Before its first rank has come ``attempt`` is still the one before."""
@@ -169,7 +175,7 @@ class Supervisor:
 
     def _placed_on_nodes(self, decision: Decision, nodes: Nodes) -> Decision:
         """The decision as far as the nodes that are there allow it. Their launchers take whoever comes."""
-        if nodes.blind:
+        if nodes.blind and not self._options.dry:
             return self._refused(decision, Reason.NOT_EVERYWHERE, ", ".join(nodes.blind[:4]))
         if decision.verdict is not RestartVerdict.WITHOUT_NODE:
             return decision

@@ -34,14 +34,16 @@ def told(name: EventName, node: str, **attributes: Any) -> Event:
 class Judge:
     """A supervisor of three nodes with a clock of its own, and no process to end."""
 
-    def __init__(self, folder: Path, command: tuple[str, ...] = COMMAND, *, supervised: tuple[str, ...]) -> None:
+    def __init__(
+        self, folder: Path, command: tuple[str, ...] = COMMAND, *, supervised: tuple[str, ...], dry: bool = False
+    ) -> None:
         self.said: list[tuple[str, Order]] = []
         self.lines: list[str] = []
         self.now_s = 100.0
         self.folder = folder
         nodes = Nodes(OWN, expected=3, least=least_nodes(command, 3), send=self._send)
         options = SupervisorOptions(
-            limits=RestartLimits(restarts=2, per_hour=5, backoff_s=1.0), on=frozenset(Trigger), grace_s=10.0
+            limits=RestartLimits(restarts=2, per_hour=5, backoff_s=1.0), on=frozenset(Trigger), grace_s=10.0, dry=dry
         )
         self.supervisor = Supervisor(
             options,
@@ -115,6 +117,15 @@ def test_where_one_node_was_started_without_restarts_nothing_is_ended(tmp_path: 
     judge.settles()
     assert judge.words() == []
     assert [line["why"] for line in audit(tmp_path)] == ["not_everywhere"]
+
+
+def test_a_dry_judge_says_what_it_would_do_and_nobody_does_it(tmp_path: Path) -> None:
+    judge = Judge(tmp_path, supervised=(), dry=True)
+    judge.supervisor.saw(incident())
+    judge.settles()
+    assert judge.words() == []
+    assert not judge.supervisor.has_ended_it
+    assert [line["outcome"] for line in audit(tmp_path)] == ["would"]
 
 
 @pytest.mark.parametrize(("command", "goes_on"), [(COMMAND, False), (ELASTIC, True)])

@@ -67,13 +67,15 @@ def test_a_dry_run_says_it_and_does_nothing(tmp_path: Path) -> None:
     assert audit(tmp_path / "run")[0]["mode"] == "dry"
 
 
-def test_a_users_signal_ends_the_job_and_the_restarts(tmp_path: Path) -> None:
-    job = start(tmp_path, "none", steps=100_000)
-    until(tmp_path / "attempt-0" / "1.5", job)
+def test_a_users_signal_reaches_the_second_attempt_too_and_ends_the_restarts(tmp_path: Path) -> None:
+    job = start(tmp_path, "kill", steps=100_000)
+    until(tmp_path / "attempt-1" / "1.15", job)
     os.kill(job.pid, signal.SIGTERM)
     assert job.wait(60) == -signal.SIGTERM
-    assert attempts(tmp_path) == 1
-    assert words(tmp_path) == [("refused", "asked_to_end")]
+    assert attempts(tmp_path) == 2
+    assert words(tmp_path) == [("begun", "crash"), ("done", "crash"), ("refused", "asked_to_end")]
+    modes = {(tmp_path / f"attempt-{number}").stat().st_mode for number in range(2)}
+    assert len(modes) == 1  # the command keeps the umask that it was given
 
 
 def test_a_command_of_which_no_rank_was_seen_fails_once(tmp_path: Path) -> None:

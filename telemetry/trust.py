@@ -43,6 +43,7 @@ _SIGNALS = {
     "progress": Trust.USER,
     "flight_recorder": Trust.USER,
     "nccl_ras": Trust.USER,
+    "checkpoint": Trust.USER,
     "kernel.run_delay": Trust.USER,
 }
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ...telemetry.records import Identity
 from ...telemetry.redaction import redact_command
 from ...telemetry.vocabulary import EventName
 from ..embedded.embedded_watch import EmbeddedWatch
@@ -36,8 +37,7 @@ def make_supervisor(
     directory: RunDirectory,
     rings: Path,
     *,
-    cluster: str,
-    node: str,
+    identity: Identity,
     peers: Peers,
     nodes: int,
     tell: Callable[[bytes], None],
@@ -60,6 +60,7 @@ def make_supervisor(
         grace_s=settings.restart_grace_s,
         dry=settings.restart_dry_run,
     )
+    cluster, node = identity.cluster, identity.node
     trail = Trail(directory.path, job=job.id, cluster=cluster, node=node, dry=options.dry, tell=tell, say=say)
     if isinstance(peers, FollowerPeers):
         if options.dry:

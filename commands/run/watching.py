@@ -99,16 +99,9 @@ def watch(
         job_name=name,
         since_ns=child.started_mono_ns,
     )
+    tell = _Feed(publisher, shown.export, job.id).tell
     shown.supervisor = make_supervisor(
-        settings,
-        job,
-        directory,
-        rings,
-        cluster=identity.cluster,
-        node=identity.node,
-        peers=peers,
-        nodes=setup.plan.nodes,
-        tell=_Feed(publisher, shown.export, job.id).tell,
+        settings, job, directory, rings, identity=identity, peers=peers, nodes=setup.plan.nodes, tell=tell
     )
     more = {SUPERVISED: 1} if shown.supervisor is not None else {}
     more |= {"nodes": setup.plan.nodes} if setup.several else {}

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .instrumentation.api import init, phase, step
+    from .instrumentation.api import init, on_checkpoint, phase, step
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "init", "phase", "step"]
+__all__ = ["__version__", "init", "on_checkpoint", "phase", "step"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("init", "phase", "step"):
+    if name in ("init", "on_checkpoint", "phase", "step"):
         from .instrumentation import api
 
         return getattr(api, name)

@@ -53,17 +53,20 @@ class NodeReports:
         withheld: Collection[str] = (),
         encode: EncodePoints = encode_points,
         gate: RedactionFilter | None = None,
+        on_happening: Callable[[NodeEvent], None] | None = None,
     ) -> None:
         """own: cluster and node. metrics: send only these, for nobody reads others; None: all.
 
         withheld: names of ``privacy_options``; a traceback in a log is a stack, too. encode: as ``encode_points`` does.
         gate: the one that its messages go through; None: one of its own, which counts what it does not let through.
+        on_happening: is told of each event as well.
         """
         self._tells_stacks = STACKS not in withheld
         self._telemetry = telemetry
         self._own = Identity(cluster=own.cluster, node=own.node)
         self._drops: Counter[str] = Counter()
         gate = gate or RedactionFilter(lambda reason: self._drops.update((reason,)))
+        self._on_happening = on_happening
         self._publish = gate.publish_ranked(publish)
         self._encode = encode
         self._rank_processes = rank_processes
@@ -98,6 +101,8 @@ class NodeReports:
             for happening in seen.collected.happenings:
                 if happening.name in _OF_PROCESSES and happening.pid:
                     self._remember(happening)
+                if self._on_happening is not None:
+                    self._on_happening(happening)
                 if happening.name not in _OF_RANKS or happening.pid in ranks:
                     events.append(self._event(happening))
             known = [point for point in seen.collected.points if point.name in self._metrics]

@@ -26,6 +26,7 @@ from .support.late_commands import late_group
 #: Commands and groups with their own modules (``late_commands``).
 LATE = {
     "check": ".check_pairs.group",
+    "checkpoint-now": ".checkpoint_now",
     "goodput": ".goodput.command",
     "notify": ".notify",
     "report": ".report.command",

@@ -1,4 +1,4 @@
-"""The public calls: ``init``, ``step``, ``phase``, and the start that the bootstrap asks for.
+"""The public calls: ``init``, ``step``, ``phase``, ``on_checkpoint``, and the start that the bootstrap asks for.
 
 None of them ever raises or prints more than one warning; without a ring they do nothing. Importing this module imports
 no torch: a script may call them on a machine that has none.
@@ -11,11 +11,13 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..telemetry.checkpoint_states import SaveWay
+from ..telemetry.emergency_words import DEFAULT_LEAD_S
 from ..telemetry.vocabulary import Level, Phase
 from . import levels
 from .rank_identity import (
@@ -122,6 +124,34 @@ class phase:
             else:
                 session.tracker.leave(self._entered)
             self._entered = 0
+
+
+def on_checkpoint(save: Callable[..., Any], *, grace_s: float = 25.0, lead_s: float = DEFAULT_LEAD_S) -> bool:
+    """Have ``save`` called when the job is about to end, on all ranks after the same step. Call it once on every rank,
+    in the main thread, after ``init_process_group``.
+
+    save: called with ``(reason, seconds_left, whole)``, or fewer of them. It runs in the main thread right after the
+    optimizer's step or, where the script calls ``whichrank.step()``, in there. Where ``whole`` is False other ranks are
+    missing, and a collective in it would not end. What it raises is told, and training goes on.
+    grace_s: between a SIGTERM to this rank and the end that comes by force, in seconds. The signal is held back until
+    the save is over, for so long at most, and then does what it would have done.
+    lead_s: so long before Slurm's time limit a save is asked for, in seconds; 0: never.
+    Asked for by SIGTERM to any rank, by ``whichrank checkpoint-now`` and, shortly before a time limit, a preemption or
+    a maintenance, by the node's whichrank. Returns whether this rank listens; it says once why not. Never raises.
+    """
+    try:
+        if _session is None and not init():
+            return False
+        session = _session
+        if session is None or not session.owns_rank():
+            return False
+        from .emergency_arming import arm
+
+        arm(session, save, grace_s, lead_s)
+        return True
+    except Exception as error:  # edge: the one line in somebody's training script
+        _say_once(f"no emergency saves: {type(error).__name__}: {error}")
+        return False
 
 
 def current_session() -> Session | None:

@@ -56,6 +56,8 @@ class ExceptionRecorder:
         self._previous_thread_hook: Any = None
         self._previous_exit: Any = None
         self._main_recorded = False
+        #: Called with the main thread's uncaught exception, once it is recorded and before anybody prints it.
+        self.before_leaving: Callable[[BaseException], None] | None = None
         self._left = False
         #: The exception that was being handled when the script last asked for its end with an error.
         self._handled: _Handled | None = None
@@ -102,6 +104,8 @@ class ExceptionRecorder:
 
     def _on_exception(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         self.record(value, trace, in_main=True)
+        if self.before_leaving is not None and self._is_owner():
+            self.before_leaving(value)
         self._previous(kind, value, trace)
 
     def _on_thread_exception(self, args: Any) -> None:

@@ -32,6 +32,7 @@ from .trackers.step_counter import make_step_counter
 
 if TYPE_CHECKING:
     from .collectives import CollectiveHooks
+    from .emergency.emergency_watch import EmergencyWatch
     from .hooks.context import HookContext
 
 #: How long the end of the process waits for a thread of ours.
@@ -78,6 +79,8 @@ class Session:
         self._flight_recorder = (layout.UNKNOWN_U64, layout.UNKNOWN_U64)
         self._signals_watched = False
         self._main_thread_id = threading.main_thread().ident or 0
+        #: Armed by ``on_checkpoint``.
+        self.emergency: EmergencyWatch | None = None
         self.heartbeat = Heartbeat(
             beat=self._beat,
             slow=self._look_around,
@@ -110,6 +113,8 @@ class Session:
     def stop(self) -> None:
         """Take every hook out again and close the ring (tests, and jobs that want to end the observation)."""
         self.heartbeat.stop()
+        if self.emergency is not None:
+            self.emergency.stop()
         atexit.unregister(self._leave)
         self.exceptions.uninstall()
         if self._signals_watched:
@@ -237,12 +242,16 @@ class Session:
             self.collectives.leave(poll=owner)
         if owner:
             self._write_cost()
+            if self.emergency is not None:
+                self.emergency.at_exit()
             self.exceptions.mark_exit()
 
     def forget_in_child(self) -> None:
         """In a forked child (data-loader workers): no heartbeat thread exists here and the ring is the parent's."""
         self.tracker.enabled = self.steps.enabled = False
         self.writer.forget_in_child()
+        if self.emergency is not None:
+            self.emergency.forget_in_child()
 
     # --- heartbeat thread -------------------------------------------------------------------------------------------
     def _poll_completions(self) -> int:
@@ -363,6 +372,13 @@ class Session:
             context.grad_norms.collect()
         self.steps.end_by_hand(None, None)
         self._optimizer_calls_by_hand = self.steps.optimizer_calls
+        if self.emergency is not None and threading.get_ident() == self._main_thread_id:
+            self.emergency.at_boundary(self.steps.step)
+
+    @property
+    def steps_by_hand(self) -> bool:
+        """Whether the script ends its steps itself."""
+        return self._optimizer_calls_by_hand >= 0
 
     def _steps_held(self) -> int:
         """Steps whose updates the weights hold: where the script ends its steps, an optimizer may be ahead of that."""

@@ -41,6 +41,8 @@ class SaveWay(IntEnum):
     TORCHTITAN = 13
     #: ``whichrank.checkpoint``: the tier near the job, and the one that stays.
     WHICHRANK = 14
+    #: The function of ``whichrank.on_checkpoint``.
+    EMERGENCY = 15
 
 
 class Tier(IntEnum):

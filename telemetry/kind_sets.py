@@ -27,5 +27,5 @@ PROGRAM_DEFECT_KINDS = frozenset({Kind.DESYNC, Kind.DEADLOCK})
 #: The job goes on, slower.
 SPEED_KINDS = frozenset({Kind.RANK_SLOW, Kind.SLOW_TOGETHER})
 #: The job goes on, and what it does is not kept.
-SAVE_KINDS = frozenset({Kind.CHECKPOINT_FAILED, Kind.CHECKPOINT_UNFINISHED})
+SAVE_KINDS = frozenset({Kind.CHECKPOINT_FAILED, Kind.CHECKPOINT_UNFINISHED, Kind.EMERGENCY_SAVE_MISSED})
 NUMERIC_KINDS = frozenset({Kind.NUMERIC_FIRST_RANK, Kind.NUMERIC_ALL})

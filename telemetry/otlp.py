@@ -60,6 +60,7 @@ _REQUIRED: dict[EventName, tuple[str, ...]] = {
     EventName.RANK_LEVEL: ("level", "hook_state"),
     EventName.RANK_CHECKPOINT: ("checkpoint", "read"),
     EventName.CHECKPOINT_STATE: ("state", "step", "ranks"),
+    EventName.CHECKPOINT_EMERGENCY: ("request", "state"),
     EventName.EVIDENCE_REQUEST: ("id", "rank"),
     EventName.KERNEL_EVENT: ("event",),
     EventName.DEVICE_EVENT: ("event",),

@@ -129,6 +129,10 @@ class Event:
                        attempt that it holds), ranks* (of this node, that came to this state), tier, way (words of
                        ``checkpoint_states``), bytes (of these ranks' parts, 0 not known), seconds (since its begin, the
                        longest), checkpoints (which ones: hex, of begun and part), error (of failed)
+      CHECKPOINT_EMERGENCY request* (number, counted by the job's ranks), state* ("asked"|"saved"|"failed"|"missed", of
+                       this rank), reason, seconds_left (when asked), why (words of ``emergency_words``), step (of the
+                       attempt, that is or should have been saved), seconds (that the save took), missing (ranks
+                       that did not answer), error
       RANK_LEVEL       level*, hook_state*, note (the rank's last note: why a hook is off)
       AGENT_HEALTH     counters by name; attempt_words ("LAUNCH WORD" for each launch here: how its attempt is known in
                        traces; only where spans are told)

@@ -165,6 +165,9 @@ DEFINITION_BAD_INPUT = 6  # {"step", "group": row, "seq", "p2p", "peer", "before
 DEFINITION_NOTE = 3  # {"text"}: things said once, such as a hook that was disabled, and why
 DEFAULT_DEFINITIONS_BYTES = 65536
 DEFINITION_SAVE_FAILED = 7  # {"error"} of the save whose number ends with this index
+#: {"request", "state", "reason", "time_ns", "seconds_left", "why", "step", "seconds", "missing", "error"}: what became
+#: of an emergency save (``emergency_words``); the last six where they are known.
+DEFINITION_EMERGENCY = 8
 #: So much of the definitions is for call sites, beside what groups need.
 CALL_SITE_BYTES = 24576
 

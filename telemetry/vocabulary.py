@@ -274,6 +274,8 @@ class Kind(str, Enum):
     #: A checkpoint that was begun was not written: it failed; or it takes far longer than those before.
     CHECKPOINT_FAILED = "checkpoint_failed"
     CHECKPOINT_UNFINISHED = "checkpoint_unfinished"
+    #: A save before the end was asked for, and not all ranks made it.
+    EMERGENCY_SAVE_MISSED = "emergency_save_missed"
 
 
 class Scope(str, Enum):
@@ -361,6 +363,7 @@ class EventName(str, Enum):
     RANK_LEVEL = "whichrank.rank.level"
     RANK_CHECKPOINT = "whichrank.rank.checkpoint"
     CHECKPOINT_STATE = "whichrank.checkpoint.state"
+    CHECKPOINT_EMERGENCY = "whichrank.checkpoint.emergency"
     AGENT_HEALTH = "whichrank.agent.health"
     AGENT_STOPPED = "whichrank.agent.stopped"
     FINDING = "whichrank.finding"

@@ -85,7 +85,15 @@ def test_init_brings_nothing_of_the_stream_into_a_training_process() -> None:
     telemetry = {m for m in brought if m.startswith("whichrank.telemetry.")}
     assert telemetry <= {
         f"whichrank.telemetry.{name}"
-        for name in ("checkpoint_states", "file_systems", "ring_layout", "ring_root", "user_code", "vocabulary")
+        for name in (
+            "checkpoint_states",
+            "emergency_words",
+            "file_systems",
+            "ring_layout",
+            "ring_root",
+            "user_code",
+            "vocabulary",
+        )
     }
 
 

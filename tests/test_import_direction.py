@@ -19,6 +19,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "instrumentation": (
         {
             "telemetry.checkpoint_states",
+            "telemetry.emergency_words",
             "telemetry.file_systems",
             "telemetry.ring_layout",
             "telemetry.ring_root",

@@ -14,6 +14,7 @@ from ...telemetry.records import Group
 from ...telemetry.tables import NO_GROUP
 from ...telemetry.vocabulary import EventName
 from ..base.health import AgentHealth
+from ..ranks.emergency_events import emergency_told
 from ..ranks.launches import token_of
 from ..ranks.pending_events import PendingEvents
 from ..ranks.rank_events import bad_input_attributes, joining_attributes
@@ -76,6 +77,10 @@ class Definitions:
                 text = definition.payload.get("error")
                 if isinstance(text, str) and len(rank.reading.save_errors) < _MAX_NOTES:
                     rank.reading.save_errors[definition.index] = L.cut_text(text, 500)
+            elif definition.kind == L.DEFINITION_EMERGENCY:
+                emergency = emergency_told(definition.payload, now_ns)
+                if emergency is not None:
+                    self._news.behind_blocks(EventName.CHECKPOINT_EMERGENCY, rank.identity, *emergency)
             elif definition.kind == L.DEFINITION_NOTE:
                 text = definition.payload.get("text")
                 if isinstance(text, str) and len(rank.notes) < _MAX_NOTES:

@@ -37,6 +37,7 @@ from ..run_folder.maintenance_plans import finding_of_odd_line, finding_of_plan,
 from ..run_folder.run_directory import RunDirectory
 from .embedded_agent import agent_settings
 from .embedded_operators import INPUT_TOPICS, make_operators, wanted_metrics
+from .near_end import NearEnd
 
 if TYPE_CHECKING:
     from ...agents.publish.kafka_publisher import KafkaPublisher
@@ -99,6 +100,7 @@ class EmbeddedWatch:
         self._log = IncidentLog(directory.incidents)
         self._runner = self._runner_of(directory.state)
         self._agent = self._agent_of(directory.evidence, ring_directory, identity, job_name, collect, since_ns)
+        self._near_end = NearEnd(ring_directory, report=logger.info)
         self._reports = self._reports_of(collect)
         self._reports.start()
 
@@ -155,6 +157,7 @@ class EmbeddedWatch:
             rank_processes=lambda: self._agent.rank_processes,
             request_bytes=self._agent.settings.request_bytes,
             withheld=self._agent.settings.withheld,
+            on_happening=self._near_end.take,
             metrics=wanted_metrics() if self._publisher is None and self._on_request is None else None,
         )
 
@@ -180,6 +183,7 @@ class EmbeddedWatch:
         try:
             self._agent.poll()
             self._reports.turn()
+            self._near_end.look(time.time())
             self._peers.turn(self)
             self._take_what_people_say()
             self._runner.drain()

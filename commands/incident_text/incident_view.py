@@ -51,6 +51,7 @@ SENTENCES: dict[str, str] = {
     Kind.NODE_LOST: "is gone, with its ranks",
     Kind.CHECKPOINT_FAILED: "a checkpoint was not written",
     Kind.CHECKPOINT_UNFINISHED: "a checkpoint is being written for far longer than before",
+    Kind.EMERGENCY_SAVE_MISSED: "a save before the end was asked for, and not all ranks made it",
 }
 #: Of a job that burdens a service: how that is known.
 _COUNTED_BY: dict[str | None, str] = {

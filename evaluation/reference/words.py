@@ -64,6 +64,7 @@ EVENTS: Mapping[EventName, str] = {
     EventName.RANK_LEVEL: "a rank records more or less than before, or a hook has gone",
     EventName.RANK_CHECKPOINT: "a checkpoint was read; or written, by a rank of an earlier release",
     EventName.CHECKPOINT_STATE: "saves of a node's ranks were begun, staged, durable or failed",
+    EventName.CHECKPOINT_EMERGENCY: "an emergency save was asked for on a rank, and what became of it there",
     EventName.AGENT_HEALTH: "what an agent counts of itself; also its sign of life",
     EventName.AGENT_STOPPED: "an agent was told to end; the ranks of its node go on unseen",
     EventName.FINDING: "what an operator concludes; the body is JSON",

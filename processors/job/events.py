@@ -27,6 +27,7 @@ from .nodes.silent_nodes import clear_lost
 from .numeric.bad_inputs import take_bad_input
 from .numeric.bad_losses import BAD_LOSS_HOLD_NS
 from .numeric.number_findings import revise_number_findings
+from .saves.emergency_outcome import take_emergency
 from .saves.save_states import take_save_state
 from .state.job_state import JobState
 from .state.rank_state import OpenFinding, RankStack
@@ -336,6 +337,7 @@ TAKE: Mapping[EventName, Callable[[JobState, Event, int, Context], None]] = {
     EventName.SCHEDULER: _take_scheduler,
     EventName.RANK_CHECKPOINT: _take_checkpoint,
     EventName.CHECKPOINT_STATE: take_save_state,
+    EventName.CHECKPOINT_EMERGENCY: take_emergency,
     EventName.AGENT_STOPPED: _take_agent_stopped,
     EventName.PEER_CONNECTED: _take_peer_connected,
     EventName.PEER_CLOCK: _take_peer_clock,

@@ -31,6 +31,7 @@ from .intake.starting import is_of_a_start
 from .nodes.lost_nodes import judge_nodes
 from .nodes.silent_nodes import hear, judge_silence, listen_on, note_progress, note_silence
 from .numeric.bad_losses import judge_bad_losses
+from .saves.emergency_outcome import judge_emergency
 from .saves.save_findings import judge_unfinished
 from .state.attempts import Place, place_of
 from .state.job_state import JobState
@@ -217,6 +218,7 @@ class JobOperator:
         judge_counts(job, now, ctx)
         judge_bad_losses(job, now, ctx)
         judge_unfinished(job, now, ctx)
+        judge_emergency(job, now, ctx)
         if self._listens:
             listen_on(job, now)
             judge_over(job, now, ctx)
@@ -242,6 +244,7 @@ class JobOperator:
             return False
         if place is Place.BEGINS and job.attempt:
             judge_crash(job, now, ctx, finished=True)
+            judge_emergency(job, now, ctx, is_over=True)
             for finding in job.findings.all():
                 if finding.kind in (Kind.RANK_SLOW.value, Kind.SLOW_TOGETHER.value, Kind.INPUT_SILENT.value):
                     clear_finding(job, ctx, now, finding, "the job was restarted")

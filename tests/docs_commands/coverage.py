@@ -154,6 +154,12 @@ RULES: Sequence[tuple[str, Cover]] = (
         ),
     ),
     (r"whichrank goodput( whichrank-out/RUN)?( --json)?", Here(says="goodput")),
+    (
+        r"whichrank checkpoint-now( DIR)?",
+        Elsewhere(
+            "tests/commands/test_checkpoint_now.py::test_asks_the_ranks_that_listen", ("checkpoint-now", "--reason")
+        ),
+    ),
     (r"whichrank goodput events\.jsonl", Here()),
     (r"whichrank report( whichrank-out/RUN -o report\.html)?", Here(says="1 incident")),
     # --- after a bad night -------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ CODECS = frozenset(
         "processors.older_sentences",
         "processors.job.columns.packing",
         "processors.job.state.checkpoint_saves",
+        "processors.job.state.emergency_save",
         "processors.job.state.finding_rows",
         "processors.job.state.rank_texts",
         "processors.job.state.state_rows",

@@ -41,6 +41,7 @@ PROMISES = {
     "agent": _agent(f"agent {NO_BROKER} --data data", "agent ends", before="timeout --preserve-status -s TERM 12 "),
     "check": _agent("check --mode prolog", "findings", (0, 1, 2, 3)),
     "check pairs": _agent("check pairs", "pip install 'whichrank[torch]'", (2,)),
+    "checkpoint-now": _agent("checkpoint-now nothing", "no rings of a running job", (2,)),
     "goodput": _agent("goodput sim", "GPU-hours"),
     "report": _agent("report sim -o sim.html", "1 incident"),
     "replay": _agent("replay sim", "equal to incidents.jsonl"),

@@ -14,6 +14,7 @@ from ...operator import Context
 from ..accounting.guarded_accounting import finish
 from ..detectors.crash.crash_order import SIGKILL, Ending, role_hint
 from ..findings.register import clear_finding, revise
+from ..saves.emergency_outcome import judge_emergency
 from ..state.job_state import JobState
 from ..steps.closed_steps import close_ready_steps, judge_late_numbers
 from ..topology.placement import begin_placement_again, end_placement
@@ -40,11 +41,13 @@ def say_last_words(
     close_ready_steps(job, stamp_ns, ctx)
     judge_crash(job, stamp_ns, ctx, finished=True)
     judge_late_numbers(job, stamp_ns, ctx, finished=True)
+    judge_emergency(job, stamp_ns, ctx, is_over=True)
     finish(job, ended_ns, stamp_ns, ctx, well=asked, has_left=has_left)
     for finding in job.findings.all():
         finding.shown_ns = 0  # the last word must not wait for the revision gap
         revise(job, ctx, stamp_ns, finding)
-        if asked or finding.kind in _ENDED_WITH_THE_JOB:
+        stays = finding.kind == Kind.EMERGENCY_SAVE_MISSED  # of a job that is asked to end, above all
+        if (asked and not stays) or finding.kind in _ENDED_WITH_THE_JOB:
             clear_finding(job, ctx, stamp_ns, finding, "the job ended")
 
 

@@ -6,14 +6,15 @@ import numpy as np
 
 from ....telemetry.vocabulary import Phase
 from .checkpoint_saves import CheckpointSaves
+from .emergency_save import EmergencySave
 from .unsaved import Unsaved
 
 
 class CheckpointState:
     """steps_before: steps of the training before the attempt's first one. saved_steps: in the newest durable one.
 
-    saves: what ranks tell of theirs. by_place: steps of the training in each checkpoint. restored_steps: what the
-    attempt has read of these before its first step, -1 none.
+    saves: what ranks tell of theirs. emergency: the newest that was asked for in this attempt. by_place: steps of the
+    training in each checkpoint. restored_steps: what the attempt has read of these before its first step, -1 none.
     """
 
     def __init__(self, unsaved: Unsaved) -> None:
@@ -21,6 +22,7 @@ class CheckpointState:
         self.steps_before = 0
         self.saved_steps = 0
         self.saves = CheckpointSaves()
+        self.emergency: EmergencySave | None = None
         self.by_place: dict[str, int] = {}
         self.restored_steps = -1
 
@@ -50,4 +52,5 @@ class CheckpointState:
     def leave_attempt(self) -> None:
         """Its processes are gone: what they did not complete nobody will, and what they have read is settled."""
         self.restored_steps = -1
+        self.emergency = None
         self.saves.leave_attempt()

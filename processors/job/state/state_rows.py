@@ -30,6 +30,7 @@ from .accounting_state import Ledger
 from .attempts import Attempts
 from .checkpoint_saves import CheckpointSaves
 from .device_window import DeviceWindow
+from .emergency_save import EmergencySave
 from .finding_rows import read_finding, write_finding
 from .job_state import JobState
 from .learned_times import LearnedTimes
@@ -165,6 +166,7 @@ def _facts_values(job: JobState) -> dict[str, Any]:
         **{name: _get(job, path) for name, path in (_PLAIN_FACTS | _LATER_FACTS).items()},
         "placement": _told_placement(job.placement),
         "saves": job.checkpoints.saves.as_rows(),
+        "emergency": None if job.checkpoints.emergency is None else job.checkpoints.emergency.as_row(),
         "attempts": write_attempts(job.attempts),
         "groups": [{name: getattr(group, name) for name in Group.__slots__} for group in job.groups.known],
         "endings": [asdict(ending) for ending in job.ends.endings],
@@ -302,6 +304,7 @@ def _read_facts(job: JobState, values: dict[str, Any]) -> None:
         job.placement.told = None
     if "saves" in values:  # not there in state of earlier releases
         job.checkpoints.saves = CheckpointSaves.of_rows(values["saves"])
+    job.checkpoints.emergency = EmergencySave.of_row(values.get("emergency"))
     job.attempts = read_attempts(values["attempts"])
     for group in values["groups"]:
         job.groups.add(Group(**group), was_kept=True)

@@ -1,0 +1,79 @@
+"""Asks a job's ranks for an emergency save when the scheduler says that their end is near. No root needed, nor used.
+
+The ranks find the request in their ring folder, which is their user's: it is written only with that user's rights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ...agents.collectors.base.collector import NodeEvent
+from ...diagnosis.scheduler_facts import slurm_job_id
+from ...telemetry.emergency_words import DEFAULT_LEAD_S, REQUEST_FILE, SaveReason
+from ...telemetry.vocabulary import EventName
+
+#: What a scheduler tells, and the attribute with the time at which the job ends by it.
+_DUE = {
+    "time_limit": (SaveReason.TIME_LIMIT, "end_s"),
+    "preemption": (SaveReason.PREEMPTION, "start_s"),
+    "maintenance": (SaveReason.MAINTENANCE, "start_s"),
+}
+#: Plans that are remembered.
+_MOST_PLANS = 64
+#: A plan that moves by less is the same.
+_SAME_S = 1.0
+
+
+def ask_for_save(rings: Path, reason: str, seconds: float) -> None:
+    """Asks the ranks of this ring folder to save within ``seconds``.
+
+    Raises OSError, PermissionError where the folder is another user's.
+    """
+    if os.stat(rings).st_uid != os.geteuid():
+        raise PermissionError(f"{rings} is another user's: ask as that user")
+    part = rings / f".{REQUEST_FILE}.{os.getpid()}"
+    part.write_text(json.dumps({"reason": reason, "seconds": seconds}), encoding="utf-8")
+    part.replace(rings / REQUEST_FILE)
+
+
+class NearEnd:
+    """Not thread-safe. job: the scheduler's id of the job whose rings these are, "" none; None: this process's.
+    lead_s: so long before the end the save is asked for; 0: never. report: is told why one cannot be asked for.
+    """
+
+    def __init__(
+        self, rings: Path, *, report: Callable[[str], None], job: str | None = None, lead_s: float = DEFAULT_LEAD_S
+    ) -> None:
+        self._rings, self._report, self._lead_s = rings, report, lead_s
+        self._job = slurm_job_id(os.environ) if job is None else job
+        #: When a job or node ends, by what is told and of whom; and which of these were asked for.
+        self._due_s: dict[tuple[str, str], float] = {}
+        self._asked_s: dict[tuple[str, str], float] = {}
+
+    def take(self, happening: NodeEvent) -> None:
+        """Takes in what a collector saw; what is neither this job's nor the node's is left out."""
+        told = happening.attributes
+        what, job = str(told.get("what")), str(told.get("job") or "")
+        if happening.name is not EventName.SCHEDULER or what not in _DUE or (job and job != self._job):
+            return
+        key, due_s = (what, job or str(told.get("name") or "")), told.get(_DUE[what][1])
+        if told.get("over") or not isinstance(due_s, int | float):
+            self._due_s.pop(key, None)
+        elif len(self._due_s) < _MOST_PLANS or key in self._due_s:
+            self._due_s[key] = float(due_s)
+
+    def look(self, now_s: float) -> None:
+        """Asks for a save where an end is near; once for each, and again when it was put off. now_s: Unix."""
+        for key, due_s in self._due_s.items():
+            if now_s < due_s - self._lead_s or now_s >= due_s or not self._lead_s:
+                continue
+            if abs(due_s - self._asked_s.get(key, 0.0)) > _SAME_S:
+                self._asked_s[key] = due_s
+                try:
+                    ask_for_save(self._rings, _DUE[key[0]][0].value, due_s - now_s)
+                except OSError as error:
+                    self._report(f"no emergency save asked for: {error}")
+        self._asked_s = {key: due_s for key, due_s in self._asked_s.items() if key in self._due_s}

@@ -1,0 +1,1 @@
+"""Emergency saves: all ranks agree on one step boundary, without a collective, and save there."""

@@ -1,0 +1,78 @@
+"""``whichrank checkpoint-now``: the request that ranks find, and what is said where nobody would."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from whichrank.agents.collectors.base.collector import NodeEvent
+from whichrank.commands.embedded.near_end import NearEnd
+from whichrank.commands.main import app
+from whichrank.telemetry.emergency_words import BOARD_FOLDER, LISTENS, REQUEST_FILE
+from whichrank.telemetry.vocabulary import EventName
+
+PLANS = {"time_limit": "end_s", "preemption": "start_s", "maintenance": "start_s"}
+
+
+def listen(rings: Path, rank: int = 0, pid: int | None = None) -> None:
+    """As a rank does that has called ``on_checkpoint``."""
+    (rings / BOARD_FOLDER).mkdir(exist_ok=True)
+    (rings / BOARD_FOLDER / f"{LISTENS}{rank}.{pid or os.getpid()}").touch()
+
+
+@pytest.mark.parametrize("of_run", [False, True], ids=["rings", "run"])
+def test_asks_the_ranks_that_listen(tmp_path: Path, of_run: bool) -> None:
+    rings = tmp_path / "rings"
+    rings.mkdir()
+    (tmp_path / "run.json").write_text(json.dumps({"ring_directory": str(rings)}))
+    listen(rings, 3)
+    words = ["checkpoint-now", str(tmp_path if of_run else rings), "--reason", "move", "--seconds", "40", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["ranks_listening"] == [3]
+    assert json.loads((rings / REQUEST_FILE).read_text()) == {"reason": "move", "seconds": 40.0}
+
+
+def test_says_why_nothing_can_be_asked(tmp_path: Path) -> None:
+    listen(tmp_path, pid=1 << 30)  # it is gone
+    for words, why in (
+        (["checkpoint-now"], "name one of them"),
+        (["checkpoint-now", str(tmp_path / "gone")], "no rings of a running job"),
+        (["checkpoint-now", str(tmp_path)], "no rank of this node listens"),
+    ):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2
+        assert why in done.output
+    assert not (tmp_path / REQUEST_FILE).exists()
+
+
+def scheduler(what: str, due_s: float, job: str = "7", **more: object) -> NodeEvent:
+    """What the scheduler's collector tells."""
+    told = {"scheduler": "slurm", "what": what, "job": job, "over": False, PLANS[what]: due_s, **more}
+    return NodeEvent(name=EventName.SCHEDULER, time_ns=1, mono_ns=1, attributes=told)
+
+
+@pytest.mark.parametrize("what", list(PLANS))
+def test_an_end_that_is_near_is_asked_for_once(tmp_path: Path, what: str) -> None:
+    near = NearEnd(tmp_path, report=pytest.fail, job="7", lead_s=300.0)
+    near.take(scheduler(what, 1000.0, job="" if what == "maintenance" else "7"))
+    near.look(699.0)
+    assert not (tmp_path / REQUEST_FILE).exists()
+    near.look(701.0)
+    assert json.loads((tmp_path / REQUEST_FILE).read_text()) == {"reason": what, "seconds": 299.0}
+    (tmp_path / REQUEST_FILE).unlink()
+    near.look(702.0)
+    assert not (tmp_path / REQUEST_FILE).exists()
+
+
+def test_other_jobs_and_plans_that_are_over_do_not_count(tmp_path: Path) -> None:
+    near = NearEnd(tmp_path, report=pytest.fail, job="7", lead_s=300.0)
+    near.take(scheduler("time_limit", 1000.0, job="8"))
+    near.take(scheduler("preemption", 1000.0))
+    near.take(scheduler("preemption", 1000.0, over=True))
+    near.look(900.0)
+    assert not (tmp_path / REQUEST_FILE).exists()

@@ -91,7 +91,8 @@ class Event:
     """A single thing that happened. ``attributes`` holds only str, int, float, bool and tuples of those.
 
     Attributes by name (all optional unless marked *):
-      JOB_STARTED      command, job_name, world_size, pid, nodes (instances of whichrank that are expected, absent: 1)
+      JOB_STARTED      command, job_name, world_size, pid, nodes (instances of whichrank that are expected, absent: 1),
+                       supervised (1: this node's whichrank ends and starts the command again when the judge says so)
       JOB_SIGNALLED    signal* (number), origin ("user" | "scheduler"): someone asked the job to stop
       JOB_FINISHED     exit_code*, signal (of the launcher, 0 none)
       GROUP_DEFINED    the fields of Group

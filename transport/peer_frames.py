@@ -42,6 +42,8 @@ class PeerFrame(IntEnum):
     REQUEST = 8
     #: Both ways: this side's command has ended, and nothing more will come.
     BYE = 9
+    #: Judge to follower, only to one that has said that it takes them: its command is to end, or to start again.
+    ORDER = 10
 
 
 class BrokenPeer(Exception):

@@ -61,7 +61,7 @@ class JudgeLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSaid:
-    """An incident's document or a request for evidence, as it came."""
+    """An incident's document, a request for evidence or an order, as it came."""
 
     kind: PeerFrame
     body: bytes
@@ -314,7 +314,7 @@ class PeerLink:
             _, received = unpack_ping(body)
             with self._lock:
                 self._acknowledge(received)
-        elif kind in (PeerFrame.INCIDENT, PeerFrame.REQUEST):
+        elif kind in (PeerFrame.INCIDENT, PeerFrame.REQUEST, PeerFrame.ORDER):
             self._report(JudgeSaid(kind=kind, body=body))
         else:
             raise BrokenPeer(f"a {kind.name} from the judge")

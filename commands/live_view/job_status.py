@@ -159,6 +159,11 @@ class JobStatus:
         """How many attempts of the job have begun."""
         return self._attempts.count
 
+    @property
+    def attempt(self) -> str:
+        """The present attempt, as incidents name it; "" before its first rank has come."""
+        return self._attempts.name
+
     def _enter(self, payload: Block | Event) -> bool:
         """False for a record of an attempt that is over."""
         place = place_of(payload, self._attempts) if payload.identity.attempt else Place.CURRENT

@@ -207,6 +207,10 @@ class JudgePeers:
             self._hub.send(there, PeerFrame.REQUEST, encode_payloads([event]))
         return bool(node)
 
+    def order(self, node: str, body: bytes) -> None:
+        """Says to a node what is to become of its command. Only to one that has said that it takes that."""
+        self._hub.send(node, PeerFrame.ORDER, body)
+
     def may_end(self) -> bool:
         """Whether the last follower has left."""
         return not self._there
@@ -262,6 +266,8 @@ class FollowerPeers:
         self._connected = False
         self._reached_once = False
         self._out_of_reach_since: float | None = time.monotonic()
+        #: Takes what the judge says of this node's command; None: nobody has asked for that.
+        self.on_order: Callable[[bytes], None] | None = None
         self._first: list[JudgeReached | JudgeLost | JudgeSaid] = []
         self._link.start()
         deadline = time.monotonic() + FIRST_WORD_S
@@ -286,6 +292,9 @@ class FollowerPeers:
                 incident = _incident(news.body)
                 if incident is not None:
                     bench.show(incident)
+            elif news.kind is PeerFrame.ORDER:
+                if self.on_order is not None:
+                    self.on_order(news.body)
             else:
                 for payload in decode_logs(TOPIC_REQUESTS, news.body):
                     if isinstance(payload, Event) and payload.name is EventName.EVIDENCE_REQUEST:

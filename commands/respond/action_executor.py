@@ -13,9 +13,9 @@ from dataclasses import replace
 from ...telemetry.incident_document import IncidentDocument, word_of
 from ...telemetry.response_outcomes import Outcome
 from ...telemetry.vocabulary import IncidentState
+from ..incident_service.audit import AuditFile, AuditLine
 from ..incident_service.inbox import HOUR_S
 from .action_store import DRY, ActionStore, ActRow, DueIncident
-from .audit import AuditFile, AuditLine
 from .breaker import Limits, why_open
 from .hooks import Hook
 from .planning.acts import Act, ActionPlan, HookOperation, HookResult, Refusal, Why

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ...telemetry.response_outcomes import Outcome
+from ..incident_service.audit import AuditFile, AuditLine
 from ..incident_text.utc_time import when
 from ..support.stderr import say
 from .action_store import DRY, LIVE, STATE_FILE, ActionStore, ActRow
-from .audit import AuditFile, AuditLine
 
 EXIT_USAGE, EXIT_BREAKER = 2, 3
 _SHOWN_ACTS = 20

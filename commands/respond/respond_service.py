@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from ...telemetry.response_outcomes import Outcome
 from ..incident_feeds.feed_position import FeedPosition
 from ..incident_feeds.feeds import Revisions
+from ..incident_service.audit import AuditFile, AuditLine
 from ..incident_service.reader import IncidentReader
 from ..incident_service.service_pages import ServicePages
 from ..incident_service.serving import EXIT_FAILED, EXIT_USAGE, FORGET_S, open_feed, serve
@@ -27,7 +28,6 @@ from ..support.health_server import PageServer
 from ..support.stderr import say
 from .action_executor import ActionExecutor
 from .action_store import DRY, LIVE, ActionStore
-from .audit import AuditFile, AuditLine
 from .breaker import Limits
 from .hooks import Hook
 from .hooks.kubernetes import Kubernetes

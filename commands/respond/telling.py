@@ -10,7 +10,7 @@ from ...telemetry.otlp_wire import RequestBuilder
 from ...telemetry.response_events import response_event, response_resource
 from ...telemetry.topics import TOPIC_LOGS
 from ...transport.kafka_client import Client, KafkaTrouble, Producer, Sent
-from .audit import AuditLine
+from ..incident_service.audit import AuditLine
 
 RETRY_S = 30.0
 _REQUEST_BYTES = 256 << 10

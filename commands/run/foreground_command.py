@@ -4,7 +4,8 @@ It stays in our process group with our terminal, stdin, stdout and stderr, so Ct
 reach it from the kernel exactly as they would without us. Only a signal that was sent to our process alone must be
 passed on, and only once: torchrun raises an exception inside its own clean-up when a second SIGTERM comes. A signal
 handler cannot tell the two apart, so a tiny witness process sits in the same group: what the witness received too was
-sent to the group. Never changes the command's environment beyond what it is given, and never kills it.
+sent to the group. Never changes the command's environment beyond what it is given, and never kills it (the supervisor
+may, where one is asked for).
 """
 
 from __future__ import annotations
@@ -71,18 +72,29 @@ class ForegroundCommand:
         signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         for number in self._handled:
             signal.signal(number, _leave_to_the_wakeup_pipe)
+        #: Monotonic: nothing of the command is older.
+        self.started_mono_ns = time.monotonic_ns()
         try:
-            #: Monotonic: nothing of the command is older.
-            self.started_mono_ns = time.monotonic_ns()
-            # The interpreter ignores these two; a command started by a shell finds them at their default.
-            self.pid = os.posix_spawnp(argv[0], list(argv), environ, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
-        except OSError as error:
+            self.pid = _spawn(argv, environ)
+        except CommandNotStarted:
             self._stop_witness()
-            missing = isinstance(error, FileNotFoundError)
-            raise CommandNotStarted(
-                f"{argv[0]}: {error.strerror}", EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE
-            ) from error
+            raise
+        self._environ = dict(environ)
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
         threading.Thread(target=self._pass_on_signals, name="whichrank-signals", daemon=True).start()
+
+    def start_again(self, argv: Sequence[str]) -> None:
+        """Starts a command in the place of the one that has ended, with its environment and its umask. Signals reach it
+        as they did the one before. Raises CommandNotStarted; then that one's end stands.
+        """
+        assert self._status is not None, "the command is still running"
+        ours = os.umask(self._umask)
+        try:
+            pid = _spawn(argv, self._environ)
+        finally:
+            os.umask(ours)
+        self.pid, self._status = pid, None
 
     def poll(self) -> bool:
         """Whether the command has ended. Does not block."""
@@ -174,6 +186,18 @@ class ForegroundCommand:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self._witness_pid, signal.SIGKILL)
             os.waitpid(self._witness_pid, 0)
+
+
+def _spawn(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """The pid of the command, started. Raises CommandNotStarted."""
+    try:
+        # The interpreter ignores these two; a command started by a shell finds them at their default.
+        return os.posix_spawnp(argv[0], list(argv), environ, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        raise CommandNotStarted(
+            f"{argv[0]}: {error.strerror}", EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE
+        ) from error
 
 
 def _leave_to_the_wakeup_pipe(number: int, frame: object) -> None:

@@ -33,6 +33,13 @@ JUDGE = typer.Option(
 JUDGE_SECRET_FILE = typer.Option(
     metavar="FILE", help="several nodes: file with the secret that they share; or WHICHRANK_JUDGE_SECRET"
 )
+RESTARTS = typer.Option(metavar="N", help="start the command again, so often at most; default 0 (docs/supervisor.md)")
+RESTART_ON = typer.Option("--on", metavar="WORDS", help="restart for: hang, crash, slow-node; default hang,crash")
+RESTART_SPARES = typer.Option("--spares", metavar="NODES", help="take a bad node's place: NAME,NAME or a file of names")
+RESTART_GRACE = typer.Option(
+    "--restart-grace", metavar="SECONDS", help="between SIGTERM and SIGKILL when the command is ended; default 30"
+)
+RESTART_DRY_RUN = typer.Option("--dry-run/--no-dry-run", help="with --restarts: say what it would do, and do nothing")
 
 
 def _refuse(given: str | None) -> None:
@@ -64,6 +71,11 @@ def run_command(
     judge_secret: Annotated[str | None, JUDGE_SECRET] = None,
     kafka: Annotated[str | None, KAFKA] = None,
     otlp: Annotated[str | None, OTLP] = None,
+    restarts: Annotated[int | None, RESTARTS] = None,
+    restart_on: Annotated[str | None, RESTART_ON] = None,
+    restart_spares: Annotated[str | None, RESTART_SPARES] = None,
+    restart_grace_s: Annotated[float | None, RESTART_GRACE] = None,
+    restart_dry_run: Annotated[bool | None, RESTART_DRY_RUN] = None,
     pairs: Annotated[list[str] | None, PAIRS] = None,
     config: Annotated[Path | None, CONFIG_HERE] = None,
     print_config: Annotated[bool, PRINT_CONFIG] = False,
@@ -71,9 +83,8 @@ def run_command(
     """Watch one command. Its output, its exit status and its signals stay its own.
 
     With --json each revision of an incident is one line on stderr, the same
-    as in incidents.jsonl. It begins with {"schema": and all other lines there
-    are the command's own, or begin with "whichrank: ". Nothing of whichrank
-    goes to stdout.
+    as in incidents.jsonl. It begins with {"schema": and other lines there are
+    the command's or begin with "whichrank: ". Nothing of ours goes to stdout.
 
     Each flag is also a variable (WHICHRANK_OUT; WHICHRANK_JSON_LINES for
     --json) and a key of whichrank.toml (out, json_lines). A flag beats the
@@ -95,6 +106,11 @@ def run_command(
         "judge_secret_file": judge_secret_file,
         "kafka": kafka,
         "otlp": otlp,
+        "restarts": restarts,
+        "restart_on": restart_on,
+        "restart_spares": restart_spares,
+        "restart_grace_s": restart_grace_s,
+        "restart_dry_run": restart_dry_run,
     }
     _run(command or [], given, config, pairs, print_config=print_config)
 

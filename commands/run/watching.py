@@ -6,27 +6,27 @@ Imported only after the command was started, because numpy and the rest take a w
 from __future__ import annotations
 
 import os
-import queue
-import shlex
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from ...agents.base.priority import Priority
 from ...telemetry.identity import read_pod_labels, resolve_identity, resolve_job_name
 from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.incident_reading import read_incident
 from ...telemetry.otlp import decode_logs
-from ...telemetry.records import Block, Incident
-from ...telemetry.redaction import redact, redact_command
+from ...telemetry.records import Block, Event, Incident
+from ...telemetry.redaction import redact
 from ...telemetry.ring_layout import cut_text
 from ...telemetry.vocabulary import Bucket, EventName, IncidentState, Severity
-from ...transport.bus import TOPIC_BLOCKS
+from ...transport.bus import TOPIC_BLOCKS, TOPIC_LOGS
 from ..embedded.embedded_watch import EmbeddedWatch, with_job
 from ..incident_text.incident_panel import incident_panel
 from ..incident_text.incident_view import printable
@@ -39,10 +39,12 @@ from ..run_folder.losses import describe_losses
 from ..run_folder.run_description import PeerRole, RunDescription
 from ..run_folder.run_directory import RunDirectory, remove_ring_directory
 from ..settings.settings import RunSettings, ViewChoice
+from ..supervise.nodes import SUPERVISED
 from ..support.stderr import say
 from .foreground_command import ForegroundCommand
 from .job import Job, describe_run
 from .otlp_export import OtlpExport
+from .supervised import EXIT_TERMINATED, AnySupervisor, drained, make_supervisor, start_next, tell_start
 
 if TYPE_CHECKING:
     from ...agents.publish.kafka_publisher import KafkaPublisher
@@ -97,19 +99,18 @@ def watch(
         job_name=name,
         since_ns=child.started_mono_ns,
     )
-    nodes = {"nodes": setup.plan.nodes} if setup.several else {}
-    watcher.tell(
-        EventName.JOB_STARTED, command=shlex.join(redact_command(job.command)), job_name=name, pid=child.pid, **nodes
+    tell = _Feed(publisher, shown.export, job.id).tell
+    shown.supervisor = make_supervisor(
+        settings, job, directory, rings, identity=identity, peers=peers, nodes=setup.plan.nodes, tell=tell
     )
-    _go_on(child, watcher, peers, shown)
+    more = {SUPERVISED: 1} if shown.supervisor is not None else {}
+    more |= {"nodes": setup.plan.nodes} if setup.several else {}
+    tell_start(watcher, job.command, name, child.pid, **more)
+    _go_on(child, watcher, peers, shown, name)
     if publisher is not None:
         end_publisher(publisher)
     shown.close()
-    survivors = shown.status.living()
-    if survivors:
-        say(f"{describe_ranks(survivors)} still run though the command has ended; their rings stay in {rings}")
-    elif watcher.broken is None and not settings.keep_rings:
-        remove_ring_directory(rings)
+    _put_away(rings, shown, keep=settings.keep_rings or watcher.broken is not None)
     losses = watcher.losses(started_ns)
     for line in describe_losses(losses):
         say(line)
@@ -119,24 +120,54 @@ def watch(
         print_summary(shown.incidents, shown.foreign, shown.status, directory)
 
 
-def _go_on(child: ForegroundCommand, watcher: EmbeddedWatch, peers: Peers, shown: _Shown) -> None:
-    """To the command's end, and until what it has left behind is concluded."""
-    began, told_unseen = time.monotonic(), False
-    while not child.poll():
-        watcher.wait()
-        _tell_signals(child, watcher)
+def _put_away(rings: Path, shown: _Shown, *, keep: bool) -> None:
+    """Removes the rings, unless somebody still writes or reads them."""
+    survivors = shown.status.living()
+    if survivors:
+        say(f"{describe_ranks(survivors)} still run though the command has ended; their rings stay in {rings}")
+    elif not keep:
+        remove_ring_directory(rings)
+
+
+def _go_on(child: ForegroundCommand, watcher: EmbeddedWatch, peers: Peers, shown: _Shown, name: str) -> None:
+    """To the end of the command's last attempt, and until what it has left behind is concluded."""
+
+    def turn() -> None:
+        _tell_signals(child, watcher, shown.supervisor)
         watcher.turn()
         shown.view.update(shown.status)
-        if not told_unseen and peers.is_partial() and time.monotonic() - began > UNSEEN_S:
-            told_unseen = _tell_unseen(shown.status)
-    _tell_signals(child, watcher)
-    watcher.turn()  # a rank that is the command itself ends with it: its exit comes before the job's
-    watcher.tell(EventName.JOB_FINISHED, exit_code=child.exit_code, signal=child.signal_number)
-    watcher.turn()  # what is known by now is concluded, and goes out while the rest settles
-    shown.export.flush()
+
+    while True:
+        _watch_attempt(child, watcher, peers, shown, turn)
+        supervisor = shown.supervisor
+        if supervisor is None or not start_next(child, watcher, shown.status, supervisor, job_name=name, turn=turn):
+            break
+    if supervisor is not None:
+        supervisor.close()
     watcher.wait_for_peers(OTHERS_END_S)
     watcher.settle(abnormal=child.exit_code != 0)
     watcher.close()
+
+
+def _watch_attempt(
+    child: ForegroundCommand, watcher: EmbeddedWatch, peers: Peers, shown: _Shown, turn: Callable[[], None]
+) -> None:
+    """To the end of the command that runs, which is then told."""
+    began, told_unseen, supervisor = time.monotonic(), False, shown.supervisor
+    while not child.poll():
+        watcher.wait()
+        turn()
+        if supervisor is not None:
+            supervisor.turn(child.pid, shown.status.attempt)
+        if not told_unseen and peers.is_partial() and time.monotonic() - began > UNSEEN_S:
+            told_unseen = _tell_unseen(shown.status)
+    turn()  # a rank that is the command itself ends with it: its exit comes before the job's
+    exit_code = child.exit_code
+    if supervisor is not None and supervisor.has_ended_it:
+        exit_code = exit_code or EXIT_TERMINATED
+    watcher.tell(EventName.JOB_FINISHED, exit_code=exit_code, signal=child.signal_number)
+    watcher.turn()  # what is known by now is concluded, and goes out while the rest settles
+    shown.export.flush()
 
 
 def _write_run(directory: RunDirectory, description: RunDescription, verb: str) -> None:
@@ -243,11 +274,14 @@ class _Shown:
         self.foreign: dict[str, IncidentDocument] = {}
         self.export = OtlpExport(os.environ)
         self.view, self._node = view, node
+        self.supervisor: AnySupervisor | None = None
         self._report_problem()
 
     def incident(self, incident: Incident) -> None:
         document = read_incident(incident.document)
         self.incidents[document.id] = document
+        if self.supervisor is not None:
+            self.supervisor.saw(document)
         self.view.incident(document)
         self.export.incident(incident)
 
@@ -260,6 +294,8 @@ class _Shown:
         if topic == TOPIC_BLOCKS:
             for payload in decode_logs(topic, value):
                 self.status.update(payload)
+                if self.supervisor is not None and isinstance(payload, Event):
+                    self.supervisor.heard(payload)
                 # Other nodes' instances export theirs.
                 is_own = payload.identity.node in ("", self._node) if isinstance(payload, Block) else False
                 if isinstance(payload, Block) and payload.name is EventName.BLOCK_STEPS and is_own:
@@ -273,6 +309,19 @@ class _Shown:
     def _report_problem(self) -> None:
         if self.export.problem:
             say(self.export.problem)
+
+
+class _Feed:
+    """Events of what is done to the job: to Kafka and to the user's endpoint, never to what judges."""
+
+    def __init__(self, publisher: KafkaPublisher | None, export: OtlpExport, job: str) -> None:
+        self._publisher, self._export, self._job = publisher, export, job
+
+    def tell(self, value: bytes) -> None:
+        """Takes an OTLP request of logs."""
+        if self._publisher is not None:
+            self._publisher.publish(TOPIC_LOGS, self._job, value, Priority.COPIES)
+        self._export.request(TOPIC_LOGS, value)
 
 
 class _Guarded:
@@ -310,11 +359,9 @@ def _tell_unseen(status: JobStatus) -> bool:
     return True
 
 
-def _tell_signals(child: ForegroundCommand, watcher: EmbeddedWatch) -> None:
-    while True:
-        try:
-            seen = child.signals.get_nowait()
-        except queue.Empty:
-            return
-        origin = "user" if seen.number in FROM_PEOPLE else "scheduler"
-        watcher.tell(EventName.JOB_SIGNALLED, mono_ns=seen.mono_ns, signal=seen.number, origin=origin)
+def _tell_signals(child: ForegroundCommand, watcher: EmbeddedWatch, supervisor: AnySupervisor | None) -> None:
+    for number, mono_ns in drained(child):
+        origin = "user" if number in FROM_PEOPLE else "scheduler"
+        watcher.tell(EventName.JOB_SIGNALLED, mono_ns=mono_ns, signal=number, origin=origin)
+        if supervisor is not None:
+            supervisor.signalled(number)

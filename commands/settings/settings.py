@@ -28,6 +28,7 @@ from .check_options import IDLE_CHECK, SITE_CHECKS, CheckOptions
 from .kafka_options import KafkaOptions, default_data, words_of
 from .notify_options import NotifyOptions
 from .respond_options import RespondOptions
+from .restart_options import RestartOptions
 from .secret_file import read_secret_file
 from .settings_sources import Flags, Settings, SettingsError, print_settings, read_settings
 
@@ -157,7 +158,7 @@ class NodeSettings(KafkaOptions):
         )
 
 
-class RunSettings(NodeSettings):
+class RunSettings(RestartOptions, NodeSettings):
     """Everything that can be set for ``whichrank run``."""
 
     reads_current_folder = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...commands.respond.audit import AuditLine
+from ...commands.incident_service.audit import AuditLine
 from ...telemetry.incident_document import (
     FirstBadPlace,
     IncidentDocument,

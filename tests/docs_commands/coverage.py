@@ -117,6 +117,10 @@ RULES: Sequence[tuple[str, Cover]] = (
     (r"(\.venv/bin/)?whichrank( run)?", Here(runs="whichrank run --json -- true")),
     (r"whichrank run --help", Here(says="capture-limit")),
     (r"whichrank run --check-inputs", Here(runs="whichrank run --check-inputs --json -- true")),
+    (
+        r"whichrank run --restarts 3(( --dry-run)? -- torchrun .*)?",
+        Elsewhere("tests/commands/supervise/test_supervised_run.py", words=("--restarts", "--dry-run")),
+    ),
     (r"whichrank run --json -- COMMAND", Here(places={"COMMAND": "true"})),
     (r"whichrank run --kafka HOST:PORT( -- COMMAND)?", InStack()),
     (

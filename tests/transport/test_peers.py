@@ -147,12 +147,13 @@ def test_the_judge_talks_to_all_or_to_one(ends: Ends) -> None:
     until(lambda: len(ends.of(PeerJoined)) == 2)
     ends.hub.broadcast(PeerFrame.INCIDENT, b"for all")
     ends.hub.send("b", PeerFrame.REQUEST, b"for b")
+    ends.hub.send("b", PeerFrame.ORDER, b"and more")
     heard: dict[PeerLink, list[bytes]] = {one: [], two: []}
 
     def listened() -> bool:
         for link, bodies in heard.items():
             bodies += [news.body for news in link.take() if isinstance(news, JudgeSaid)]
-        return heard == {one: [b"for all"], two: [b"for all", b"for b"]}
+        return heard == {one: [b"for all"], two: [b"for all", b"for b", b"and more"]}
 
     until(listened)
 

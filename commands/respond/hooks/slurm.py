@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from ....agents.base.bounded_command import run_bounded
 from ....telemetry.response_outcomes import Outcome
+from ...support.node_names import is_node_name
 from ..planning.acts import Act, HookOperation, HookResult, Why
-from ..planning.plan import is_node_name
 
 TIMEOUT_S = 30.0
 #: A job, or one task of an array.

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from ....telemetry.incident_document import IncidentDocument, word_of
 from ....telemetry.trust import IdBy
 from ....telemetry.vocabulary import Action, IncidentState, Kind, Scope
+from ...support.node_names import is_node_name
 from .acts import OPERATIONS, Act, ActionPlan, HookOperation, Refusal, Why
 
-#: What Slurm and Kubernetes call a node. No list of hosts, no pattern: ``node[1-99]`` is one word for Slurm, too.
-NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
-#: Words that mean all nodes.
-_EVERYBODY = frozenset({"all", "default", "localhost"})
 _MAX_REASON_CHARS = 160
 _OF_PROGRAMS = frozenset({Kind.DESYNC, Kind.DEADLOCK})
 _OF_SCHEDULERS_JOBS = frozenset({HookOperation.RESTART_JOB, HookOperation.MARK_JOB})
@@ -108,11 +105,6 @@ def nodes_of(incident: IncidentDocument) -> tuple[str, ...] | Refusal:
     if not is_node_name(node):
         return Refusal(why=Why.NAME_UNSAFE, detail=repr(node)[:80])
     return (node,)
-
-
-def is_node_name(name: str) -> bool:
-    """Whether it names one node, to Slurm and Kubernetes alike."""
-    return NODE_NAME.match(name) is not None and name.lower() not in _EVERYBODY
 
 
 def _acts(incident: IncidentDocument, action: Action, nodes: tuple[str, ...], policy: Policy) -> list[Act]:

@@ -13,9 +13,9 @@ import pytest
 from tests.commands.respond.parts import NODE, SECRET, FakeSlurm, Receiver, incident
 from tests.commands.respond.test_hooks import COMMANDS
 from whichrank.commands.incident_feeds.feed_position import BEGINNING
+from whichrank.commands.incident_service.audit import AUDIT_FILE, AuditFile, AuditLine
 from whichrank.commands.respond.action_executor import ActionExecutor
 from whichrank.commands.respond.action_store import DRY, LIVE, ActionStore
-from whichrank.commands.respond.audit import AUDIT_FILE, AuditFile, AuditLine
 from whichrank.commands.respond.breaker import Limits
 from whichrank.commands.respond.hooks import Hook
 from whichrank.commands.respond.hooks.slurm import Slurm

@@ -19,7 +19,7 @@ import pytest
 from tests.commands.incidents.documents import make_run
 from tests.commands.respond.parts import SECRET, FakeSlurm, Receiver, incident
 from tests.ports import free_ports
-from whichrank.commands.respond.audit import AUDIT_FILE
+from whichrank.commands.incident_service.audit import AUDIT_FILE
 from whichrank.telemetry.incident import Document, canonical_line
 
 WHICHRANK = Path(sys.executable).with_name("whichrank")

@@ -149,6 +149,7 @@ def _value_for(key: str, folder: Path) -> str:
         return str(secret)
     known = {"view": "none", "level": "status", "disable": "desync", "capture_limit": "1GiB", "spool_limit": "1GiB"}
     known |= {"engine": "flink", "otlp": "http://host:4318"}
+    known |= {"restarts": "3", "restart_on": "hang", "restart_spares": "node-7", "restart_grace_s": "20"}
     return known.get(key, "slurm" if key == "respond_hooks" else "host:8461")
 
 

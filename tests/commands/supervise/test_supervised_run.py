@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
+import pytest
 
 from tests.commands.supervise.parts import audit
 
@@ -26,6 +31,16 @@ def start(
         env=environ,
         start_new_session=True,
     )
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Ends ranks that a launcher has left behind: theirs is the folder of the test."""
+    yield
+    for process in psutil.process_iter(["cmdline"]):
+        if str(tmp_path) in (process.info["cmdline"] or ()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def attempts(folder: Path) -> int:

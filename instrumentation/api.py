@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..telemetry.checkpoint_states import SaveWay
 from ..telemetry.emergency_words import DEFAULT_LEAD_S
 from ..telemetry.vocabulary import Level, Phase
 from . import levels
@@ -108,6 +107,8 @@ class phase:
                 number = phase_number("other") or 0
             self._entered = session.tracker.enter(number, by_hand=True)
             if number == Phase.CHECKPOINT:
+                from ..telemetry.checkpoint_states import SaveWay
+
                 self._save = session.saves.enter(SaveWay.BY_HAND)
         return self
 

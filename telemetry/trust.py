@@ -44,6 +44,7 @@ _SIGNALS = {
     "flight_recorder": Trust.USER,
     "nccl_ras": Trust.USER,
     "checkpoint": Trust.USER,
+    "emergency": Trust.USER,
     "kernel.run_delay": Trust.USER,
 }
 

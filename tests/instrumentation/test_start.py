@@ -46,6 +46,7 @@ def test_init_outside_of_a_job_imports_next_to_nothing_and_warns_once(tmp_path: 
         "whichrank.instrumentation.rank_identity",
         "whichrank.instrumentation.ring_creation",
         "whichrank.telemetry",
+        "whichrank.telemetry.emergency_words",
         "whichrank.telemetry.ring_layout",
         "whichrank.telemetry.ring_root",
         "whichrank.telemetry.vocabulary",

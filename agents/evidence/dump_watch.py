@@ -88,9 +88,9 @@ class DumpWatch:
 
     def _look_at(self, dump: WatchedDump, wall_ns: int) -> None:
         for path in dump.places.paths:
-            if not is_settled(dump.places, path, wall_ns):
-                continue
             try:
+                if not is_settled(dump.places, path, wall_ns):
+                    continue
                 state = look_at_dump(dump.places, path)
                 mark = (state.changed_ns, state.size_bytes)
                 if dump.seen.get(path) == mark:

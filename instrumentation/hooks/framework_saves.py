@@ -91,7 +91,7 @@ _QUEUES = (
     ("nvidia_resiliency_ext.checkpointing.async_ckpt.core", "AsyncCallsQueue"),
 )
 #: Packages that hand on the functions of a module above under their own name.
-_HANDED_ON = {"megatron.core.dist_checkpointing.serialization": "megatron.core.dist_checkpointing"}
+HANDED_ON = {"megatron.core.dist_checkpointing.serialization": "megatron.core.dist_checkpointing"}
 
 
 def install(context: HookContext) -> None:
@@ -113,7 +113,7 @@ def _patch_calls(context: HookContext, requests: _Requests, module: ModuleType) 
         if module_name != module.__name__ or name not in vars(owner or object):
             continue
         places = [(owner, name)]
-        package = sys.modules.get(_HANDED_ON.get(module_name, ""))
+        package = sys.modules.get(HANDED_ON.get(module_name, ""))
         if package is not None:
             places.append((package, name))
         completes = {"queue": requests.completes, "future": by_futures(context)}.get(completed_by)

@@ -44,8 +44,6 @@ PHASES = (
     ("torchtitan.components.checkpointer.dcp", "CheckpointManager", "dcp_load", _RESTORE),
     ("torchtitan.components.validate", "Validator", "validate", _EVAL),
 )
-#: Packages that hand on the functions of a module above under their own name.
-HANDED_ON = {"megatron.core.dist_checkpointing.serialization": "megatron.core.dist_checkpointing"}
 
 
 def install(context: HookContext) -> None:
@@ -65,7 +63,7 @@ def _patch_phases(context: HookContext, module: ModuleType) -> None:
         if module_name != module.__name__ or name not in vars(owner or object):
             continue
         places = [(owner, name)]
-        package = sys.modules.get(HANDED_ON.get(module_name, ""))
+        package = sys.modules.get(framework_saves.HANDED_ON.get(module_name, ""))
         if package is not None:
             places.append((package, name))
         wrap: Callable[..., Any] = functools.partial(phase_wrapper, tracker=context.tracker, phase=int(phase))

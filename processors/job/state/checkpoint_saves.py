@@ -107,6 +107,8 @@ class CheckpointSaves:
         self.are_told = False
         #: Of complete saves, the newest: how long the last part took to be durable, in seconds.
         self.usual_s: list[float] = []
+        #: The newest complete step when a save was last dropped: many in a row that fail do not push it out.
+        self._complete_step = 0
 
     def __iter__(self) -> Iterator[CheckpointSave]:
         return iter(self._saves.values())
@@ -117,6 +119,7 @@ class CheckpointSaves:
         if save is None:
             save = self._saves[step, way] = CheckpointSave(step=step, way=way)
             while len(self._saves) > MOST_SAVES:
+                self._complete_step = self.newest_complete_step()
                 del self._saves[next(iter(self._saves))]
         return save
 
@@ -129,7 +132,7 @@ class CheckpointSaves:
         complete: dict[int, bool] = {}
         for save in self:
             complete[save.step] = complete.get(save.step, True) and save.is_complete
-        return max((step for step, whole in complete.items() if whole), default=0)
+        return max((step for step, whole in complete.items() if whole), default=self._complete_step)
 
     def leave_attempt(self) -> None:
         """Drops what was not complete when the processes ended: nobody will complete it."""
@@ -141,6 +144,7 @@ class CheckpointSaves:
         return {
             "told": self.are_told,
             "usual_s": self.usual_s,
+            "complete_step": self._complete_step,
             "saves": [_written(save) for save in self],
         }
 
@@ -149,6 +153,7 @@ class CheckpointSaves:
         """The saves that ``as_rows`` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         saves = cls()
         saves.are_told, saves.usual_s = bool(rows["told"]), [float(each) for each in rows["usual_s"]]
+        saves._complete_step = int(rows["complete_step"])
         for row in rows["saves"]:
             values = {name: row[name] for name in _FIELDS if name in row}
             values |= {name: int(values[name], 16) for name in _BITS}

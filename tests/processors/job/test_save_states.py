@@ -187,3 +187,13 @@ def test_an_open_save_outlives_a_restart_of_the_judge() -> None:
     assert job.checkpoints.saved_steps == 20
     assert [save.step for save in job.checkpoints.saves if save.is_open] == [40]
     assert job.checkpoints.saves.are_told
+
+
+def test_many_that_fail_in_a_row_do_not_push_out_the_one_that_is_whole() -> None:
+    saves = CheckpointSaves()
+    saves.at(5, "torch_save").begin(bits_of([0]), 1, 7)
+    saves.at(5, "torch_save").end(bits_of([0]), 1.0)
+    for step in range(10, 40):
+        saves.at(step, "torch_save").begin(bits_of([0]), step, 7)
+    assert saves.newest_complete_step() == 5
+    assert CheckpointSaves.of_rows(saves.as_rows()).newest_complete_step() == 5

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...telemetry.records import Identity
+from ..user_files.helper_process import HelperUnavailable
 from ..user_files.user_files import read_as_user
 from . import dump_reader
 from .awaited_dumps import AFTER_END_NS
@@ -88,15 +89,18 @@ class DumpWatch:
 
     def _look_at(self, dump: WatchedDump, wall_ns: int) -> None:
         for path in dump.places.paths:
+            if not is_settled(dump.places, path, wall_ns):
+                continue
             try:
-                if not is_settled(dump.places, path, wall_ns):
-                    continue
                 state = look_at_dump(dump.places, path)
                 mark = (state.changed_ns, state.size_bytes)
                 if dump.seen.get(path) == mark:
                     return
                 dump.seen[path] = mark
                 content = read_dump(dump.places, path)
+            except HelperUnavailable:
+                dump.seen.pop(path, None)  # at the next look
+                continue
             except OSError as error:
                 self._report(f"{path}: {error.strerror or error}")
                 continue

@@ -40,20 +40,29 @@ _REMEMBERED_IDS = 1024
 _MAX_WAITING = 64
 #: Ranks that have ended are answered for so long, the latest so many.
 _ENDED_NS, _MOST_ENDED = 300_000_000_000, 64
+#: Where its owner's helper did not answer, a rank's files are looked for again: after 2 s, 4 s and so on.
+_MOST_TRIES = 8
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Known:
-    """What is kept of a rank for later questions. ``logs`` and ``dumps`` are filled in by the worker."""
+    """What is kept of a rank for later questions. ``logs``, ``dumps`` and what is below are filled in by the worker.
+
+    since_ns: Unix, when its ring says that it began.
+    """
 
     rank: int
     pid: int
+    uid: int
+    since_ns: int
     identity: Identity
     history: RingHistory
     logs: tuple[LogFile, ...] = ()
     dumps: DumpPlaces | None = None
     watched: WatchedRank | None = None  # None: it has ended
     ended_ns: int = 0
+    tries: int = 0
+    next_try_ns: int = 0  # monotonic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +99,7 @@ class EvidenceDesk:
         self._dumps = AwaitedDumps(health.report)
         self._told_dumps: queue.Queue[DumpTold] = queue.Queue()
         self._watch = DumpWatch(self._told_dumps.put, health.report)
+        self._unplaced: list[_Known] = []
         self._next_look_ns = 0
         self._told: deque[tuple[int, int]] = deque()  # (monotonic ns, bytes)
 
@@ -105,18 +115,13 @@ class EvidenceDesk:
         """
         if not self.is_on:
             return
-        known = _Known(rank=rank.rank, pid=rank.pid, identity=rank.identity, history=rank.reading.history, watched=rank)
+        known = _Known(
+            rank=rank.rank, pid=rank.pid, uid=rank.ring.uid, since_ns=rank.ring.header.created_wall_ns,
+            identity=rank.identity, history=rank.reading.history, watched=rank,
+        )  # fmt: skip
         self._known.append(known)
         if rank.pid and rank.alive:
-            uid, since_ns = rank.ring.uid, rank.ring.header.created_wall_ns
-
-            def look() -> None:
-                known.logs = find_logs(known.pid, uid)
-                known.dumps = find_dump_places(known.pid, known.rank, uid, since_ns)
-                if known.dumps is not None and not is_refused("flight_recorder", self._settings.withheld):
-                    self._watch.add(_watched_dump(known, known.dumps))
-
-            self._ask(look)
+            self._ask(partial(self._find_files, known))
 
     def forget(self, rank: WatchedRank, now_ns: int) -> None:
         """Marks a rank as ended (its ring is about to be closed); its history stays for later requests.
@@ -167,7 +172,7 @@ class EvidenceDesk:
     def finished(self) -> list[EvidencePiece]:
         """Takes away the files that are ready, each in one piece."""
         if (
-            (len(self._dumps) or len(self._watch))
+            (len(self._dumps) or len(self._watch) or self._unplaced)
             and not self._is_looking
             and time.monotonic_ns() >= self._next_look_ns
         ):
@@ -261,6 +266,25 @@ class EvidenceDesk:
         except Exception as error:  # edge: a file system, a file of somebody else
             self._health.report(f"evidence: {type(error).__name__}: {error}")
 
+    def _find_files(self, known: _Known) -> None:
+        """Of a rank that lives: its logs, and where it would write dumps. Again later, where that is not to be had."""
+        known.logs = known.logs or find_logs(known.pid, known.uid)
+        known.dumps = find_dump_places(known.pid, known.rank, known.uid, known.since_ns)
+        if known.dumps is not None:
+            if not is_refused("flight_recorder", self._settings.withheld):
+                self._watch.add(_watched_dump(known, known.dumps))
+        elif known.tries < _MOST_TRIES:
+            known.tries += 1
+            known.next_try_ns = time.monotonic_ns() + (1_000_000_000 << known.tries)
+            self._unplaced.append(known)
+
+    def _find_files_again(self, now_ns: int) -> None:
+        due = [known for known in self._unplaced if known.next_try_ns <= now_ns or known.watched is None]
+        for known in due:
+            self._unplaced.remove(known)
+            if known.watched is not None:
+                self._find_files(known)
+
     def _release(self, known: _Known) -> None:
         """Lets go of what is held of a rank that nobody can ask for any more."""
         logs, known.logs = known.logs, ()
@@ -276,6 +300,7 @@ class EvidenceDesk:
         now_ns = time.monotonic_ns()
         self._next_look_ns = now_ns + int(LOOK_S * 1e9)
         self._is_looking = False
+        self._find_files_again(now_ns)
         self._dumps.look(now_ns, time.time_ns(), last=last)
         self._watch.look(now_ns, time.time_ns(), last=last)
 

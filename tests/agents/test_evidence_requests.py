@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from tests.agents.conftest import RankProcess, Watched
+from whichrank.agents.evidence import evidence_desk
+from whichrank.agents.evidence.flight_dumps import DumpPlaces, find_dump_places
 from whichrank.agents.evidence.log_tail import TAIL_BYTES, LogFile, close_logs, find_logs, read_tail
 from whichrank.agents.rings.ring_events import decode_slots
 from whichrank.agents.rings.ring_history import RingHistory
@@ -92,6 +94,27 @@ def test_switched_off_nothing_is_kept_or_answered(start_rank: Start, watch: Watc
     watched.run_for(1.0)
     assert files(watched) == []
     assert watched.agent.health.drops["requests_refused"] == 3
+
+
+def test_a_rank_whose_files_could_not_be_found_is_looked_at_again(
+    start_rank: Start, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tries: list[int] = []
+
+    def not_at_first(pid: int, *words: int) -> DumpPlaces | None:
+        tries.append(pid)
+        return find_dump_places(pid, *words) if len(tries) > 1 else None  # its owner's helper did not answer
+
+    monkeypatch.setattr(evidence_desk, "find_dump_places", not_at_first)
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "dump"))
+    start_rank(0, 1)
+    watched = watch(**ON)
+    watched.run_until(lambda: watched.events(EventName.RANK_STARTED))
+    (tmp_path / "dump0").write_bytes(b"what the recorder wrote")
+    watched.run_until(lambda: len(tries) == 2)
+    watched.agent.request(request("flight_recorder"))
+    watched.run_until(lambda: files(watched))
+    assert gzip.decompress(files(watched)[0].content) == b"what the recorder wrote"
 
 
 def test_nobody_is_asked_for(start_rank: Start, watch: Watch) -> None:

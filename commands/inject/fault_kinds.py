@@ -1,0 +1,72 @@
+"""Every kind of fault: what an incident of it may be called, what it needs, and what becomes of it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ...telemetry.injection_words import InsideFault
+from ...telemetry.vocabulary import Kind
+
+
+class FaultKind(str, Enum):
+    """The words of the command line."""
+
+    stop = "stop"
+    slow = "slow"
+    kill = "kill"
+    raise_ = "raise"
+    skip_collective = "skip-collective"
+    add_collective = "add-collective"
+    nan = "nan"
+    slow_disk = "slow-disk"
+    full_disk = "full-disk"
+    kernel_line = "kernel-line"
+    port_down = "port-down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultFacts:
+    """kinds: of incidents, any of which is right. undone: in words, what is put back; "" nothing can be.
+
+    inside: the rank does it itself. of_rank: a rank is at fault, which the incident has to name. needs: options.
+    """
+
+    kinds: frozenset[Kind]
+    undone: str = ""
+    inside: InsideFault | None = None
+    of_rank: bool = True
+    needs: tuple[str, ...] = ()
+
+
+_DISK = frozenset({Kind.RANK_RAISED, Kind.CHECKPOINT_FAILED, Kind.CHECKPOINT_UNFINISHED, Kind.STORAGE_FULL})
+_SLOW_DISK = frozenset(
+    {Kind.CHECKPOINT_UNFINISHED, Kind.RANK_SLOW, Kind.SLOW_TOGETHER, Kind.STORAGE_OVERLOAD, Kind.RANK_NOT_ENTERED}
+)
+_CUT_OFF = frozenset(
+    {
+        Kind.NODE_LOST,
+        Kind.COLLECTIVE_STALLED,
+        Kind.RANK_RAISED,
+        Kind.RANK_DIED,
+        Kind.RANK_NOT_ENTERED,
+    }
+)
+FACTS: Mapping[FaultKind, FaultFacts] = {
+    FaultKind.stop: FaultFacts(kinds=frozenset({Kind.RANK_STOPPED}), undone="the rank goes on (SIGCONT)"),
+    FaultKind.slow: FaultFacts(kinds=frozenset({Kind.RANK_SLOW}), undone="the rank goes on at its own pace (SIGCONT)"),
+    FaultKind.kill: FaultFacts(kinds=frozenset({Kind.RANK_DIED})),
+    FaultKind.raise_: FaultFacts(kinds=frozenset({Kind.RANK_RAISED}), inside=InsideFault.RAISE),
+    FaultKind.skip_collective: FaultFacts(kinds=frozenset({Kind.DESYNC}), inside=InsideFault.SKIP_COLLECTIVE),
+    FaultKind.add_collective: FaultFacts(kinds=frozenset({Kind.DESYNC}), inside=InsideFault.ADD_COLLECTIVE),
+    FaultKind.nan: FaultFacts(kinds=frozenset({Kind.NUMERIC_FIRST_RANK}), inside=InsideFault.NAN),
+    FaultKind.slow_disk: FaultFacts(
+        kinds=_SLOW_DISK, undone="the load ends and its file is removed", of_rank=False, needs=("path",)
+    ),
+    FaultKind.full_disk: FaultFacts(kinds=_DISK, undone="the space is given back", of_rank=False, needs=("path",)),
+    FaultKind.kernel_line: FaultFacts(kinds=frozenset({Kind.RANK_DIED, Kind.NODE_LOST}), needs=("line", "kernel_log")),
+    FaultKind.port_down: FaultFacts(
+        kinds=_CUT_OFF, undone="the port is up again", of_rank=False, needs=("namespace", "port")
+    ),
+}

@@ -17,6 +17,8 @@ REQUEST_FILE = "inject"
 #: In the ring folder: what that rank wrote right before it did it, as JSON {"id", "time", "step"} (Unix seconds).
 ANSWER_FILE = "inject-done"
 MAX_FILE_BYTES = 512
+#: In the audit file of a run, whose acts these are.
+AUDIT_HOOK = "inject"
 
 
 class InsideFault(str, Enum):

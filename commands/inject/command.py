@@ -18,6 +18,7 @@ from ..support.stderr import say
 from .fault_kinds import FACTS, FaultKind
 from .game_day import Answer, GameDay, play
 from .make_fault import FaultOptions, check_options, make_fault
+from .node_faults import OUT_OF_MEMORY
 from .own_run import OwnRun
 from .shown import day_as_json, print_day
 from .target_job import TargetJob, find_target, rings_of_job, wait_for_steps
@@ -46,7 +47,9 @@ def register(app: typer.Typer) -> None:
         kernel_log: Annotated[
             Path | None, typer.Option(help="kernel-line: the file that the agent reads (setting kernel_log)")
         ] = None,
-        line: Annotated[str, typer.Option(help="kernel-line: what the kernel says; {pid} is the rank's")] = "",
+        line: Annotated[
+            str | None, typer.Option(help="kernel-line: what the kernel says, with {pid}; default: out of memory")
+        ] = None,
         namespace: Annotated[str, typer.Option(help="port-down: name of the network namespace")] = "",
         port: Annotated[str, typer.Option(help="port-down: the network port in there")] = "",
         out: Annotated[Path | None, typer.Option(help="folder of the run of COMMAND")] = None,
@@ -66,7 +69,7 @@ def register(app: typer.Typer) -> None:
             seconds=seconds,
             percent=percent,
             path=path,
-            line=line,
+            line=OUT_OF_MEMORY if line is None else line,
             kernel_log=kernel_log,
             namespace=namespace,
             port=port,

@@ -30,7 +30,8 @@ class FaultKind(str, Enum):
 class FaultFacts:
     """kinds: of incidents, any of which is right. undone: in words, what is put back; "" nothing can be.
 
-    inside: the rank does it itself. of_rank: a rank is at fault, which the incident has to name. needs: options.
+    inside: the rank does it itself. of_rank: one rank is at fault, and the one incident has to name it; else several
+    incidents may be right. needs: options.
     """
 
     kinds: frozenset[Kind]
@@ -65,7 +66,7 @@ FACTS: Mapping[FaultKind, FaultFacts] = {
         kinds=_SLOW_DISK, undone="the load ends and its file is removed", of_rank=False, needs=("path",)
     ),
     FaultKind.full_disk: FaultFacts(kinds=_DISK, undone="the space is given back", of_rank=False, needs=("path",)),
-    FaultKind.kernel_line: FaultFacts(kinds=frozenset({Kind.RANK_DIED, Kind.NODE_LOST}), needs=("line", "kernel_log")),
+    FaultKind.kernel_line: FaultFacts(kinds=frozenset({Kind.RANK_DIED}), needs=("kernel_log",)),
     FaultKind.port_down: FaultFacts(
         kinds=_CUT_OFF, undone="the port is up again", of_rank=False, needs=("namespace", "port")
     ),

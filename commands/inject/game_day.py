@@ -142,7 +142,7 @@ def _end(day: GameDay, guard: UndoGuard, trail: InjectionTrail) -> None:
         text = f"{day.kind.value}: {day.target}: never done"
         trail.write(Outcome.FAILED, day.kind.value, day.target, text)
     else:
-        what = facts.undone or "it is over, and was not undone"
+        what = facts.undone or "done; it cannot be undone"
         trail.write(Outcome.DONE, day.kind.value, day.target, f"{day.kind.value}: {day.target}: {what}")
 
 
@@ -154,6 +154,6 @@ def _compare(day: GameDay, job: TargetJob) -> None:
     facts = FACTS[day.kind]
     named = incidents_of_faults(last_revisions(job.run / INCIDENTS_FILE).values(), since_s=day.done_s)
     day.verdict = named[0] if named else None
-    day.wrong = differences(named, facts.kinds, day.rank if facts.of_rank else None)
+    day.wrong = differences(named, facts.kinds, day.rank, several=not facts.of_rank)
     if day.kind is FaultKind.kernel_line and day.verdict is not None and day.verdict.cause is None:
         day.wrong.append("no cause instead of what the kernel's line says")

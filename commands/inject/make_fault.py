@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..run_folder.run_directory import Unusable
+from .disk_faults import FullDisk, SlowDisk
 from .fault import Fault, SignalFault, SlowRank
 from .fault_kinds import FACTS, FaultKind
 from .inside_fault import InsideRankFault
+from .node_faults import OUT_OF_MEMORY, KernelLine, PortDown
 from .target_job import RankProcess, TargetJob
 
 MOST_PERCENT = 1900.0
@@ -24,7 +26,7 @@ class FaultOptions:
     seconds: float = 60.0
     percent: float = 100.0
     path: Path | None = None
-    line: str = ""
+    line: str = OUT_OF_MEMORY
     kernel_log: Path | None = None
     namespace: str = ""
     port: str = ""
@@ -51,4 +53,16 @@ def make_fault(kind: FaultKind, job: TargetJob, rank: RankProcess, options: Faul
     inside = FACTS[kind].inside
     if inside is not None:
         return InsideRankFault(job.rings, rank.rank, inside, options.seconds), who
-    raise Unusable(f"{kind.value}: cannot be done here")
+    return _of_node(kind, job, rank, options)
+
+
+def _of_node(kind: FaultKind, job: TargetJob, rank: RankProcess, options: FaultOptions) -> tuple[Fault, str]:
+    path, log = options.path, options.kernel_log
+    if kind is FaultKind.full_disk and path is not None:
+        return FullDisk(path, spared=(job.rings, job.run)), f"disk of {path}"
+    if kind is FaultKind.slow_disk and path is not None:
+        return SlowDisk(path), f"disk of {path}"
+    if kind is FaultKind.kernel_line and log is not None:
+        return KernelLine(rank, log, options.line), f"rank {rank.rank}, in {log}"
+    assert kind is FaultKind.port_down, kind
+    return PortDown(options.namespace, options.port), f"port {options.port} of {options.namespace}"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...telemetry import attributes as names
+from ...telemetry.injection_words import AUDIT_HOOK
 from ...telemetry.otlp_wire import RequestBuilder
 from ...telemetry.response_events import response_event, response_resource
 from ...telemetry.response_outcomes import Outcome
@@ -20,7 +21,7 @@ from ..incident_service.audit import AuditFile, AuditLine
 from ..otlp_out.environment import LOGS
 from ..otlp_out.otlp_sender import OtlpSender
 
-HOOK, LIVE = "inject", "live"
+LIVE = "live"
 _REQUEST_BYTES = 64 << 10
 _CLOSE_S = 2.0
 
@@ -44,7 +45,7 @@ class InjectionTrail:
             outcome=outcome.value,
             mode=LIVE,
             job=self._job,
-            hook=HOOK,
+            hook=AUDIT_HOOK,
             operation=kind,
             target=target,
             by=f"uid {os.getuid()}",

@@ -40,12 +40,16 @@ def incidents_of_faults(incidents: Iterable[IncidentDocument], since_s: float = 
     return sorted(named, key=lambda incident: incident.bucket not in BLOCKING_BUCKETS)
 
 
-def differences(named: list[IncidentDocument], kinds: Collection[Kind], rank: int | None) -> list[str]:
+def differences(
+    named: list[IncidentDocument], kinds: Collection[Kind], rank: int | None, *, several: bool = False
+) -> list[str]:
     """What of these incidents does not fit a fault, in words; the first one is taken for the verdict.
 
-    kinds: what such a fault may be called. rank: who did it; None: no rank has to be named.
+    kinds: what such a fault may be called. rank: who did it; None: no rank has to be named. several: the fault may
+    bring about more than one incident, all of these kinds.
     """
-    wrong = [] if len(named) == 1 else [f"{len(named)} incidents instead of one"]
+    may_be_so = several and named and all(incident.kind in kinds for incident in named)
+    wrong = [] if len(named) == 1 or may_be_so else [f"{len(named)} incidents instead of one"]
     if not named:
         return wrong
     verdict = named[0]

@@ -1,7 +1,7 @@
 """The job of ``benchmarks.game_days``: a small DDP training on gloo that knows nothing of faults. Started by torchrun.
 
-Arguments: steps, and a folder for checkpoints, every 20 steps by rank 0 ("-": none). The samples are read at an even
-pace, so that a step is paced by its data and not by how busy the machine is.
+Arguments: steps, a folder for checkpoints of rank 0 ("-": none), and after how many steps each. The samples are read at
+an even pace, so that a step is paced by its data and not by how busy the machine is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-FEATURES, BATCH, SAVE_EVERY = 64, 16, 20
+FEATURES, BATCH = 64, 16
 READ_S, WORK_S = 0.02, 0.02
 
 
@@ -37,7 +37,7 @@ class Paced(nn.Module):
 
 def main() -> None:
     """Trains for so many steps."""
-    steps, folder = int(sys.argv[1]), sys.argv[2]
+    steps, folder, save_every = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -52,7 +52,7 @@ def main() -> None:
         optimizer.step()
         average = loss.detach().clone()
         dist.all_reduce(average)
-        if folder != "-" and step % SAVE_EVERY == SAVE_EVERY - 1 and dist.get_rank() == 0:
+        if folder != "-" and step % save_every == save_every - 1 and dist.get_rank() == 0:
             torch.save(model.state_dict(), Path(folder) / f"step-{step:05d}.pt")
         if dist.get_rank() == 0 and step % 50 == 0:
             print(f"step {step} loss {average.item() / dist.get_world_size():.3f}", flush=True)

@@ -21,7 +21,7 @@ from .make_fault import FaultOptions, check_options, make_fault
 from .node_faults import OUT_OF_MEMORY
 from .own_run import OwnRun
 from .shown import day_as_json, print_day
-from .target_job import TargetJob, find_target, rings_of_job, wait_for_steps
+from .target_job import TargetJob, rings_of_job, wait_for_steps
 from .trail import InjectionTrail
 
 EXIT_WRONG, EXIT_USAGE = 1, 2
@@ -95,7 +95,6 @@ def register(app: typer.Typer) -> None:
 
 def _in_running_job(kind: FaultKind, rings: Path, rank: int | None, step: int, options: FaultOptions) -> GameDay:
     """In a job that runs. Raises Unusable, OSError."""
-    find_target(rings).close()  # says at once why it must not be
     job = wait_for_steps(rings, step, time.monotonic() + START_LIMIT_S)
     try:
         return _play(kind, job, rank, options)

@@ -1,16 +1,15 @@
-"""A disk that is full, or slow because somebody writes to it all the time: files of our own in a folder.
+"""A disk that is full, by a file of our own, or slow, since its file system is frozen most of the time.
 
-Nothing that others need is touched: a full disk has to be one that holds neither the system, nor rings, nor the run.
-Root is refused in a folder of somebody else's, who could lead its files elsewhere.
+Nothing that others need is touched: it has to be a disk that holds neither the system, nor rings, nor the run. Root is
+refused where others may write, who could lead its files elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
+import fcntl
 import os
 import secrets
-import statistics
 import threading
 import time
 from pathlib import Path
@@ -18,17 +17,14 @@ from pathlib import Path
 from ..run_folder.run_directory import Unusable
 
 _PREFIX = ".whichrank-inject-"
-#: Places whose file systems are not filled.
-_NOT_FILLED = ("/", "/tmp", "/var/tmp", "/var", "/home", "/dev/shm", "/run", "/etc", "/usr", "/boot")
+#: Places whose file systems are left alone.
+_SPARED = ("/", "/tmp", "/var/tmp", "/var", "/home", "/dev/shm", "/run", "/etc", "/usr", "/boot")
 #: Between two looks at whether somebody has made room again.
 _REFILL_S = 0.5
-_BLOCK_BYTES = 1 << 20
-#: The load's file is written again and again within this size.
-_LOAD_BYTES = 64 << 20
-_WRITERS = 4
-#: A disk that takes so much longer for a small write is slow.
-_SLOWER = 3.0
-_PROBES = 9
+#: Ioctls of a file system (linux/fs.h).
+_FIFREEZE, _FITHAW = 0xC0045877, 0xC0045878
+#: One turn of a slow disk, in seconds.
+_FROZEN_S, _THAWED_S = 1.5, 0.2
 
 
 class FullDisk:
@@ -39,11 +35,7 @@ class FullDisk:
         self.done_s: float | None = None
         self.step = -1
         self._path = _own_place(folder)
-        device = os.stat(folder).st_dev
-        for place in (*map(Path, _NOT_FILLED), *spared):
-            with contextlib.suppress(FileNotFoundError):
-                if os.stat(place).st_dev == device:
-                    raise Unusable(f"{folder}: is on the disk of {place}, which is not filled: name a disk of its own")
+        _check_spared(folder, spared)
         self._looked_s = 0.0
 
     def begin(self) -> None:
@@ -84,81 +76,62 @@ def _free_bytes(descriptor: int) -> int:
 
 
 class SlowDisk:
-    """Writes past the cache from several threads until small writes of others take several times as long.
+    """A disk on which writes wait most of the time: its file system is frozen and thawed in turns. For root."""
 
-    ``before_s`` and ``during_s``: what a small write took until it was on the disk, the median.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Raises Unusable, OSError where nothing can be written there."""
+    def __init__(self, folder: Path, spared: tuple[Path, ...]) -> None:
+        """Raises Unusable, OSError where this disk must not be slowed, or cannot be."""
         self.done_s: float | None = None
         self.step = -1
-        self.before_s = self.during_s = 0.0
-        self._path = _own_place(folder)
-        self._probe = self._path.with_name(f"{self._path.name}-probe")
+        self._folder = folder
+        _check_spared(folder, spared)
+        self._place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._ended = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Begins to write. Raises Unusable where the disk does not get slow by it."""
-        self.before_s, at_s = self._small_writes_s(), time.time()
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        os.close(descriptor)
-        for number in range(_WRITERS):
-            thread = threading.Thread(target=self._write, args=(number,), name="whichrank-load", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-        time.sleep(0.5)
-        self.during_s = self._small_writes_s()
-        if self.during_s < _SLOWER * self.before_s:
-            raise Unusable(
-                f"{self._path.parent}: a small write takes {self.before_s * 1e3:.2f} ms, under load "
-                f"{self.during_s * 1e3:.2f} ms: this disk cannot be made slow by load"
-            )
+        """Begins with the turns. Raises Unusable where the file system cannot be frozen."""
+        at_s = time.time()
+        try:
+            self._freeze()
+        except OSError as error:
+            raise Unusable(f"{self._folder}: cannot be frozen: {error.strerror}; it takes root, and a disk") from error
+        self._thread = threading.Thread(target=self._turns, name="whichrank-slow-disk", daemon=True)
+        self._thread.start()
         self.done_s = at_s
 
     def tend(self) -> None:
-        """The threads do it."""
+        """The thread does it."""
 
     def halt(self) -> None:
-        """Ends the load."""
+        """Ends the turns."""
         self._ended.set()
-        for thread in self._threads:
-            thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def undo(self) -> None:
-        """Removes the files."""
-        self._path.unlink(missing_ok=True)
-        self._probe.unlink(missing_ok=True)
+        """Thaws, also where this process was killed in the middle of a turn."""
+        with contextlib.suppress(OSError):  # it is not frozen
+            fcntl.ioctl(self._place, _FITHAW, 0)
 
-    def _small_writes_s(self) -> float:
-        took = []
-        descriptor = os.open(self._probe, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            for _ in range(_PROBES):
-                began_s = time.perf_counter()
-                os.pwrite(descriptor, b"\0" * 4096, 0)
-                os.fsync(descriptor)
-                took.append(time.perf_counter() - began_s)
-        finally:
-            os.close(descriptor)
-        return statistics.median(took)
+    def _freeze(self) -> None:
+        fcntl.ioctl(self._place, _FIFREEZE, 0)
 
-    def _write(self, number: int) -> None:
-        direct = getattr(os, "O_DIRECT", 0)
-        try:
-            descriptor = os.open(self._path, os.O_WRONLY | direct | os.O_DSYNC | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:  # a file system without direct writes
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_DSYNC | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            with mmap.mmap(-1, _BLOCK_BYTES) as block, contextlib.suppress(OSError):  # a full disk ends the load
-                block.write(os.urandom(_BLOCK_BYTES))
-                place = number * (_LOAD_BYTES // _WRITERS)
-                while not self._ended.is_set():
-                    os.pwrite(descriptor, block, place)
-                    place = (place + _BLOCK_BYTES) % _LOAD_BYTES
-        finally:
-            os.close(descriptor)
+    def _turns(self) -> None:
+        with contextlib.suppress(OSError):  # somebody else has frozen or unmounted it
+            while not self._ended.is_set():
+                self._ended.wait(_FROZEN_S)
+                fcntl.ioctl(self._place, _FITHAW, 0)
+                if not self._ended.wait(_THAWED_S):
+                    self._freeze()
+
+
+def _check_spared(folder: Path, spared: tuple[Path, ...]) -> None:
+    """Raises Unusable where others need this disk, OSError where the folder is not there."""
+    device = os.stat(folder).st_dev
+    for place in (*map(Path, _SPARED), *spared):
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(place).st_dev == device:
+                raise Unusable(f"{folder}: is on the disk of {place}, which is spared: name a disk of its own")
 
 
 def _own_place(folder: Path) -> Path:

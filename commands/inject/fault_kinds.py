@@ -63,7 +63,7 @@ FACTS: Mapping[FaultKind, FaultFacts] = {
     FaultKind.add_collective: FaultFacts(kinds=frozenset({Kind.DESYNC}), inside=InsideFault.ADD_COLLECTIVE),
     FaultKind.nan: FaultFacts(kinds=frozenset({Kind.NUMERIC_FIRST_RANK}), inside=InsideFault.NAN),
     FaultKind.slow_disk: FaultFacts(
-        kinds=_SLOW_DISK, undone="the load ends and its file is removed", of_rank=False, needs=("path",)
+        kinds=_SLOW_DISK, undone="the file system is thawed", of_rank=False, needs=("path",)
     ),
     FaultKind.full_disk: FaultFacts(kinds=_DISK, undone="the space is given back", of_rank=False, needs=("path",)),
     FaultKind.kernel_line: FaultFacts(kinds=frozenset({Kind.RANK_DIED}), needs=("kernel_log",)),

@@ -61,7 +61,7 @@ def _of_node(kind: FaultKind, job: TargetJob, rank: RankProcess, options: FaultO
     if kind is FaultKind.full_disk and path is not None:
         return FullDisk(path, spared=(job.rings, job.run)), f"disk of {path}"
     if kind is FaultKind.slow_disk and path is not None:
-        return SlowDisk(path), f"disk of {path}"
+        return SlowDisk(path, spared=(job.rings, job.run)), f"disk of {path}"
     if kind is FaultKind.kernel_line and log is not None:
         return KernelLine(rank, log, options.line), f"rank {rank.rank}, in {log}"
     assert kind is FaultKind.port_down, kind

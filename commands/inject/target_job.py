@@ -25,6 +25,10 @@ _MOST_ENVIRONMENT_BYTES = 4 << 20
 LOOK_S = 0.2
 
 
+class NotAllowed(Unusable):
+    """The job is another user's, has not said that faults may be injected, or has nothing to compare with."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProcess:
     """A rank that lives here. environ: as it was when its process began."""
@@ -68,39 +72,55 @@ def rings_of_job(job: str) -> Path:
 
 
 def find_target(rings: Path) -> TargetJob:
-    """The job with these rings, which allows faults. Raises Unusable, in words, where it does not."""
+    """The job with these rings. Raises NotAllowed where it allows no faults, Unusable where no rank lives (yet)."""
     uid = os.stat(rings).st_uid
     if uid != os.geteuid():
-        raise Unusable(f"{rings}: the job is user {uid}'s: only that user may inject faults into it, root neither")
+        raise NotAllowed(f"{rings}: the job is user {uid}'s: only that user may inject faults into it, root neither")
     ranks = _living(rings)
+    try:
+        return TargetJob(rings=rings, run=_run_of(rings.name, ranks, uid), ranks=ranks)
+    except (Unusable, OSError):
+        for each in ranks.values():
+            each.ring.close()
+        raise
+
+
+def _run_of(job: str, ranks: Mapping[int, RankProcess], uid: int) -> Path:
+    """The folder of the run, of a job that allows faults. Raises NotAllowed, Unusable, OSError."""
     if not ranks:
-        raise Unusable(f"{rings}: no rank of the job lives on this node")
+        raise Unusable(f"{job}: no rank of the job lives on this node")
     unwilling = [rank for rank, each in sorted(ranks.items()) if not allows_injection(each.environ)]
     if unwilling:
-        raise Unusable(
-            f"{rings.name}: the job does not allow it: start it with {ALLOW_VARIABLE}=1 in its environment "
+        raise NotAllowed(
+            f"{job}: the job does not allow it: start it with {ALLOW_VARIABLE}=1 in its environment "
             f"(rank {unwilling[0]} has it not)"
         )
     folders = {each.environ.get(RUN_FOLDER_VARIABLE, "") for each in ranks.values()}
     run = Path(folders.pop()) if len(folders) == 1 else Path()
-    if not run.is_absolute() or not (run / RUN_FILE).is_file():
-        raise Unusable(f"{rings.name}: there is no folder of a run to compare with: start the job by whichrank run")
+    if not run.is_absolute():
+        raise NotAllowed(f"{job}: there is no folder of a run to compare with: start the job by whichrank run")
+    if not (run / RUN_FILE).is_file():
+        raise Unusable(f"{run}: there is no {RUN_FILE} (yet)")
     if os.stat(run).st_uid != uid:
-        raise Unusable(f"{run}: belongs to another user than the job")
-    return TargetJob(rings=rings, run=run, ranks=ranks)
+        raise NotAllowed(f"{run}: belongs to another user than the job")
+    return run
 
 
 def wait_for_steps(rings: Path, step: int, until_s: float, has_ended: Callable[[], bool] = lambda: False) -> TargetJob:
     """The job, once all its ranks of this node have made so many steps. until_s: monotonic.
 
-    has_ended: whether its run is over. Raises Unusable where that does not come.
+    has_ended: whether its run is over. Raises Unusable where that does not come, NotAllowed at once.
     """
     why = f"{rings.name}: no rank has come"
     while time.monotonic() < until_s and not has_ended():
         try:
             job = find_target(rings)
-        except (Unusable, OSError) as error:
+        except NotAllowed:
+            raise
+        except Unusable as error:
             why = str(error)
+        except FileNotFoundError:
+            raise Unusable(f"{rings.name}: the job has ended") from None
         else:
             steps = {rank: each.step for rank, each in job.ranks.items()}
             first = next(iter(job.ranks.values()))

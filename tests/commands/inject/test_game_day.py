@@ -102,7 +102,7 @@ def test_a_job_that_is_started_for_it_is_judged_and_accounted_for(tmp_path: Path
 def test_a_rank_of_torch_raises_when_it_is_asked_to(tmp_path: Path) -> None:
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     words = ["raise", "--step", "5", "--json", "--out", str(tmp_path / "run"), "--"]
-    command = [sys.executable, str(TORCH), "4000", "-"]
+    command = [sys.executable, str(TORCH), "4000", "-", "20"]
     status, told, said = inject(*words, *command, MASTER_PORT=str(free_ports(1)[0]), **alone)
     assert (status, told["answer"], told["rank"]) == (0, "right", 0), said
     assert told["step"] >= 5

@@ -15,7 +15,7 @@ from whichrank.agents.processes.processes import read_stat
 from whichrank.agents.rings.ring_file import RingFile
 from whichrank.commands.inject.disk_faults import FullDisk, SlowDisk
 from whichrank.commands.inject.node_faults import KernelLine, PortDown
-from whichrank.commands.inject.target_job import RankProcess, find_target
+from whichrank.commands.inject.target_job import NotAllowed, RankProcess, find_target
 from whichrank.commands.inject.undo_guard import UndoGuard
 from whichrank.commands.run_folder.run_directory import Unusable
 from whichrank.commands.supervise.job_processes import CommandProcess
@@ -36,7 +36,7 @@ def rings(tmp_path: Path) -> Path:
 
 def test_a_job_that_does_not_allow_it_gets_no_fault(rings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOW_VARIABLE, "1")  # later than its start: it does not count
-    with pytest.raises(Unusable, match=f"start it with {ALLOW_VARIABLE}=1"):
+    with pytest.raises(NotAllowed, match=f"start it with {ALLOW_VARIABLE}=1"):
         find_target(rings)
 
 
@@ -48,7 +48,7 @@ def test_a_job_without_ranks_here_is_none(tmp_path: Path) -> None:
 @pytest.mark.skipif(not IS_ROOT, reason="only root has folders of other users")
 def test_root_does_nothing_to_the_job_of_another_user(rings: Path) -> None:
     os.chown(rings, 65534, 65534)
-    with pytest.raises(Unusable, match="is user 65534's"):
+    with pytest.raises(NotAllowed, match="is user 65534's"):
         find_target(rings)
 
 
@@ -92,6 +92,8 @@ def test_who_cannot_undo_says_so(tmp_path: Path) -> None:
 def test_a_disk_that_others_need_is_not_filled(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="name a disk of its own"):
         FullDisk(tmp_path, spared=(tmp_path,))
+    with pytest.raises(Unusable, match="name a disk of its own"):
+        SlowDisk(tmp_path, spared=(tmp_path,))
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="mounting needs root")
@@ -113,8 +115,8 @@ def test_a_disk_is_full_and_has_room_again(tmp_path: Path) -> None:
         fault.undo()
         assert _room(disk) > 8_000_000
         assert list(disk.iterdir()) == []
-        with pytest.raises(Unusable, match="cannot be made slow by load"):
-            SlowDisk(disk).begin()  # memory
+        with pytest.raises(Unusable, match="cannot be frozen"):
+            SlowDisk(disk, spared=(tmp_path,)).begin()  # memory
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 

@@ -36,14 +36,13 @@ PROGRAM = [sys.executable, "-m", "whichrank.commands.main"]
 STEPS, START_S, LIMIT_S, GOES_ON_S = 20_000, 120.0, 200.0, 30.0
 #: Kinds that end the job; the others are done to a job that has to train on afterwards.
 ENDING = ("kill", "raise", "skip-collective", "add-collective", "full-disk", "kernel-line", "port-down")
-KINDS = ("stop", "slow", "kill", "raise", "skip-collective", "add-collective", "nan", "slow-disk", "full-disk")
-KINDS += ("kernel-line", "port-down")
+KINDS: Sequence[str] = ("stop", "slow", "nan", "slow-disk", *ENDING)
 NEED_ROOT = ("slow-disk", "full-disk", "port-down")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """seconds: from the fault to the verdict; None: none came. kind: of the incident. why: what was not right, or ""."""
+    """seconds: from the fault to the verdict, None: none came. kind: of the incident. why: what was wrong, or ""."""
 
     seconds: float | None
     why: str

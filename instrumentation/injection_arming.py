@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .background_thread import start_background_thread
@@ -9,17 +10,20 @@ from .injection.request_watch import RequestWatch
 
 if TYPE_CHECKING:
     from .hooks.context import HookContext
-    from .session import Session
 
 
-def arm_injection(session: Session, context: HookContext) -> None:
-    """Lets this rank listen for a fault that it is to do. Never raises: what does not fit this torch is left out."""
+def arm_injection(context: HookContext, directory: Path, rank: int) -> None:
+    """Lets this rank listen for a fault that it is to do. Never raises: what does not fit this torch is left out.
+
+    directory: where its ring is.
+    """
+    health, steps = context.health, context.steps
     watch = RequestWatch(
-        session.directory,
-        session.place.rank,
-        step=lambda: session.steps.step,
+        directory,
+        rank,
+        step=lambda: steps.step,
         start_thread=start_background_thread,
-        on_error=lambda error: session.health.note(f"injected faults: {type(error).__name__}: {error}"),
+        on_error=lambda error: health.note(f"injected faults: {type(error).__name__}: {error}"),
     )
     try:
         from .injection.inside_faults import install_faults
@@ -27,4 +31,4 @@ def arm_injection(session: Session, context: HookContext) -> None:
         context.undo += [install_faults(watch, context.patches), watch.stop]
         watch.start()
     except Exception as error:  # edge: torch's internals, threads
-        session.health.report("injection", error)
+        health.report("injection", error)

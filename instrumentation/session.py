@@ -105,7 +105,7 @@ class Session:
         if allows_injection(os.environ) and self.context is not None:
             from .injection_arming import arm_injection
 
-            arm_injection(self, self.context)
+            arm_injection(self.context, self.directory, self.place.rank)
         file_level = self._level_file.look()
         if file_level is not None:
             self._wanted = file_level

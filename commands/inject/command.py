@@ -15,14 +15,14 @@ import typer
 
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
-from .fault_kinds import FACTS, FaultKind
 from .game_day import Answer, GameDay, play
+from .injected_kinds import FACTS, InjectedKind
+from .injection_trail import InjectionTrail
 from .make_fault import FaultOptions, check_options, make_fault
 from .node_faults import OUT_OF_MEMORY
 from .own_run import OwnRun
 from .shown import day_as_json, print_day
 from .target_job import TargetJob, rings_of_job, wait_for_steps
-from .trail import InjectionTrail
 
 EXIT_WRONG, EXIT_USAGE = 1, 2
 #: A busy machine takes minutes to import torch.
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command("inject", context_settings={"allow_interspersed_args": True}, no_args_is_help=True)
     def inject_command(
-        kind: Annotated[FaultKind, typer.Argument(help="what goes wrong")],
+        kind: Annotated[InjectedKind, typer.Argument(help="what goes wrong")],
         command: Annotated[
             list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="start this under whichrank run")
         ] = None,
@@ -86,14 +86,19 @@ def register(app: typer.Typer) -> None:
         except (Unusable, OSError) as error:
             say(str(error))
             raise typer.Exit(EXIT_USAGE) from None
-        if as_json:
-            typer.echo(day_as_json(day))
-        else:
-            print_day(day)
-        raise typer.Exit(0 if day.answer is Answer.RIGHT else EXIT_WRONG)
+        raise typer.Exit(_show(day, as_json=as_json))
 
 
-def _in_running_job(kind: FaultKind, rings: Path, rank: int | None, step: int, options: FaultOptions) -> GameDay:
+def _show(day: GameDay, *, as_json: bool) -> int:
+    """Prints it; returns the exit status."""
+    if as_json:
+        typer.echo(day_as_json(day))
+    else:
+        print_day(day)
+    return 0 if day.answer is Answer.RIGHT else EXIT_WRONG
+
+
+def _in_running_job(kind: InjectedKind, rings: Path, rank: int | None, step: int, options: FaultOptions) -> GameDay:
     """In a job that runs. Raises Unusable, OSError."""
     job = wait_for_steps(rings, step, time.monotonic() + START_LIMIT_S)
     try:
@@ -102,7 +107,7 @@ def _in_running_job(kind: FaultKind, rings: Path, rank: int | None, step: int, o
         job.close()
 
 
-def _in_own_run(kind: FaultKind, own: OwnRun, rank: int | None, step: int, options: FaultOptions) -> GameDay:
+def _in_own_run(kind: InjectedKind, own: OwnRun, rank: int | None, step: int, options: FaultOptions) -> GameDay:
     """In a job that was started for this, and is ended afterwards. Raises Unusable, OSError."""
     job: TargetJob | None = None
     try:
@@ -116,7 +121,7 @@ def _in_own_run(kind: FaultKind, own: OwnRun, rank: int | None, step: int, optio
 
 
 def _play(
-    kind: FaultKind,
+    kind: InjectedKind,
     job: TargetJob,
     rank: int | None,
     options: FaultOptions,

@@ -15,10 +15,10 @@ from ...telemetry.incident_document import IncidentDocument
 from ...telemetry.response_outcomes import Outcome
 from ..run_folder.run_directory import INCIDENTS_FILE, RunDirectory, Unusable
 from ..support.verdict_check import differences, incidents_of_faults, last_revisions, seconds_until_seen
-from .fault import Fault
-from .fault_kinds import FACTS, FaultKind
+from .injected_kinds import FACTS, InjectedKind
+from .injection_trail import InjectionTrail
+from .signal_faults import Injection
 from .target_job import TargetJob
-from .trail import InjectionTrail
 from .undo_guard import UndoGuard
 
 LOOK_S = 0.1
@@ -43,7 +43,7 @@ class GameDay:
     wrong: what does not fit. undone: whether it was put back; None where nothing can be.
     """
 
-    kind: FaultKind
+    kind: InjectedKind
     rank: int | None
     target: str
     run: Path
@@ -68,7 +68,7 @@ class GameDay:
 
 def play(
     day: GameDay,
-    fault: Fault,
+    fault: Injection,
     job: TargetJob,
     *,
     seconds: float,
@@ -102,7 +102,7 @@ def play(
             trail.close()
 
 
-def _wait(day: GameDay, fault: Fault, job: TargetJob, seconds: float, has_ended: Callable[[], bool]) -> None:
+def _wait(day: GameDay, fault: Injection, job: TargetJob, seconds: float, has_ended: Callable[[], bool]) -> None:
     """Until the time is over, the verdict is right and stands, or the run has ended and said its last word."""
     until_s = time.monotonic() + seconds
     right_since_s: float | None = None
@@ -155,5 +155,5 @@ def _compare(day: GameDay, job: TargetJob) -> None:
     named = incidents_of_faults(last_revisions(job.run / INCIDENTS_FILE).values(), since_s=day.done_s)
     day.verdict = named[0] if named else None
     day.wrong = differences(named, facts.kinds, day.rank, several=not facts.of_rank)
-    if day.kind is FaultKind.kernel_line and day.verdict is not None and day.verdict.cause is None:
+    if day.kind is InjectedKind.kernel_line and day.verdict is not None and day.verdict.cause is None:
         day.wrong.append("no cause instead of what the kernel's line says")

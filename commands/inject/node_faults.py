@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from ..run_folder.run_directory import Unusable
-from .target_job import RankProcess
+from .target_job import TargetRank
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 _MOST_LINE = 900
@@ -24,13 +24,13 @@ OUT_OF_MEMORY = (
 _IP_S = 10.0
 
 
-class KernelLine:
+class PlayedKernelLine:
     """What the kernel would say of the rank's process, and its end by SIGKILL, as the kernel makes it.
 
     The log has to be a file of the caller's own that the agent reads in place of the kernel's, which stays as it is.
     """
 
-    def __init__(self, rank: RankProcess, log: Path, line: str) -> None:
+    def __init__(self, rank: TargetRank, log: Path, line: str) -> None:
         """Raises Unusable, OSError where the log or the line is not fit."""
         self.done_s: float | None = None
         self.step = -1
@@ -43,7 +43,7 @@ class KernelLine:
             raise Unusable(f"--line: one line of {_MOST_LINE} printable characters at most")
 
     def begin(self) -> None:
-        """Writes the line, and kills."""
+        """Writes the line, and kills. Raises OSError, Unusable where the rank is gone."""
         self.step, at_s = self._rank.step, time.time()
         stamp = time.strftime("%b %e %H:%M:%S", time.localtime(at_s))
         boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -95,7 +95,7 @@ class PortDown:
         """Nothing goes on."""
 
     def undo(self) -> None:
-        """Sets it up; addresses that it had stay, routes through it may have to be made again."""
+        """Sets it up; addresses stay, routes through it may have to be made again. Raises OSError where it cannot."""
         try:
             _asked(*self._ip, "set", "dev", self._port, "up")
         except Unusable as error:

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from ...telemetry.incident_document import IncidentDocument, word_of
 from ...telemetry.incident_writing import write_incident
-from .fault_kinds import FACTS
 from .game_day import Answer, GameDay
+from .injected_kinds import FACTS
 
 SCHEMA = 1
 

@@ -30,7 +30,7 @@ class NotAllowed(Unusable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankProcess:
+class TargetRank:
     """A rank that lives here. environ: as it was when its process began."""
 
     rank: int
@@ -52,7 +52,7 @@ class TargetJob:
 
     rings: Path
     run: Path
-    ranks: Mapping[int, RankProcess]
+    ranks: Mapping[int, TargetRank]
 
     def close(self) -> None:
         """Lets go of the rings."""
@@ -85,7 +85,7 @@ def find_target(rings: Path) -> TargetJob:
         raise
 
 
-def _run_of(job: str, ranks: Mapping[int, RankProcess], uid: int) -> Path:
+def _run_of(job: str, ranks: Mapping[int, TargetRank], uid: int) -> Path:
     """The folder of the run, of a job that allows faults. Raises NotAllowed, Unusable, OSError."""
     if not ranks:
         raise Unusable(f"{job}: no rank of the job lives on this node")
@@ -134,9 +134,9 @@ def wait_for_steps(rings: Path, step: int, until_s: float, has_ended: Callable[[
     raise Unusable(f"the job ended, or did not come to step {step} in time: {why}")
 
 
-def _living(rings: Path) -> dict[int, RankProcess]:
+def _living(rings: Path) -> dict[int, TargetRank]:
     """By rank, the newest ring whose process lives."""
-    found: dict[int, RankProcess] = {}
+    found: dict[int, TargetRank] = {}
     for path in sorted(rings.glob(f"*{RING_SUFFIX}"), key=_age):
         try:
             ring = RingFile(path)
@@ -148,7 +148,7 @@ def _living(rings: Path) -> dict[int, RankProcess]:
         if not process.alive or not process.pid:
             ring.close()
             continue
-        found[ring.header.rank] = RankProcess(
+        found[ring.header.rank] = TargetRank(
             rank=ring.header.rank,
             world_size=ring.header.world_size,
             process=CommandProcess(pid=process.pid, start_ticks=process.start_ticks, state=ProcessState.RUNNING),

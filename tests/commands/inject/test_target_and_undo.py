@@ -14,8 +14,8 @@ import pytest
 from whichrank.agents.processes.processes import read_stat
 from whichrank.agents.rings.ring_file import RingFile
 from whichrank.commands.inject.disk_faults import FullDisk, SlowDisk
-from whichrank.commands.inject.node_faults import KernelLine, PortDown
-from whichrank.commands.inject.target_job import NotAllowed, RankProcess, find_target
+from whichrank.commands.inject.node_faults import PlayedKernelLine, PortDown
+from whichrank.commands.inject.target_job import NotAllowed, TargetRank, find_target
 from whichrank.commands.inject.undo_guard import UndoGuard
 from whichrank.commands.run_folder.run_directory import Unusable
 from whichrank.commands.supervise.job_processes import CommandProcess
@@ -67,7 +67,8 @@ time.sleep(60)
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does, to all of the terminal
     process.wait(10)
     _until(undone)
-    undone.unlink(), begun.unlink()
+    undone.unlink()
+    begun.unlink()
     process = subprocess.Popen([sys.executable, "-c", source])
     _until(begun)
     process.kill()
@@ -131,21 +132,21 @@ def test_a_kernel_line_tells_of_the_rank_that_it_ends(rings: Path, tmp_path: Pat
     stat = read_stat(victim.pid)
     assert stat is not None
     process = CommandProcess(pid=victim.pid, start_ticks=stat.start_ticks, state=stat.state)
-    rank = RankProcess(rank=3, world_size=4, process=process, ring=RingFile(next(rings.iterdir())), environ={})
+    rank = TargetRank(rank=3, world_size=4, process=process, ring=RingFile(next(rings.iterdir())), environ={})
     log = tmp_path / "kern.log"
     log.write_text("before\n")
-    fault = KernelLine(rank, log, "Killed process {pid} of rank {rank}")
+    fault = PlayedKernelLine(rank, log, "Killed process {pid} of rank {rank}")
     assert log.read_text() == "before\n"
     fault.begin()
     assert victim.wait(10) == -signal.SIGKILL
     assert log.read_text().endswith(f"] Killed process {victim.pid} of rank 3\n")
     for line in ("two\nlines", "x" * 1000):
         with pytest.raises(Unusable, match="printable"):
-            KernelLine(rank, log, line)
+            PlayedKernelLine(rank, log, line)
     for no_log in ("/dev/null", "/dev/kmsg"):
         if os.path.exists(no_log):
             with pytest.raises(Unusable, match="not a file of your own"):
-                KernelLine(rank, Path(no_log), "x")
+                PlayedKernelLine(rank, Path(no_log), "x")
     rank.ring.close()
 
 

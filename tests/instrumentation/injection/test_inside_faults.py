@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from whichrank.instrumentation.injection.inside_faults import install_faults
 from whichrank.instrumentation.injection.request_watch import RequestWatch, read_request
@@ -28,7 +29,7 @@ def watch(tmp_path: Path) -> Iterator[RequestWatch]:
     errors: list[BaseException] = []
     found = RequestWatch(tmp_path, RANK, step=lambda: 7, start_thread=_thread, on_error=errors.append)
     patches = PatchSet(lambda name, error: errors.append(error))
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     original = dist.all_reduce
     remove = install_faults(found, patches)
     found.start()
@@ -95,6 +96,7 @@ def test_a_collective_is_left_out_once(watch: RequestWatch, tmp_path: Path) -> N
     given, got = torch.ones(2), torch.zeros(2)
     ask(tmp_path, InsideFault.SKIP_COLLECTIVE, watch)
     work = dist.all_gather_into_tensor(got, given, async_op=True)  # its caller waits for it
+    assert work is not None
     work.wait()
     assert got.tolist() == [1.0, 1.0]
     got.zero_()

@@ -10,7 +10,7 @@ from ...telemetry.injection_words import InsideFault
 from ...telemetry.vocabulary import Kind
 
 
-class FaultKind(str, Enum):
+class InjectedKind(str, Enum):
     """The words of the command line."""
 
     stop = "stop"
@@ -54,20 +54,22 @@ _CUT_OFF = frozenset(
         Kind.RANK_NOT_ENTERED,
     }
 )
-FACTS: Mapping[FaultKind, FaultFacts] = {
-    FaultKind.stop: FaultFacts(kinds=frozenset({Kind.RANK_STOPPED}), undone="the rank goes on (SIGCONT)"),
-    FaultKind.slow: FaultFacts(kinds=frozenset({Kind.RANK_SLOW}), undone="the rank goes on at its own pace (SIGCONT)"),
-    FaultKind.kill: FaultFacts(kinds=frozenset({Kind.RANK_DIED})),
-    FaultKind.raise_: FaultFacts(kinds=frozenset({Kind.RANK_RAISED}), inside=InsideFault.RAISE),
-    FaultKind.skip_collective: FaultFacts(kinds=frozenset({Kind.DESYNC}), inside=InsideFault.SKIP_COLLECTIVE),
-    FaultKind.add_collective: FaultFacts(kinds=frozenset({Kind.DESYNC}), inside=InsideFault.ADD_COLLECTIVE),
-    FaultKind.nan: FaultFacts(kinds=frozenset({Kind.NUMERIC_FIRST_RANK}), inside=InsideFault.NAN),
-    FaultKind.slow_disk: FaultFacts(
+FACTS: Mapping[InjectedKind, FaultFacts] = {
+    InjectedKind.stop: FaultFacts(kinds=frozenset({Kind.RANK_STOPPED}), undone="the rank goes on (SIGCONT)"),
+    InjectedKind.slow: FaultFacts(
+        kinds=frozenset({Kind.RANK_SLOW}), undone="the rank goes at its own pace (SIGCONT)"
+    ),
+    InjectedKind.kill: FaultFacts(kinds=frozenset({Kind.RANK_DIED})),
+    InjectedKind.raise_: FaultFacts(kinds=frozenset({Kind.RANK_RAISED}), inside=InsideFault.RAISE),
+    InjectedKind.skip_collective: FaultFacts(kinds=frozenset({Kind.DESYNC}), inside=InsideFault.SKIP_COLLECTIVE),
+    InjectedKind.add_collective: FaultFacts(kinds=frozenset({Kind.DESYNC}), inside=InsideFault.ADD_COLLECTIVE),
+    InjectedKind.nan: FaultFacts(kinds=frozenset({Kind.NUMERIC_FIRST_RANK}), inside=InsideFault.NAN),
+    InjectedKind.slow_disk: FaultFacts(
         kinds=_SLOW_DISK, undone="the file system is thawed", of_rank=False, needs=("path",)
     ),
-    FaultKind.full_disk: FaultFacts(kinds=_DISK, undone="the space is given back", of_rank=False, needs=("path",)),
-    FaultKind.kernel_line: FaultFacts(kinds=frozenset({Kind.RANK_DIED}), needs=("kernel_log",)),
-    FaultKind.port_down: FaultFacts(
+    InjectedKind.full_disk: FaultFacts(kinds=_DISK, undone="the space is given back", of_rank=False, needs=("path",)),
+    InjectedKind.kernel_line: FaultFacts(kinds=frozenset({Kind.RANK_DIED}), needs=("kernel_log",)),
+    InjectedKind.port_down: FaultFacts(
         kinds=_CUT_OFF, undone="the port is up again", of_rank=False, needs=("namespace", "port")
     ),
 }

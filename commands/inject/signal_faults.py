@@ -8,13 +8,13 @@ import time
 from typing import Protocol
 
 from ..run_folder.run_directory import Unusable
-from .target_job import RankProcess
+from .target_job import TargetRank
 
 #: One turn of a slow rank: a part of it stopped, the rest running. Shorter than a step, longer than a time slice.
 TURN_S = 0.02
 
 
-class Fault(Protocol):
+class Injection(Protocol):
     """``begin``, perhaps ``tend`` now and then, ``halt``; then ``undo``, which runs in another process (``UndoGuard``).
 
     done_s: when it was done, Unix seconds; None: not yet. step: at which step of the rank; -1 unknown.
@@ -39,13 +39,13 @@ class Fault(Protocol):
 class SignalFault:
     """One signal to one rank: SIGSTOP, which SIGCONT undoes, or SIGKILL."""
 
-    def __init__(self, rank: RankProcess, number: signal.Signals) -> None:
+    def __init__(self, rank: TargetRank, number: signal.Signals) -> None:
         self.done_s: float | None = None
         self.step = -1
         self._rank, self._number = rank, number
 
     def begin(self) -> None:
-        """Sends the signal."""
+        """Sends the signal. Raises Unusable where the rank is gone."""
         self.step, at_s = self._rank.step, time.time()
         if not self._rank.process.send(self._number):
             raise Unusable(f"rank {self._rank.rank}: its process {self._rank.process.pid} is gone")
@@ -66,7 +66,7 @@ class SignalFault:
 class SlowRank:
     """A rank whose own work takes ``percent`` longer: of each turn it is stopped for a part. Its waits are as long."""
 
-    def __init__(self, rank: RankProcess, percent: float) -> None:
+    def __init__(self, rank: TargetRank, percent: float) -> None:
         self.done_s: float | None = None
         self.step = -1
         self._rank = rank

@@ -25,6 +25,7 @@ from .shown import day_as_json, print_day
 from .target_job import TargetJob, rings_of_job, wait_for_steps
 
 EXIT_WRONG, EXIT_USAGE = 1, 2
+KINDS = ", ".join(kind.value for kind in InjectedKind)
 #: A busy machine takes minutes to import torch.
 START_LIMIT_S = 300.0
 
@@ -34,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command("inject", context_settings={"allow_interspersed_args": True}, no_args_is_help=True)
     def inject_command(
-        kind: Annotated[InjectedKind, typer.Argument(help="what goes wrong")],
+        kind: Annotated[InjectedKind, typer.Argument(metavar="KIND", help=f"what goes wrong: {KINDS}")],
         command: Annotated[
             list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="start this under whichrank run")
         ] = None,

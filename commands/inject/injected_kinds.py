@@ -56,9 +56,7 @@ _CUT_OFF = frozenset(
 )
 FACTS: Mapping[InjectedKind, FaultFacts] = {
     InjectedKind.stop: FaultFacts(kinds=frozenset({Kind.RANK_STOPPED}), undone="the rank goes on (SIGCONT)"),
-    InjectedKind.slow: FaultFacts(
-        kinds=frozenset({Kind.RANK_SLOW}), undone="the rank goes at its own pace (SIGCONT)"
-    ),
+    InjectedKind.slow: FaultFacts(kinds=frozenset({Kind.RANK_SLOW}), undone="the rank goes at its own pace (SIGCONT)"),
     InjectedKind.kill: FaultFacts(kinds=frozenset({Kind.RANK_DIED})),
     InjectedKind.raise_: FaultFacts(kinds=frozenset({Kind.RANK_RAISED}), inside=InsideFault.RAISE),
     InjectedKind.skip_collective: FaultFacts(kinds=frozenset({Kind.DESYNC}), inside=InsideFault.SKIP_COLLECTIVE),

@@ -95,7 +95,8 @@ def play(
             day.done_s, day.step = fault.done_s, fault.step
             _end(day, guard, trail)
         _compare(day, job)
-        day.verdict = day.verdict if day.done_s is not None else None
+        if day.undone is False:
+            day.wrong.append("it could not be undone")
     finally:
         guard.close()
         if trail is not None:
@@ -110,8 +111,6 @@ def _wait(day: GameDay, fault: Injection, job: TargetJob, seconds: float, has_en
         time.sleep(LOOK_S)
         fault.tend()
         day.done_s = fault.done_s
-        if day.done_s is None:
-            continue
         _compare(day, job)
         if day.wrong:
             right_since_s = None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...telemetry.injection_words import ALLOW_VARIABLE
-from ..run_folder.run_directory import RunDirectory, Unusable
+from ..run_folder.run_directory import RUN_FILE, RunDirectory, Unusable
 from ..support.end_of_run import end_run
 from .target_job import TargetJob
 
@@ -20,10 +20,16 @@ LOOK_S = 0.2
 
 
 class OwnRun:
-    """out: the run's folder; None: a new one below whichrank-out. quiet: stdout stays free."""
+    """A ``whichrank run`` that was started here."""
 
     def __init__(self, command: Sequence[str], out: Path | None, *, quiet: bool) -> None:
+        """out: the run's folder; None: a new one below whichrank-out. quiet: stdout stays free.
+
+        Raises Unusable where the folder holds another run.
+        """
         self.out = out or Path("whichrank-out") / f"{time.strftime('%Y%m%d-%H%M%S')}-inject-{secrets.token_hex(2)}"
+        if os.path.lexists(self.out / RUN_FILE):
+            raise Unusable(f"{self.out}: holds another run already; choose another --out")
         program = [sys.executable, "-m", "whichrank.commands.main", "run", "--out", str(self.out), "--"]
         self._child = subprocess.Popen(
             [*program, *command],

@@ -108,6 +108,14 @@ def test_a_rank_of_torch_raises_when_it_is_asked_to(tmp_path: Path) -> None:
     assert told["step"] >= 5
 
 
+def test_a_folder_with_another_run_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    status, told, said = inject("kill", "--out", str(tmp_path), "--", "touch", str(tmp_path / "started"))
+    assert (status, told) == (2, {})
+    assert "holds another run already" in said
+    assert not (tmp_path / "started").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

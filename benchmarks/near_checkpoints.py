@@ -104,11 +104,11 @@ def _quartiles(values: list[float]) -> str:
 class Attempt:
     """One launch of the job."""
 
-    def __init__(self, folder: Path, mebibytes: int, steps: int, pause_s: float) -> None:
+    def __init__(self, folder: Path, mebibytes: int, steps: int, pause_s: float, ranks: int = RANKS) -> None:
         self._folder = folder
         self._log = open(folder / "launch.log", "ab")
         self._process = subprocess.Popen(
-            [TORCHRUN, "--standalone", f"--nproc-per-node={RANKS}", TRAINING, str(folder), str(mebibytes), str(steps),
+            [TORCHRUN, "--standalone", f"--nproc-per-node={ranks}", TRAINING, str(folder), str(mebibytes), str(steps),
              str(pause_s)],
             stdout=self._log, stderr=self._log, cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(Path(sys.executable).parents[1] / "typing"), "OMP_NUM_THREADS": "1"},

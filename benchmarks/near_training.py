@@ -62,6 +62,8 @@ def main(folder: Path, mebibytes: int, steps: int, pause_s: float) -> None:
                 each.fill_(element(now, rank, number))
             state["step"], state["note"] = now, {"of": now}
             near.save(state, now)
+            if now == step + 1:
+                near.wait(60.0)  # its writers have met by then: saves before that may be left out
             if near.newest_whole_step() != whole:
                 whole = near.newest_whole_step()
                 tell(whole=whole, copied=near.newest_copied_step())

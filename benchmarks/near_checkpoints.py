@@ -2,12 +2,12 @@
 
     python -m benchmarks.near_checkpoints [--kills 20] [--losses 5] [--mebibytes 1024] [--seed 1] [--only ROW]
 
-``blocked``: one rank saves a state of 1 GiB; beside it, in turns, one copy into buffers that are warm, and a ``torch.save``
-that is synced to disk. ``lost``: four ranks on two nodes (folders of slots); a node's processes are killed and its folder
-removed; started again, each rank has to have the bits that were saved. ``killed``: the same job gets SIGKILLs, all ranks
-and writers, at random moments of saves, copies and uploads; in each fourth the slots of both nodes are lost as well, so
-that storage has to do. What is restored must be one step's, whole, and none older than what was known to be whole.
-Exit status 1 on SHORT.
+``blocked``: one rank saves a state of 1 GiB; beside it, in turns, one copy into buffers that are warm, and a
+``torch.save`` that is synced to disk. ``lost``: four ranks on two nodes (folders of slots); a node's processes are
+killed and its folder removed; started again, each rank has to have the bits that were saved. ``killed``: the same job
+gets SIGKILLs, all ranks and writers, at random moments of saves, copies and uploads; in each fourth the slots of both
+nodes are lost as well, so that storage has to do. What is restored must be one step's, whole, and none older than what
+was known to be whole. Exit status 1 on SHORT.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def look_at_blocked(report: Report, mebibytes: int, rounds: int) -> None:
     report.shown("torch.save with fsync: median (s)", f"{statistics.median(found['saved']):.3f}")
     report.shown("memory of the slots, in states", f"{found['memory'] / (mebibytes << 20):.2f}")
     # In pairs: what else the machine does hits both.
-    ratio = statistics.median(n / ((a + b) / 2) for n, a, b in zip(found["near"], found["copy"], found["again"], strict=True))
+    ratio = statistics.median(
+        n / ((a + b) / 2) for n, a, b in zip(found["near"], found["copy"], found["again"], strict=True)
+    )
     report.shown("control: the second copy, in first ones", f"{again / copy:.2f}")
     report.at_most("blocked, in copies (median of pairs)", 1.3, ratio, k=rounds, n=rounds)
 
@@ -105,8 +107,7 @@ class Attempt:
     """One launch of the job."""
 
     def __init__(self, folder: Path, mebibytes: int, steps: int, pause_s: float, ranks: int = RANKS) -> None:
-        self._folder = folder
-        self._log = open(folder / "launch.log", "ab")
+        self._log = (folder / "launch.log").open("ab")
         self._process = subprocess.Popen(
             [TORCHRUN, "--standalone", f"--nproc-per-node={ranks}", TRAINING, str(folder), str(mebibytes), str(steps),
              str(pause_s)],
@@ -216,8 +217,13 @@ def look_at_killed(report: Report, kills: int, seed: int) -> None:
             if _wait_for(folder, "whole", seen, 60.0):
                 time.sleep(draw.uniform(0.0, 6.0 if is_all_lost else 2.5))
             attempt.kill()
-            least = max((word["whole"] or 0 for rank in range(RANKS) for word in words(folder, rank)[-30:] if "whole" in word), default=0)
-            at_storage = max((int(each.parent.name[5:]) for each in folder.glob("storage/step-*/whichrank.json")), default=at_storage)
+            least = max(
+                (word["whole"] or 0 for rank in range(RANKS) for word in words(folder, rank)[-30:] if "whole" in word),
+                default=0,
+            )
+            at_storage = max(
+                (int(each.parent.name[5:]) for each in folder.glob("storage/step-*/whichrank.json")), default=at_storage
+            )
             if is_all_lost:
                 for node in range(2):
                     shutil.rmtree(folder / f"node-{node}", ignore_errors=True)
@@ -228,7 +234,9 @@ def look_at_killed(report: Report, kills: int, seed: int) -> None:
     for line in problems[:5]:
         report.shown(line.partition(":")[0], line.partition(": ")[2])
     report.shown("restored from", ", ".join(f"{name or 'nothing'} {count}" for name, count in sources.items()))
-    report.all_of("killed at random moments: one step's state, whole, not older than what was known to be whole", right, kills)
+    report.all_of(
+        "killed at random moments: one step's state, whole, not older than what was known to be whole", right, kills
+    )
 
 
 def _problem(got: list[dict[str, Any]], least: int) -> str:

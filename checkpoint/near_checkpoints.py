@@ -1,8 +1,8 @@
 """``NearCheckpoints``: what a training script calls.
 
-    near = NearCheckpoints("run-17", local="/dev/shm", persistent="/mnt/checkpoints/run-17", persistent_every=20)
-    restored = near.load(state)            # newest whole one of all tiers, in place; None: begin anew
-    near.save(state, step=step)            # every few steps: one copy into memory, and training goes on
+near = NearCheckpoints("run-17", local="/dev/shm", persistent="/mnt/checkpoints/run-17", persistent_every=20)
+restored = near.load(state)            # newest whole one of all tiers, in place; None: begin anew
+near.save(state, step=step)            # every few steps: one copy into memory, and training goes on
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ class NearCheckpoints:
     def save(self, state: dict[str, Any], step: int, *, persistent: bool | None = None) -> SaveOutcome:
         """Copies the state, and returns; a process beside makes a checkpoint of it. All ranks, after the same steps.
 
-        state: as ``torch.distributed.checkpoint.state_dict.get_state_dict`` gives it, and values beside. persistent: to storage as well, or not, whatever its turn;
-        the same on all ranks. Raises TypeError for a state that cannot be taken, and nothing else.
+        state: as ``torch.distributed.checkpoint.state_dict.get_state_dict`` gives it, and values beside.
+        persistent: to storage as well, or not, whatever its turn; the same on all ranks. Raises TypeError for a state
+        that cannot be taken, and nothing else.
         """
         begin_s = time.monotonic()
         self._count += 1
@@ -212,7 +213,9 @@ class NearCheckpoints:
             self._states.became_whole(word.name, is_copied=word.is_copied)
         is_safe = word.is_copied if self._partners is not None else word.is_whole
         if telling is not None:
-            telling.near_is_over("" if is_safe else word.problem or "not whole on all ranks, or without a partner's copy")
+            telling.near_is_over(
+                "" if is_safe else word.problem or "not whole on all ranks, or without a partner's copy"
+            )
         if word.will_upload and self._persistent is not None and word.slot >= 0:
             self._states.use(word.slot)
             if telling is not None:
@@ -234,7 +237,7 @@ class NearCheckpoints:
     def wait(self, timeout_s: float = 60.0) -> bool:
         """Until what was saved is whole, on all ranks, and in storage where it goes there. False: not in time."""
         with self._lock:
-            done = self._lock.wait_for(lambda: self._is_lost or not self._telling and not self._under_way, timeout_s)
+            done = self._lock.wait_for(lambda: self._is_lost or not (self._telling or self._under_way), timeout_s)
             return done and not self._is_lost
 
     def newest_whole_step(self) -> int | None:
@@ -269,7 +272,8 @@ class NearCheckpoints:
         is_lowest = self._nodes.index(self._nodes[self._rank]) == self._rank
         mine = Inventory(
             node=self._nodes[self._rank], needs=needs,
-            parts=parts_in(self._folder, self._world) if is_lowest else (), persistent=tuple(whole_in(self._persistent)),
+            parts=parts_in(self._folder, self._world) if is_lowest else (),
+            persistent=tuple(whole_in(self._persistent)),
         )  # fmt: skip
         told = self._all(mine)
         with ReadInRing() as reading:
@@ -347,4 +351,6 @@ class NearCheckpoints:
 def _from_where(choice: Choice, moved: Sequence[int]) -> str:
     if not choice.holders:
         return "from storage"
-    return f"near the job, {len(moved)} of {len(choice.holders)} ranks' parts from partners" if moved else "near the job"
+    return (
+        f"near the job, {len(moved)} of {len(choice.holders)} ranks' parts from partners" if moved else "near the job"
+    )

@@ -76,5 +76,3 @@ class Ready:
     """The writer has met the others. problem: why it has not; it writes for this rank alone then."""
 
     problem: str = ""
-
-

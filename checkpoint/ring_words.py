@@ -103,4 +103,6 @@ class ReadInRing:
     def read(self, place: str) -> None:
         """Which checkpoint the job goes on from."""
         if self._session is not None:
-            self._session.writer.append_event(EventKind.CHECKPOINT, value=checkpoint_number(place), extra=CHECKPOINT_READ)
+            self._session.writer.append_event(
+                EventKind.CHECKPOINT, value=checkpoint_number(place), extra=CHECKPOINT_READ
+            )

@@ -64,7 +64,8 @@ class StateParts:
     #: Of tensors and of values, to be compared and to be named in errors.
     tensor_keys: list[str] = field(default_factory=list)
     value_keys: list[str] = field(default_factory=list)
-    _known: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    #: By where a tensor lies in memory, its number: tied weights stand in a state twice.
+    known: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +141,8 @@ def _take_tensor(parts: StateParts, tensor: torch.Tensor, key: str) -> TensorPla
             f"{key}: a {type(tensor).__name__} ({tensor.layout}) cannot be taken: hand over plain tensors or DTensor, "
             "as torch.distributed.checkpoint.state_dict.get_state_dict gives them"
         )
-    # Tied weights stand in a state twice; they are kept once.
-    same = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.dtype, tensor.size(), tensor.stride())
-    number = parts._known.setdefault(same, len(parts.tensors))
+    same = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.dtype, tensor.size(), tensor.stride())
+    number = parts.known.setdefault(same, len(parts.tensors))
     if number == len(parts.tensors):
         parts.tensors.append(tensor.detach())
         parts.tensor_keys.append(key)
@@ -165,9 +165,7 @@ def lay_out(parts: StateParts) -> StateLayout:
 
 def views_into(memory: torch.Tensor, extents: Sequence[Extent]) -> list[torch.Tensor]:
     """Tensors whose bytes are those of ``memory`` (one-dimensional, uint8), one for each extent."""
-    return [
-        memory[at.offset_bytes : at.offset_bytes + at.size_bytes].view(at.dtype).view(at.shape) for at in extents
-    ]
+    return [memory[at.offset_bytes : at.offset_bytes + at.size_bytes].view(at.dtype).view(at.shape) for at in extents]
 
 
 def put_together(skeleton: Any, tensors: Sequence[torch.Tensor], values: Sequence[Any]) -> Any:

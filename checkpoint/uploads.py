@@ -1,8 +1,8 @@
 """Carries a checkpoint from its slots to the storage that stays: ``torch.distributed.checkpoint``, in a thread of the
 writer process, so that saves near the job go on.
 
-A checkpoint there is a folder ``step-N``; it is whole once torch has written its metadata, which comes last, and our own
-word of which attempt it is from.
+A checkpoint there is a folder ``step-N``; it is whole once torch has written its metadata, which comes last, and our
+own word of which attempt it is from.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,3 @@ class Uploader:
                 folder = folder_of(self._persistent, name)
                 (folder / WORD_FILE).unlink(missing_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-#: What a thread of uploads is given.
-Carried = Callable[[Upload, float, str], None]

@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 import time
-import zlib
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -74,13 +73,11 @@ class SlotWriter:
             problem = problem or f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
             if self._group is not None:
                 self._group.is_broken = True
-        seconds = time.monotonic() - begin_s
-        self._say(
-            Kept(
-                name=order.name, slot=order.slot, is_here=is_here, is_whole=is_whole, is_copied=is_copied,
-                will_upload=will_upload, seconds=seconds, problem=problem,
-            )  # fmt: skip
-        )
+        kept = Kept(
+            name=order.name, slot=order.slot, is_here=is_here, is_whole=is_whole, is_copied=is_copied,
+            will_upload=will_upload, seconds=time.monotonic() - begin_s, problem=problem,
+        )  # fmt: skip
+        self._say(kept)
         if will_upload:
             self._is_uploading = True
             self._uploads.put(Upload(name=order.name, slot=order.slot, state=self._state(order)))

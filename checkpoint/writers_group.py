@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from .orders import WriterPlace
-from .slot_files import PARTNER_SLOTS, PIECE_BYTES, CheckpointName, Manifest, SlotFile, decode_manifest
 from .slot_choice import SlotStates
+from .slot_files import PARTNER_SLOTS, PIECE_BYTES, CheckpointName, Manifest, SlotFile, decode_manifest
 
 #: A manifest in a message: its length comes first.
 _LONGEST_MANIFEST = 1024

@@ -25,7 +25,7 @@ def part(owner: int, step: int, attempt_ns: int = 1, slot: int = 0, fingerprint:
 
 
 def told(on_a: list[Part], on_b: list[Part], persistent: dict[int, list[int]] | None = None) -> list[Inventory]:
-    """By rank; the lowest one of a node tells of its parts. persistent: by rank steps of attempt 1, others as rank 0."""
+    """By rank; a node's lowest one tells of its parts. persistent: by rank steps of attempt 1, others as rank 0."""
     said = persistent or {}
     return [
         Inventory(

@@ -30,7 +30,9 @@ def test_slots_take_turns_and_the_third_is_taken_only_when_it_is_needed() -> Non
         states.release(slot)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["save", "whole", "copied", "fails", "carry", "carried"]), st.integers(0, 9))))
+@given(
+    st.lists(st.tuples(st.sampled_from(["save", "whole", "copied", "fails", "carry", "carried"]), st.integers(0, 9)))
+)
 def test_the_newest_whole_and_the_newest_copied_stay(acts: list[tuple[str, int]]) -> None:
     states, step, under_way, carried = SlotStates(OWN_SLOTS), 0, {}, []  # type: ignore[var-annotated]
     whole: set[CheckpointName] = set()

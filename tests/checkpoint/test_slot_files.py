@@ -55,7 +55,7 @@ def test_a_file_that_is_too_short_is_no_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"7", b'{"version": 2}', b'{"version": 1, "rank": 0}'])
 def test_a_manifest_that_is_none(raw: bytes, tmp_path: Path) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"manifest|version|JSON|Expecting"):
         decode_manifest(raw)
     file, _ = filled(tmp_path)
     (tmp_path / "rank-000003.slot-0.json").write_bytes(raw)

@@ -24,10 +24,10 @@ from torch.distributed import checkpoint as dcp
 from ..instrumentation.trackers.checkpoint_identity import checkpoint_tier
 from ..telemetry.checkpoint_states import Tier
 from .memory_slots import MemorySlots
-from .nodes import keep_ranks, node_of, partners
+from .node_partners import keep_ranks, node_of, partners
 from .orders import Kept, Ready, SaveOrder, Uploaded, WriterPlace
 from .outcomes import Restored, SaveOutcome
-from .restore import Choice, Inventory, carry_parts, choose, part_of, parts_in
+from .restore import Inventory, RestorePlan, carry_parts, choose, part_of, parts_in
 from .ring_words import ReadInRing, SaveInRing, near_place
 from .slot_choice import SlotStates
 from .slot_files import OWN_SLOTS, CheckpointName, SlotFile, open_folder
@@ -289,7 +289,7 @@ class NearCheckpoints:
                          no_dist=self._group is None)  # fmt: skip
         return self._restored(choice, time.monotonic() - begin_s)
 
-    def _restored(self, choice: Choice, seconds: float) -> Restored:
+    def _restored(self, choice: RestorePlan, seconds: float) -> Restored:
         assert choice.name is not None
         self._newest_whole = choice.name if choice.holders else None
         self._states.whole = self._states.copied = self._newest_whole
@@ -300,7 +300,7 @@ class NearCheckpoints:
             self._say(f"goes on from step {choice.name.step}, {_from_where(choice, moved)}, {seconds:.1f} s")
         return Restored(step=choice.name.step, source=source, from_partner=moved, seconds=seconds)
 
-    def _choose(self, told: Sequence[Inventory], step: int | None) -> Choice:
+    def _choose(self, told: Sequence[Inventory], step: int | None) -> RestorePlan:
         """The newest whose parts are what they were, by their checksums."""
         bad: frozenset[tuple[str, int, int]] = frozenset()
         for _ in range(_MOST_TRIES):
@@ -318,9 +318,9 @@ class NearCheckpoints:
                 return choice
             bad |= all_broken
             self._say(f"step {choice.name.step}: {len(all_broken)} parts are not what was saved")
-        return Choice(None)
+        return RestorePlan(None)
 
-    def _read_near(self, choice: Choice, told: Sequence[Inventory], parts: StateParts) -> None:
+    def _read_near(self, choice: RestorePlan, told: Sequence[Inventory], parts: StateParts) -> None:
         content, manifest = carry_parts(choice, self._rank, self._folder, told, self._group)
         layout = lay_out(parts)
         memory = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
@@ -348,7 +348,7 @@ class NearCheckpoints:
             print(f"whichrank: near checkpoints: rank {self._rank}: {line}", file=sys.stderr)
 
 
-def _from_where(choice: Choice, moved: Sequence[int]) -> str:
+def _from_where(choice: RestorePlan, moved: Sequence[int]) -> str:
     if not choice.holders:
         return "from storage"
     return (

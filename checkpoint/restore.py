@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .slot_files import PIECE_BYTES, CheckpointName, Manifest, SlotFile, slots_in
+from .slot_files import PIECE_BYTES, CheckpointName, SlotFile, SlotManifest, slots_in
 from .writers_group import as_tensor
 
 #: Slots are looked for in so many on a node.
@@ -22,13 +22,13 @@ _MOST_SLOTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HeldPart:
     """A rank's part that lies on a node."""
 
     name: CheckpointName
     owner: int
     slot: int
-    manifest: Manifest
+    manifest: SlotManifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,29 +37,29 @@ class Inventory:
 
     node: str
     needs: str
-    parts: tuple[Part, ...]
+    parts: tuple[HeldPart, ...]
     persistent: tuple[CheckpointName, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RestorePlan:
     """name: None: there is none. holders: by rank, who reads its part; empty: it lies in the storage that stays."""
 
     name: CheckpointName | None
     holders: tuple[int, ...] = ()
 
 
-def parts_in(folder: Path, world: int) -> tuple[Part, ...]:
+def parts_in(folder: Path, world: int) -> tuple[HeldPart, ...]:
     """Of jobs of as many ranks; checksums are looked at only where a part is to be read."""
     found = []
     for slot in slots_in(folder)[:_MOST_SLOTS]:
         manifest = slot.manifest()
         if manifest is not None and manifest.world == world:
-            found.append(Part(manifest.name, slot.rank, slot.slot, manifest))
+            found.append(HeldPart(manifest.name, slot.rank, slot.slot, manifest))
     return tuple(found)
 
 
-def choose(told: Sequence[Inventory], bad: frozenset[tuple[str, int, int]], step: int | None) -> Choice:
+def choose(told: Sequence[Inventory], bad: frozenset[tuple[str, int, int]], step: int | None) -> RestorePlan:
     """The newest whole one, or that of ``step``; near the job before storage, where both have it.
 
     told: by rank. bad: node, owner and slot of parts that are not what their manifests say.
@@ -75,19 +75,21 @@ def choose(told: Sequence[Inventory], bad: frozenset[tuple[str, int, int]], step
     stored = set.intersection(*(set(each.persistent) for each in told))
     names = [name for name in near | stored if step is None or name.step == step]
     if not names:
-        return Choice(None)
+        return RestorePlan(None)
     name = max(names)
     if name not in near:
-        return Choice(name)
+        return RestorePlan(name)
     first = {node: rank for rank, node in reversed(list(enumerate(each.node for each in told)))}
     holders = tuple(
         rank if told[rank].node in held[name][rank] else min(first[node] for node in held[name][rank])
         for rank in range(len(told))
     )
-    return Choice(name, holders)
+    return RestorePlan(name, holders)
 
 
-def part_of(folder: Path, owner: int, name: CheckpointName, parts: Sequence[Part]) -> tuple[SlotFile, Manifest] | None:
+def part_of(
+    folder: Path, owner: int, name: CheckpointName, parts: Sequence[HeldPart]
+) -> tuple[SlotFile, SlotManifest] | None:
     """The slot of this node in which an owner's part of a checkpoint lies."""
     for part in parts:
         if part.owner == owner and part.name == name:
@@ -96,15 +98,15 @@ def part_of(folder: Path, owner: int, name: CheckpointName, parts: Sequence[Part
 
 
 def carry_parts(
-    choice: Choice, rank: int, folder: Path, told: Sequence[Inventory], group: Any
-) -> tuple[bytearray, Manifest]:
+    choice: RestorePlan, rank: int, folder: Path, told: Sequence[Inventory], group: Any
+) -> tuple[bytearray, SlotManifest]:
     """This rank's part. Each rank sends what others need of it, in the order of ranks.
 
     Raises OSError, ValueError, RuntimeError: a part is gone or broken, or another rank.
     """
     assert choice.name is not None
     parts = next(each.parts for each in told if each.node == told[rank].node)
-    mine: tuple[bytearray, Manifest] | None = None
+    mine: tuple[bytearray, SlotManifest] | None = None
     for owner, holder in enumerate(choice.holders):
         if rank not in (owner, holder):
             continue
@@ -136,7 +138,7 @@ def carry_parts(
     return mine
 
 
-def _manifest(told: Sequence[Inventory], node: str, owner: int, name: CheckpointName) -> Manifest:
+def _manifest(told: Sequence[Inventory], node: str, owner: int, name: CheckpointName) -> SlotManifest:
     return next(
         part.manifest
         for each in told

@@ -39,7 +39,7 @@ class CheckpointName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class SlotManifest:
     """What lies in a slot. tensor_bytes, value_bytes: one after the other in the file; crc: CRC-32 of both."""
 
     rank: int
@@ -62,13 +62,13 @@ class Manifest:
         return json.dumps(asdict(self)).encode()
 
 
-def decode_manifest(raw: bytes) -> Manifest:
-    """The opposite of ``Manifest.encode``. Raises ValueError for what is none, or of another version."""
+def decode_manifest(raw: bytes) -> SlotManifest:
+    """The opposite of ``SlotManifest.encode``. Raises ValueError for what is none, or of another version."""
     try:
         said = json.loads(raw)
         if said.get("version") != _VERSION:
             raise ValueError("another version's")
-        return Manifest(**said)
+        return SlotManifest(**said)
     except (TypeError, AttributeError) as error:
         raise ValueError(f"no manifest: {error}") from error
 
@@ -76,7 +76,8 @@ def decode_manifest(raw: bytes) -> Manifest:
 def open_folder(local: str | os.PathLike[str], name: str) -> Path:
     """The folder of this run's slots, made where it is not there.
 
-    Raises OSError, PermissionError where it is another user's or open to others: what is read from it is trusted.
+    Raises OSError; PermissionError where it is another user's or open to others: what is read from it is trusted;
+    ValueError for a name that leads elsewhere.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ValueError(f"name={name!r}: letters, digits, dots, dashes and underscores, 100 at most")
@@ -123,7 +124,7 @@ class SlotFile:
             file.write(values)
             file.truncate(tensor_bytes + len(values))
 
-    def commit(self, manifest: Manifest, *, with_sync: bool) -> None:
+    def commit(self, manifest: SlotManifest, *, with_sync: bool) -> None:
         """From now on it is whole. with_sync: the bytes first reach the disk. Raises OSError."""
         if with_sync:
             fd = os.open(self.data, os.O_RDONLY | os.O_CLOEXEC)
@@ -139,7 +140,7 @@ class SlotFile:
                 os.fsync(file.fileno())
         new.replace(self._manifest)
 
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> SlotManifest | None:
         """What lies here by its manifest, and is as large as that says; None: nothing whole."""
         try:
             found = decode_manifest(self._manifest.read_bytes())
@@ -167,7 +168,7 @@ class SlotFile:
             crc = zlib.crc32(piece, crc)
         return crc
 
-    def is_as_told(self, manifest: Manifest) -> bool:
+    def is_as_told(self, manifest: SlotManifest) -> bool:
         """Whether the bytes are those that the manifest was made for."""
         try:
             return self.checksum(manifest.tensor_bytes + manifest.value_bytes) == manifest.crc

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from .orders import Kept, Ready, SaveOrder, Uploaded, WriterPlace
-from .slot_files import Manifest, SlotFile, slots_in
+from .slot_files import SlotFile, SlotManifest, slots_in
 from .state_layout import put_together, views_into
 from .uploads import Upload, Uploader
 from .writers_group import WritersGroup
@@ -91,7 +91,7 @@ class SlotWriter:
             while not orders.empty():
                 self._commit(orders.get_nowait())
 
-    def _commit(self, order: SaveOrder) -> tuple[Manifest | None, str]:
+    def _commit(self, order: SaveOrder) -> tuple[SlotManifest | None, str]:
         """The slot's manifest once it lies there; None, and why."""
         if order.structure:
             self._structure = pickle.loads(order.structure)
@@ -101,7 +101,7 @@ class SlotWriter:
         size = order.layout.size_bytes
         try:
             slot.put_values(size, order.values)
-            manifest = Manifest(
+            manifest = SlotManifest(
                 rank=self._place.rank, world=self._place.world, attempt_ns=order.name.attempt_ns, step=order.name.step,
                 fingerprint=order.layout.fingerprint, tensor_bytes=size, value_bytes=len(order.values),
                 crc=slot.checksum(size + len(order.values)),
@@ -111,7 +111,7 @@ class SlotWriter:
             return None, f"{slot.data}: {error}"
         return manifest, ""
 
-    def _agree(self, order: SaveOrder, manifest: Manifest | None) -> tuple[bool, bool, bool]:
+    def _agree(self, order: SaveOrder, manifest: SlotManifest | None) -> tuple[bool, bool, bool]:
         """Whether all ranks have theirs, all partners a copy, and whether all carry it to storage now."""
         wants = order.upload and not self._is_uploading and self._place.persistent is not None
         group = self._group

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from .orders import WriterPlace
 from .slot_choice import SlotStates
-from .slot_files import PARTNER_SLOTS, PIECE_BYTES, CheckpointName, Manifest, SlotFile, decode_manifest
+from .slot_files import PARTNER_SLOTS, PIECE_BYTES, CheckpointName, SlotFile, SlotManifest, decode_manifest
 
 #: A manifest in a message: its length comes first.
 _LONGEST_MANIFEST = 1024
@@ -51,7 +51,7 @@ class WritersGroup:
         dist.all_gather(found, mine)
         return [each.tolist() for each in found]
 
-    def copy_to_partner(self, manifest: Manifest, slot: SlotFile) -> bool:
+    def copy_to_partner(self, manifest: SlotManifest, slot: SlotFile) -> bool:
         """Sends this rank's part to its partner while it takes another's. All ranks at once.
 
         Returns whether what came is whole and kept. Raises RuntimeError, OSError.
@@ -99,11 +99,11 @@ def as_tensor(raw: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
 
 
-def _size(manifest: Manifest) -> int:
+def _size(manifest: SlotManifest) -> int:
     return manifest.tensor_bytes + manifest.value_bytes
 
 
-def _memory(into: SlotFile | None, told: Manifest) -> tuple[mmap.mmap | None, str]:
+def _memory(into: SlotFile | None, told: SlotManifest) -> tuple[mmap.mmap | None, str]:
     """Room for a partner's part; None, and why: what comes is then taken from the wire all the same."""
     if into is None:
         return None, "no slot is free for the partner's part"

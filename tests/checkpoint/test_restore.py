@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.checkpoint.nodes import keep_ranks, partners
-from whichrank.checkpoint.restore import Inventory, Part, choose
-from whichrank.checkpoint.slot_files import CheckpointName, Manifest
+from whichrank.checkpoint.node_partners import keep_ranks, partners
+from whichrank.checkpoint.restore import HeldPart, Inventory, choose
+from whichrank.checkpoint.slot_files import CheckpointName, SlotManifest
 from whichrank.checkpoint.uploads import whole_in
 
 WORLD = 4
 NODES = ("a", "a", "b", "b")
 
 
-def part(owner: int, step: int, attempt_ns: int = 1, slot: int = 0, fingerprint: str = "") -> Part:
-    manifest = Manifest(
+def part(owner: int, step: int, attempt_ns: int = 1, slot: int = 0, fingerprint: str = "") -> HeldPart:
+    manifest = SlotManifest(
         rank=owner, world=WORLD, attempt_ns=attempt_ns, step=step, fingerprint=fingerprint or f"f{owner}",
         tensor_bytes=0, value_bytes=0, crc=0,
     )  # fmt: skip
-    return Part(manifest.name, owner, slot, manifest)
+    return HeldPart(manifest.name, owner, slot, manifest)
 
 
-def told(on_a: list[Part], on_b: list[Part], persistent: dict[int, list[int]] | None = None) -> list[Inventory]:
+def told(on_a: list[HeldPart], on_b: list[HeldPart], persistent: dict[int, list[int]] | None = None) -> list[Inventory]:
     """By rank; a node's lowest one tells of its parts. persistent: by rank steps of attempt 1, others as rank 0."""
     said = persistent or {}
     return [
@@ -36,7 +36,7 @@ def told(on_a: list[Part], on_b: list[Part], persistent: dict[int, list[int]] | 
     ]  # fmt: skip
 
 
-def everybody(step: int, attempt_ns: int = 1, slot: int = 0) -> tuple[list[Part], list[Part]]:
+def everybody(step: int, attempt_ns: int = 1, slot: int = 0) -> tuple[list[HeldPart], list[HeldPart]]:
     """Own parts, and the partners'."""
     parts = [part(owner, step, attempt_ns, slot) for owner in range(WORLD)]
     return parts, parts

@@ -34,7 +34,9 @@ def test_slots_take_turns_and_the_third_is_taken_only_when_it_is_needed() -> Non
     st.lists(st.tuples(st.sampled_from(["save", "whole", "copied", "fails", "carry", "carried"]), st.integers(0, 9)))
 )
 def test_the_newest_whole_and_the_newest_copied_stay(acts: list[tuple[str, int]]) -> None:
-    states, step, under_way, carried = SlotStates(OWN_SLOTS), 0, {}, []  # type: ignore[var-annotated]
+    states, step = SlotStates(OWN_SLOTS), 0
+    under_way: dict[int, CheckpointName] = {}
+    carried: list[tuple[int, CheckpointName]] = []
     whole: set[CheckpointName] = set()
     copied: set[CheckpointName] = set()
     for act, which in acts:

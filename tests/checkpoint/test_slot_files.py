@@ -7,15 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from whichrank.checkpoint.slot_files import CheckpointName, Manifest, SlotFile, decode_manifest, open_folder, slots_in
+from whichrank.checkpoint.slot_files import (
+    CheckpointName,
+    SlotFile,
+    SlotManifest,
+    decode_manifest,
+    open_folder,
+    slots_in,
+)
 
 
-def filled(folder: Path, *, step: int = 5, rank: int = 3, slot: int = 0) -> tuple[SlotFile, Manifest]:
+def filled(folder: Path, *, step: int = 5, rank: int = 3, slot: int = 0) -> tuple[SlotFile, SlotManifest]:
     file = SlotFile(folder, rank, slot)
     memory = file.prepare(10_000)
     memory[:10_000] = bytes(range(250)) * 40
     file.put_values(10_000, b"values")
-    manifest = Manifest(
+    manifest = SlotManifest(
         rank=rank, world=4, attempt_ns=7, step=step, fingerprint="f", tensor_bytes=10_000, value_bytes=6,
         crc=file.checksum(10_006),
     )  # fmt: skip

@@ -6,6 +6,7 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -53,11 +54,13 @@ class MemorySlots:
 
 def _pin(flat: torch.Tensor) -> bool:
     try:
-        return int(torch.cuda.cudart().cudaHostRegister(flat.data_ptr(), flat.numel(), 0)) == 0
+        cuda: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        return int(cuda.cudaHostRegister(flat.data_ptr(), flat.numel(), 0)) == 0
     except (RuntimeError, AssertionError, TypeError):
         return False
 
 
 def _unpin(mapped: _Mapped) -> None:
     if mapped.is_pinned and mapped.views:
-        torch.cuda.cudart().cudaHostUnregister(torch.frombuffer(mapped.memory, dtype=torch.uint8).data_ptr())
+        cuda: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        cuda.cudaHostUnregister(torch.frombuffer(mapped.memory, dtype=torch.uint8).data_ptr())

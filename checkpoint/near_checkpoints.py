@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_loader
 
 from ..instrumentation.trackers.checkpoint_identity import checkpoint_tier
 from ..telemetry.checkpoint_states import Tier
@@ -70,7 +70,7 @@ class NearCheckpoints:
         self._folder = open_folder(local, name)
         is_group = dist.is_available() and dist.is_initialized()
         self._rank, self._world = (dist.get_rank(), dist.get_world_size()) if is_group else (0, 1)
-        self._group = dist.new_group(backend="gloo") if is_group else None
+        self._group: Any = dist.new_group(backend="gloo") if is_group else None
         self._nodes = self._all(node_of(self._folder))
         self._attempt_ns = self._all(time.time_ns())[0]
         self._partners = partners(self._nodes)
@@ -211,11 +211,12 @@ class NearCheckpoints:
         if word.is_whole:
             self._newest_whole = word.name
             self._states.became_whole(word.name, is_copied=word.is_copied)
-        is_safe = word.is_copied if self._partners is not None else word.is_whole
-        if telling is not None:
-            telling.near_is_over(
-                "" if is_safe else word.problem or "not whole on all ranks, or without a partner's copy"
-            )
+        if telling is not None and word.is_whole and self._partners is not None and not word.is_copied:
+            telling.near_is_over(word.problem or "whole on all ranks, but not with all partners")
+        elif telling is not None and not word.is_whole and not word.problem:
+            telling.near_is_left_out()
+        elif telling is not None:
+            telling.near_is_over(word.problem)
         if word.will_upload and self._persistent is not None and word.slot >= 0:
             self._states.use(word.slot)
             if telling is not None:
@@ -285,8 +286,8 @@ class NearCheckpoints:
                 reading.read(near_place(self._name, choice.name.step))
             else:
                 assert self._persistent is not None
-                dcp.load(state, checkpoint_id=folder_of(self._persistent, choice.name), process_group=self._group,
-                         no_dist=self._group is None)  # fmt: skip
+                where, is_alone = folder_of(self._persistent, choice.name), self._group is None
+                state_dict_loader.load(state, checkpoint_id=where, process_group=self._group, no_dist=is_alone)
         return self._restored(choice, time.monotonic() - begin_s)
 
     def _restored(self, choice: RestorePlan, seconds: float) -> Restored:

@@ -41,12 +41,12 @@ class SaveInRing:
     def __enter__(self) -> SaveInRing:
         if self._session is not None:
             self._entered = self._session.tracker.enter(int(Phase.CHECKPOINT), by_hand=True)
-            self._near = self._begin(self._session, self._place, self._folder, None)
+            self._near = self._begin(self._session, SaveWay.WHICHRANK, self._place, self._folder, None)
         return self
 
-    def _begin(self, session: Session, place: str, folder: str, step: int | None) -> Save | None:
+    def _begin(self, session: Session, way: SaveWay, place: str, folder: str, step: int | None) -> Save | None:
         number, tier = checkpoint_number(place), checkpoint_tier(os.path.join(folder, "step"))
-        save = session.saves.enter(SaveWay.WHICHRANK, number, tier, self._size_bytes, step)
+        save = session.saves.enter(way, number, tier, self._size_bytes, step)
         session.saves.hand_over(place=number)
         return save
 
@@ -63,8 +63,13 @@ class SaveInRing:
     def carry(self, place: str, folder: str) -> None:
         """The same state goes on to the storage that stays. Any thread."""
         if self._session is not None and self._near is not None:
-            self._persistent = self._begin(self._session, place, folder, self._near.step)
+            self._persistent = self._begin(self._session, SaveWay.WHICHRANK_STORAGE, place, folder, self._near.step)
             self._session.saves.leave(self._persistent)
+
+    def near_is_left_out(self) -> None:
+        """Another rank has none of this step. Any thread."""
+        if self._near is not None and self._session is not None:
+            self._session.saves.left_out(self._near)
 
     def near_is_over(self, problem: str) -> None:
         """What became of the save near the job: "" for the best. Any thread."""

@@ -129,7 +129,7 @@ def _has_tensors(node: Any) -> bool:
 
 def _take_tensor(parts: StateParts, tensor: torch.Tensor, key: str) -> TensorPlace | WrappedPlace:
     if is_traceable_wrapper_subclass(tensor):
-        names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        names, context = tensor.__tensor_flatten__()
         held = {name: getattr(tensor, name) for name in names}  # a mesh may be among them
         inner = {
             name: _take_tensor(parts, each, f"{key}.{name}") if isinstance(each, torch.Tensor) else each

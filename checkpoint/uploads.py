@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from .slot_files import CheckpointName
 
@@ -69,7 +69,7 @@ class Uploader:
             if self._is_first:
                 (folder / WORD_FILE).unlink(missing_ok=True)
                 (folder / ".metadata").unlink(missing_ok=True)
-            dcp.save(upload.state, checkpoint_id=folder, process_group=self._group, no_dist=self._group is None)
+            save(upload.state, checkpoint_id=folder, process_group=self._group, no_dist=self._group is None)
             if self._is_first:
                 word = folder / f"{WORD_FILE}.new"
                 word.write_text(json.dumps({"attempt_ns": upload.name.attempt_ns, "written_s": time.time()}))

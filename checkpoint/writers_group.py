@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,10 +33,11 @@ class WritersGroup:
         self._place = place
         wait = timedelta(seconds=place.wait_s)
         host, port = place.store
-        store = dist.TCPStore(host, port, place.world, is_master=place.rank == 0, timeout=wait, wait_for_workers=False)
+        make_store: Any = dist.TCPStore  # type: ignore[attr-defined]
+        store = make_store(host, port, place.world, is_master=place.rank == 0, timeout=wait, wait_for_workers=False)
         dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world, timeout=wait)
         #: Uploads have one of their own: they take long, and saves go on.
-        self.uploads = dist.new_group(backend="gloo", timeout=wait)
+        self.uploads: Any = dist.new_group(backend="gloo", timeout=wait)
         self.is_broken = False
         self._partner = SlotStates(PARTNER_SLOTS)
         if place.previous_rank >= 0:

@@ -170,6 +170,10 @@ class RankSaves:
         """All of this rank's part is written."""
         self._end(save, SaveState.DURABLE)
 
+    def left_out(self, save: Save) -> None:
+        """Another rank has nothing of this step, so that this part is of no use."""
+        self._end(save, SaveState.LEFT_OUT)
+
     def failed(self, save: Save, error: BaseException) -> None:
         """It was not written, and will not be."""
         if save.is_over or not self._guard.enabled:

@@ -18,9 +18,11 @@ from ...telemetry.vocabulary import EventName
 #: What a scheduler tells, and the attribute with the time at which the job ends by it.
 _DUE = {
     "time_limit": (SaveReason.TIME_LIMIT, "end_s"),
-    "preemption": (SaveReason.PREEMPTION, "start_s"),
+    "preemption": (SaveReason.PREEMPTION, "end_s"),
     "maintenance": (SaveReason.MAINTENANCE, "start_s"),
 }
+#: Of a preemption that has begun, where nobody says how long its grace is; Slurm's own time to kill is as long.
+_GRACE_S = 30.0
 #: Plans that are remembered.
 _MOST_PLANS = 64
 #: A plan that moves by less is the same.
@@ -60,6 +62,8 @@ class NearEnd:
         if happening.name is not EventName.SCHEDULER or what not in _DUE or (job and job != self._job):
             return
         key, due_s = (what, job or str(told.get("name") or "")), told.get(_DUE[what][1])
+        if due_s is None and isinstance(begun_s := told.get("start_s"), int | float):
+            due_s = max(begun_s, happening.time_ns / 1e9 + _GRACE_S)
         if told.get("over") or not isinstance(due_s, int | float):
             self._due_s.pop(key, None)
         elif len(self._due_s) < _MOST_PLANS or key in self._due_s:

@@ -15,7 +15,7 @@ from whichrank.commands.main import app
 from whichrank.telemetry.emergency_words import BOARD_FOLDER, LISTENS, REQUEST_FILE
 from whichrank.telemetry.vocabulary import EventName
 
-PLANS = {"time_limit": "end_s", "preemption": "start_s", "maintenance": "start_s"}
+PLANS = {"time_limit": "end_s", "preemption": "end_s", "maintenance": "start_s"}
 
 
 def listen(rings: Path, rank: int = 0, pid: int | None = None) -> None:
@@ -67,6 +67,15 @@ def test_an_end_that_is_near_is_asked_for_once(tmp_path: Path, what: str) -> Non
     (tmp_path / REQUEST_FILE).unlink()
     near.look(702.0)
     assert not (tmp_path / REQUEST_FILE).exists()
+
+
+def test_a_preemption_that_has_begun_is_asked_for_at_once_where_its_end_is_unknown(tmp_path: Path) -> None:
+    """Slurm tells when it began, and how long its grace is only of jobs with a time limit."""
+    near = NearEnd(tmp_path, report=pytest.fail, job="7", lead_s=300.0)
+    told = {"scheduler": "slurm", "what": "preemption", "job": "7", "over": False, "start_s": 1000.0}
+    near.take(NodeEvent(name=EventName.SCHEDULER, time_ns=1_020_000_000_000, mono_ns=1, attributes=told))
+    near.look(1021.0)
+    assert json.loads((tmp_path / REQUEST_FILE).read_text()) == {"reason": "preemption", "seconds": 29.0}
 
 
 def test_other_jobs_and_plans_that_are_over_do_not_count(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...agents.collectors.base.collector import NodeEvent
 from ...diagnosis.scheduler_facts import slurm_job_id
-from ...telemetry.emergency_words import DEFAULT_LEAD_S, REQUEST_FILE, SaveReason
+from ...telemetry.emergency_words import BOARD_FOLDER, DEFAULT_LEAD_S, LISTENS, REQUEST_FILE, SaveReason
 from ...telemetry.vocabulary import EventName
 
 #: What a scheduler tells, and the attribute with the time at which the job ends by it.
@@ -27,6 +27,8 @@ _GRACE_S = 30.0
 _MOST_PLANS = 64
 #: A plan that moves by less is the same.
 _SAME_S = 1.0
+#: Ranks of one job come to listen within that time.
+_SETTLED_S = 1.0
 
 
 def ask_for_save(rings: Path, reason: str, seconds: float) -> None:
@@ -39,6 +41,16 @@ def ask_for_save(rings: Path, reason: str, seconds: float) -> None:
     part = rings / f".{REQUEST_FILE}.{os.getpid()}"
     part.write_text(json.dumps({"reason": reason, "seconds": seconds}), encoding="utf-8")
     part.replace(rings / REQUEST_FILE)
+
+
+def listening_ranks(rings: Path) -> dict[int, int]:
+    """Ranks of this node that called ``on_checkpoint`` and live, and their pids."""
+    ranks = {}
+    for path in (rings / BOARD_FOLDER).glob(f"{LISTENS}*"):
+        rank, _, pid = path.name.removeprefix(LISTENS).partition(".")
+        if rank.isdigit() and pid.isdigit() and os.path.isdir(f"/proc/{pid}"):
+            ranks[int(rank)] = int(pid)
+    return ranks
 
 
 class NearEnd:
@@ -54,6 +66,10 @@ class NearEnd:
         #: When a job or node ends, by what is told and of whom; and which of these were asked for.
         self._due_s: dict[tuple[str, str], float] = {}
         self._asked_s: dict[tuple[str, str], float] = {}
+        #: Ranks and their pids: who listens, since when that is so, and who was asked last.
+        self._listening: frozenset[tuple[int, int]] = frozenset()
+        self._listening_since_s = 0.0
+        self._asked_of: frozenset[tuple[int, int]] = frozenset()
 
     def take(self, happening: NodeEvent) -> None:
         """Takes in what a collector saw; what is neither this job's nor the node's is left out."""
@@ -70,14 +86,27 @@ class NearEnd:
             self._due_s[key] = float(due_s)
 
     def look(self, now_s: float) -> None:
-        """Asks for a save where an end is near; once for each, and again when it was put off. now_s: Unix."""
-        for key, due_s in self._due_s.items():
-            if now_s < due_s - self._lead_s or now_s >= due_s or not self._lead_s:
-                continue
+        """Asks for a save where an end is near; once for each, again when it was put off, and of the ranks of another
+        start of the job. Not before ranks listen: what they find when they come they take for an earlier start's.
+        now_s: Unix.
+        """
+        self._asked_s = {key: due_s for key, due_s in self._asked_s.items() if key in self._due_s}
+        near = {key: due_s for key, due_s in self._due_s.items() if due_s - self._lead_s <= now_s < due_s}
+        if not near or not self._lead_s or not self._is_listened_to(now_s):
+            return
+        for key, due_s in near.items():
             if abs(due_s - self._asked_s.get(key, 0.0)) > _SAME_S:
-                self._asked_s[key] = due_s
+                self._asked_s[key], self._asked_of = due_s, self._listening
                 try:
                     ask_for_save(self._rings, _DUE[key[0]][0].value, due_s - now_s)
                 except OSError as error:
                     self._report(f"no emergency save asked for: {error}")
-        self._asked_s = {key: due_s for key, due_s in self._asked_s.items() if key in self._due_s}
+
+    def _is_listened_to(self, now_s: float) -> bool:
+        """Ranks listen, and no further one has come for a moment."""
+        listening = frozenset(listening_ranks(self._rings).items())
+        if listening != self._listening:
+            self._listening, self._listening_since_s = listening, now_s
+        if self._asked_of.isdisjoint(listening):
+            self._asked_s.clear()
+        return bool(listening) and now_s - self._listening_since_s >= _SETTLED_S

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from tests.commands.respond.parts import incident
@@ -54,7 +55,7 @@ class Trial:
     is_slow: bool = False
 
 
-def hook_of(room: SlurmRoom, **settings: object) -> Slurm:
+def hook_of(room: SlurmRoom, **settings: Any) -> Slurm:
     """The hook as ``whichrank respond`` makes it, with the settings' own defaults."""
     options = RespondOptions(respond_hooks="slurm", respond_from=room.folder, **settings)
     hook = make_hooks(options)["slurm"]
@@ -75,7 +76,7 @@ def told(node: str = "n1", job: str = "") -> Document:
     return {**made, "job": {**made["job"], "id": job or made["job"]["id"]}}
 
 
-def do(room: SlurmRoom, document: Document, operation: HookOperation, target: str, **settings: object) -> HookResult:
+def do(room: SlurmRoom, document: Document, operation: HookOperation, target: str, **settings: Any) -> HookResult:
     leave_out = (str(document["suspects"][0]["node"]),) if settings.get("respond_slurm_exclude") else ()
     act = act_of(read_incident(document), "slurm", operation, target, "restart_without_node")
     act = replace(act, leave_out=leave_out)

@@ -387,6 +387,20 @@ def ends_are_told(room: SlurmRoom) -> str:
         )
 
 
+def one_id_on_all_nodes(room: SlurmRoom) -> str:
+    """``whichrank run`` in a step calls the job on each node as ``squeue`` does, tasks of arrays too."""
+    text = f"srun --ntasks-per-node=1 {WHICHRANK} run --view none -- sh -c 'echo id=$WHICHRANK_JOB_ID'; {SLEEPS}"
+    checks = {}
+    with cleared(room):
+        for options in ((), ("--array=7",)):
+            job = room.submit(text, "--nodes=2", "--ntasks=2", *options)
+            until(lambda job=job: room.said(job).count("id=") == 2, f"both nodes say it: {room.said(job)}", 120.0)
+            shown = room.run("squeue", "--noheader", "--format=%i", f"--jobs={job}").strip()
+            named = [line.strip() for line in room.said(job).splitlines() if line.startswith("id=")]
+            checks[f"{shown} is called {named}"] = named == [f"id={shown}"] * 2
+    return _problems(checks)
+
+
 TRIALS: Mapping[str, Trial] = {
     "drain": Trial(asked="drain, the job goes on; given back", hold=drained_and_given_back),
     "others": Trial(asked="what others drained stays", hold=what_others_drained_stays),
@@ -399,6 +413,7 @@ TRIALS: Mapping[str, Trial] = {
     "prolog": Trial(asked="prolog with whichrank check", hold=prolog_takes_a_bad_node_out, is_slow=True),
     "epilog": Trial(asked="epilog with whichrank check", hold=epilog_takes_a_bad_node_out, is_slow=True),
     "ends": Trial(asked="end states", hold=ends_are_told),
+    "id": Trial(asked="a job's id, on two nodes", hold=one_id_on_all_nodes, is_slow=True),
     "lost": Trial(asked="slurmctld loses a node; it comes back", hold=a_lost_node_comes_back, is_slow=True),
 }
 

@@ -277,8 +277,8 @@ def dump_of_the_host(folder: Path) -> Outcome:
     (inside / "job/own").write_bytes(b"the rank's own dump")
     with shared_node(folder) as node:
         sent: list[int] = []
-        # A helper that did not answer in time is not asked for ten seconds: what is to come may take longer than that.
-        for name, patience_s in ((f"/link/{secret.name}", 3.0), ("/job/own", 8.0)):
+        # A helper that did not answer in time is not asked for ten seconds.
+        for name, wait_s in ((f"/link/{secret.name}", 3.0), ("/job/own", 8.0)):
             rings = node.user_folder(0, f"box-{len(sent)}")
             environ = {**os.environ, "TORCH_FR_DUMP_TEMP_FILE": name, "TORCH_FR_DUMP_DYNAMIC_FILE_NAME": "1"}
             with subprocess.Popen([sys.executable, "-c", _CONTAINER, str(rings), str(inside)], env=environ,
@@ -293,10 +293,10 @@ def dump_of_the_host(folder: Path) -> Outcome:
                 for attempt in range(4):  # the first may come before its places are known
                     node.turn_for(1.0)
                     node.ask("flight_recorder", 10 * len(sent) + attempt)
-                    if node.turn_until(lambda: any(b"dump.gz" in value for _, _, value, _ in node.messages), patience_s):
+                    if node.turn_until(lambda: any(b"dump.gz" in value for _, _, value, _ in node.messages), wait_s):
                         break
                 rank.kill()
             node.turn_until(lambda: len(node.events(EventName.RANK_EXIT)) == len(sent) + 1)
             sent.append(sum(b"dump.gz" in value for _, _, value, _ in node.messages))
-        return Outcome(held=sent[0] == 0 and sent[1] > 0,
-                       measured=f"{sent[0]} dumps through the link, {sent[1]} of the container's own; {node.said or ""}")  # fmt: skip
+        told = f"{sent[0]} dumps through the link, {sent[1]} of the container's own"
+        return Outcome(held=sent[0] == 0 and sent[1] > 0, measured="; ".join([told, *node.said]))

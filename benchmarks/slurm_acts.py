@@ -18,7 +18,8 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.stack.parts.slurm_room import SlurmRoom, what_is_missing
-from tests.stack.slurm_trials import TRIALS, room_with_pack
+from tests.stack.slurm_node_trials import room_with_pack
+from tests.stack.slurm_trials import TRIALS
 from whichrank.evaluation.bench.bench_report import exit_code, in_short, print_lines
 from whichrank.simulator.scoring.summary import ScoreLine
 

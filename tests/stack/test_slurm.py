@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.stack.parts.slurm_room import SlurmRoom, until, what_is_missing
-from tests.stack.slurm_trials import TRIALS, cleared, within
+from tests.stack.slurm_desk import cleared, within
+from tests.stack.slurm_trials import TRIALS
 from whichrank.agents.collectors.base.collector import NodeEvent, Timestamps
 from whichrank.agents.collectors.surroundings.scheduler_collector import SchedulerCollector
 from whichrank.agents.processes.job_id_proof import who_says_id

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if why := what_is_missing():
         print(f"there can be no Slurm here: {why}")
         return 2
-    chosen, before, lines = options.only or list(TRIALS), _outside(), []
+    chosen, before, lines, folders = options.only or list(TRIALS), _outside(), [], []
     for names, make in (
         ([name for name in chosen if name not in _WITH_PACK], SlurmRoom),
         ([name for name in chosen if name in _WITH_PACK], room_with_pack),
@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if names:
             with make() as room:
                 lines += [_tried(name, room, options.runs) for name in names]
-                folder = room.folder
-    after, left = _outside(), _left_of(folder)
+                folders.append(room.folder)
+    after, left = _outside(), sum(map(_left_of, folders))
     changed = sorted(before ^ after)
     print("".join(f"CHANGED: {path}\n" for path in changed[:10]), end="")
     lines.append(
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             asked="nothing changes, nothing stays",
             measured=f"{len(changed)} files changed, {left} processes left",
             share="",
-            ok=not changed and not left and not folder.exists(),
+            ok=not changed and not left and not any(folder.exists() for folder in folders),
         )
     )
     print_lines(lines, "Slurm " + _version())

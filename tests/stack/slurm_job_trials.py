@@ -132,7 +132,7 @@ def one_id_on_all_nodes(room: SlurmRoom) -> str:
     with cleared(room):
         for options in ((), ("--array=7",)):
             job = room.submit(text, "--nodes=2", "--ntasks=2", *options)
-            until(lambda job=job: room.said(job).count("id=") == 2, f"both nodes say it: {room.said(job)}", 120.0)
+            room.wait_for_words(job, "id=", 2)
             shown = room.run("squeue", "--noheader", "--format=%i", f"--jobs={job}").strip()
             named = [line.strip() for line in room.said(job).splitlines() if line.startswith("id=")]
             checks[f"{shown} is called {named}"] = named == [f"id={shown}"] * 2
@@ -141,13 +141,14 @@ def one_id_on_all_nodes(room: SlurmRoom) -> str:
 
 def srun_leaves_nodes_out(room: SlurmRoom) -> str:
     """As ``whichrank run --restarts`` makes it: one node after the other, within one allocation."""
-    srun, checks = ("srun", "-l", "--ntasks=1", "printenv", "SLURMD_NODENAME"), {}
+    srun: tuple[str, ...] = ("srun", "-l", "--ntasks=1", "printenv", "SLURMD_NODENAME")
+    checks = {}
     with cleared(room):
         for bad, good in (("n1", {"n2", "n3"}), ("n2", {"n3"})):
             srun = without_node(srun, bad, (), room.folder, allocated=3).command
             job = room.submit(" ".join(srun), "--nodes=3", "--ntasks=3")
             room.wait_for_job(job, "COMPLETED", "FAILED")
-            until(lambda job=job: bool(room.said(job)), "it has said where it ran", 10.0)
+            room.wait_for_words(job, "0: n", 1)
             checks[f"without {bad}: {room.said(job)}"] = room.said(job).split()[-1] in good
         nothing_to_spare = without_node(("srun", "--nodes=3", "x"), "n1", (), room.folder, allocated=3)
         checks["nothing to spare"] = not nothing_to_spare.command

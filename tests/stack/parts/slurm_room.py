@@ -219,6 +219,10 @@ class SlurmRoom:
         path = self.folder / f"{job}.out"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def wait_for_words(self, job: str, words: str, times: int) -> None:
+        """Until the job has put them out so often."""
+        until(lambda: self.said(job).count(words) >= times, f"{times} times {words!r}: {self.said(job)}", 2 * READY_S)
+
     def node(self, name: str) -> tuple[str, str]:
         """State and reason."""
         try:

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ...agents.collectors.base.collector import NodeEvent
 from ...diagnosis.scheduler_facts import slurm_job_id
 from ...telemetry.emergency_words import BOARD_FOLDER, DEFAULT_LEAD_S, LISTENS, REQUEST_FILE, SaveReason
-from ...telemetry.vocabulary import EventName
+from ...telemetry.vocabulary import Action, EventName
 
 #: What a scheduler tells, and the attribute with the time at which the job ends by it.
 _DUE = {
-    "time_limit": (SaveReason.TIME_LIMIT, "end_s"),
-    "preemption": (SaveReason.PREEMPTION, "end_s"),
-    "maintenance": (SaveReason.MAINTENANCE, "start_s"),
+    SaveReason.TIME_LIMIT.value: "end_s",
+    SaveReason.PREEMPTION.value: "end_s",
+    SaveReason.MAINTENANCE.value: "start_s",
 }
+#: Conditions of a node that may end it at any moment.
+_POWER = frozenset({"power_supply_failed", "power_redundancy_lost", "power_unit_failed"})
 #: Of a preemption that has begun, where nobody says how long its grace is; Slurm's own time to kill is as long.
 _GRACE_S = 30.0
+#: Where an end may come at any moment, ranks may try for so long.
+_AT_ONCE_S = 60.0
 #: Plans that are remembered.
 _MOST_PLANS = 64
 #: A plan that moves by less is the same.
@@ -74,16 +78,33 @@ class NearEnd:
     def take(self, happening: NodeEvent) -> None:
         """Takes in what a collector saw; what is neither this job's nor the node's is left out."""
         told = happening.attributes
+        if happening.name is EventName.NODE_CONDITION:
+            self._take_condition(told, happening.time_ns / 1e9)
+            return
         what, job = str(told.get("what")), str(told.get("job") or "")
         if happening.name is not EventName.SCHEDULER or what not in _DUE or (job and job != self._job):
             return
-        key, due_s = (what, job or str(told.get("name") or "")), told.get(_DUE[what][1])
-        if due_s is None and isinstance(begun_s := told.get("start_s"), int | float):
-            due_s = max(begun_s, happening.time_ns / 1e9 + _GRACE_S)
+        key, due_s = (what, job or str(told.get("name") or "")), told.get(_DUE[what])
+        if (
+            due_s is None and what != SaveReason.TIME_LIMIT.value
+        ):  # it has begun, or nobody says when it will (a notice of a cloud's)
+            begun_s = told.get("start_s")
+            due_s = max(begun_s if isinstance(begun_s, int | float) else 0.0, happening.time_ns / 1e9 + _GRACE_S)
         if told.get("over") or not isinstance(due_s, int | float):
             self._due_s.pop(key, None)
         elif len(self._due_s) < _MOST_PLANS or key in self._due_s:
             self._due_s[key] = float(due_s)
+
+    def _take_condition(self, told: Mapping[str, object], time_s: float) -> None:
+        """A node that may lose its power, or that a check of the site's wants a checkpoint for: at once."""
+        name = str(told.get("event"))
+        is_advice = told.get("action") == Action.CHECKPOINT_NOW.value
+        key = (SaveReason.ADVICE if is_advice else SaveReason.POWER).value, f"{name}/{told.get('device') or ''}"
+        if told.get("over"):
+            self._due_s.pop(key, None)
+        elif (is_advice or name in _POWER) and len(self._due_s) < _MOST_PLANS:
+            # As long as it goes on it is one and the same: it was asked for once.
+            self._due_s.setdefault(key, time_s + _AT_ONCE_S)
 
     def look(self, now_s: float) -> None:
         """Asks for a save where an end is near; once for each, again when it was put off, and of the ranks of another
@@ -98,7 +119,7 @@ class NearEnd:
             if abs(due_s - self._asked_s.get(key, 0.0)) > _SAME_S:
                 self._asked_s[key], self._asked_of = due_s, self._listening
                 try:
-                    ask_for_save(self._rings, _DUE[key[0]][0].value, due_s - now_s)
+                    ask_for_save(self._rings, key[0], due_s - now_s)
                 except OSError as error:
                     self._report(f"no emergency save asked for: {error}")
 

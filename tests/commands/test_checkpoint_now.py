@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,45 @@ def test_a_preemption_that_has_begun_is_asked_for_at_once_where_its_end_is_unkno
     near.take(NodeEvent(name=EventName.SCHEDULER, time_ns=1_020_000_000_000, mono_ns=1, attributes=told))
     near.look(1021.0)
     assert asked(tmp_path) == {"reason": "preemption", "seconds": 29.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "reason"),
+    [
+        ("power_supply_failed", {}, "power"),
+        ("site_check_failed", {"action": "checkpoint_now"}, "advice"),
+        ("site_check_failed", {"action": "reboot_node"}, None),
+        ("fan_failed", {}, None),
+    ],
+)
+def test_a_node_that_may_not_last_is_asked_for_at_once_and_once(
+    tmp_path: Path, name: str, more: dict[str, object], reason: str | None
+) -> None:
+    near = NearEnd(tmp_path, report=pytest.fail, job="7", lead_s=300.0)
+    listen(tmp_path)
+    told = {"source": "bmc", "event": name, "device": "PSU1", **more}
+    happening = NodeEvent(name=EventName.NODE_CONDITION, time_ns=1_000_000_000_000, mono_ns=1, attributes=told)
+    near.take(happening)
+    near.look(1000.0)
+    near.look(1002.0)
+    assert asked(tmp_path) == (None if reason is None else {"reason": reason, "seconds": 58.0})
+    near.take(replace(happening, time_ns=1_030_000_000_000))  # it is told again
+    near.look(1031.0)
+    assert asked(tmp_path) is None
+    near.take(replace(happening, attributes={**told, "over": True}))
+    near.take(replace(happening, time_ns=1_060_000_000_000))  # and comes again
+    near.look(1061.0)
+    assert asked(tmp_path) == (None if reason is None else {"reason": reason, "seconds": 59.0})
+
+
+def test_a_notice_of_a_cloud_that_names_no_time_is_asked_for_at_once(tmp_path: Path) -> None:
+    near = NearEnd(tmp_path, report=pytest.fail, job="7", lead_s=300.0)
+    listen(tmp_path)
+    told = {"scheduler": "kubernetes", "what": "preemption", "name": "cloud.example/impending-node-termination"}
+    near.take(NodeEvent(name=EventName.SCHEDULER, time_ns=1_000_000_000_000, mono_ns=1, attributes=told))
+    near.look(1000.0)
+    near.look(1002.0)
+    assert asked(tmp_path) == {"reason": "preemption", "seconds": 28.0}
 
 
 def test_other_jobs_and_plans_that_are_over_do_not_count(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ LATE = {
     "check": ".check_pairs.group",
     "checkpoint-now": ".checkpoint_now",
     "goodput": ".goodput.command",
+    "inject": ".inject.command",
     "notify": ".notify",
     "report": ".report.command",
     "diagnose": ".diagnose",

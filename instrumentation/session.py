@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..telemetry import ring_layout as layout
+from ..telemetry.injection_words import allows_injection
 from ..telemetry.vocabulary import HookState, Level, Phase
 from . import attempt_token, levels
 from .exceptions import ExceptionRecorder, frames_of_thread
@@ -101,6 +102,10 @@ class Session:
         self._watch_signals()
         self._install_collectives()
         self._install_hooks()
+        if allows_injection(os.environ) and self.context is not None:
+            from .injection_arming import arm_injection
+
+            arm_injection(self.context, self.directory, self.place.rank)
         file_level = self._level_file.look()
         if file_level is not None:
             self._wanted = file_level

@@ -21,6 +21,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
             "telemetry.checkpoint_states",
             "telemetry.emergency_words",
             "telemetry.file_systems",
+            "telemetry.injection_words",
             "telemetry.ring_layout",
             "telemetry.ring_root",
             "telemetry.user_code",

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,9 +28,16 @@ from rich.table import Table
 from ...telemetry.incident_document import CodePlace, IncidentDocument, word_of
 from ...telemetry.incident_writing import write_incident
 from ...telemetry.missing_packages import how_to_install
-from ...telemetry.vocabulary import Bucket, IncidentState, Kind
-from ..run_folder.incident_log import read_lines
+from ...telemetry.vocabulary import Kind
 from ..run_folder.run_directory import INCIDENTS_FILE
+from ..support.end_of_run import end_run
+from ..support.verdict_check import (
+    BLOCKING_BUCKETS,
+    differences,
+    incidents_of_faults,
+    last_revisions,
+    seconds_until_seen,
+)
 
 SCHEMA = 1
 TRAINING = Path(__file__).with_name("demo_training.py")
@@ -50,8 +56,6 @@ SCENARIOS: dict[str, Kind] = {
     "wrong_size": Kind.DESYNC,
     "skipped_collective": Kind.DESYNC,
 }
-BLOCKING_BUCKETS = frozenset({Bucket.IMMEDIATE_CRASH, Bucket.COMMUNICATION_HANG})
-_NOT_OF_FAULTS = frozenset({Bucket.PLANNED, Bucket.TELEMETRY})
 #: A killed process leaves no stack.
 WITHOUT_LINE = frozenset({"sigkill"})
 #: A busy machine takes minutes to import torch four times; the fault itself must be seen within LIMIT_S.
@@ -62,9 +66,6 @@ LIMIT_S = 90.0
 MONITOR_S = 5
 #: After the rank is named: how long its line may still take before the demo ends the job.
 LINE_PATIENCE_S = 6.0
-#: A job that crashes ends by itself within this time.
-SELF_END_S = 1.5
-END_PATIENCE_S = 5.0
 JOB_LOG = "job.log"
 EXIT_WRONG = 1
 EXIT_USAGE = 2
@@ -136,21 +137,11 @@ def judge(scenario: str, truth_file: Path, incidents: Path, seconds: float = 0.0
     except (OSError, ValueError, KeyError):
         why = "the fault was never injected: the job did not get that far"
         return DemoOutcome(scenario, DemoTruth(), None, seconds, [why])
-    named = [each for each in last_revisions(incidents).values() if each.bucket not in _NOT_OF_FAULTS]
-    named = sorted(
-        (incident for incident in named if incident.state is not IncidentState.MERGED),
-        key=lambda incident: incident.bucket not in BLOCKING_BUCKETS,
-    )
+    named = incidents_of_faults(last_revisions(incidents).values())
     outcome = DemoOutcome(scenario, truth, named[0] if named else None, seconds)
-    if len(named) != 1:
-        outcome.wrong.append(f"{len(named)} incidents instead of one")
+    outcome.wrong += differences(named, [SCENARIOS[scenario]], truth.rank)
     if outcome.verdict is None:
         return outcome
-    suspects = [suspect.rank for suspect in outcome.verdict.suspects]
-    if suspects != [truth.rank]:
-        outcome.wrong.append(f"suspects {suspects} instead of rank {truth.rank}")
-    if outcome.verdict.kind is not SCENARIOS[scenario]:
-        outcome.wrong.append(f"kind {word_of(outcome.verdict.kind)} instead of {SCENARIOS[scenario].value}")
     if scenario not in WITHOUT_LINE:
         where = _place(outcome.verdict)
         lines = fault_lines(scenario)
@@ -169,14 +160,6 @@ def fault_lines(scenario: str) -> list[int]:
 def _place(verdict: IncidentDocument) -> CodePlace:
     """Where the first suspect is."""
     return next((suspect.where for suspect in verdict.suspects[:1] if suspect.where is not None), CodePlace())
-
-
-def last_revisions(path: Path) -> dict[str, IncidentDocument]:
-    """The last revision of each incident; none when the file is not there."""
-    try:
-        return {incident.id: incident for _, _, incident in read_lines(path) if incident is not None}
-    except OSError:
-        return {}
 
 
 def copy_training(run: Path) -> Path:
@@ -219,24 +202,7 @@ def _run_job(run: Path, plan: Path, truth: Path, *, quiet: bool) -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        _end(child, truth)
-
-
-def _end(child: subprocess.Popen[bytes], truth: Path) -> None:
-    """End the job in bounded time, also when its guilty rank is stopped and heeds no SIGTERM."""
-    ways: list[tuple[float, Callable[[], None]]] = [
-        (SELF_END_S, child.terminate),
-        (END_PATIENCE_S, lambda: _kill_guilty(truth)),
-        (END_PATIENCE_S, child.terminate),
-        (END_PATIENCE_S, child.kill),
-    ]
-    for patience_s, way in ways:
-        try:
-            child.wait(timeout=patience_s)
-            return
-        except subprocess.TimeoutExpired:
-            way()
-    child.wait()
+        end_run(child, lambda: _kill_guilty(truth))
 
 
 def _kill_guilty(truth: Path) -> None:
@@ -260,19 +226,13 @@ def _print(outcome: DemoOutcome, seed: int, run: Path) -> None:
     )
     step = verdict.first_bad.step
     table.add_row("step", str(outcome.truth.step), "-" if step is None else str(step))
-    delay = _delay(outcome)
+    delay = seconds_until_seen(outcome.verdict, outcome.truth.time)
     table.add_row("seen after", "", f"{delay:.2f} s" if delay is not None else "-")
     console = Console()
     console.print(table)
     for problem in outcome.wrong:
         console.print(f"WRONG: {problem}", style="bold red")
     console.print("SHORT" if outcome.wrong else "ok", f"in {outcome.seconds:.0f} s; the run is in {run}")
-
-
-def _delay(outcome: DemoOutcome) -> float | None:
-    if outcome.verdict is None or outcome.truth.time is None or outcome.verdict.times.detected_s is None:
-        return None
-    return outcome.verdict.times.detected_s - outcome.truth.time
 
 
 def _as_json(outcome: DemoOutcome, seed: int, run: Path) -> str:
@@ -283,7 +243,7 @@ def _as_json(outcome: DemoOutcome, seed: int, run: Path) -> str:
         "seed": seed,
         "run": str(run),
         "seconds": round(outcome.seconds, 1),
-        "seen_after_s": _delay(outcome),
+        "seen_after_s": seconds_until_seen(outcome.verdict, outcome.truth.time),
         "truth": asdict(outcome.truth),
         "expected": {"kind": SCENARIOS[outcome.scenario].value, "lines": fault_lines(outcome.scenario)},
         "verdict": None if outcome.verdict is None else write_incident(outcome.verdict),

@@ -11,12 +11,16 @@ from ...diagnosis.goodput.checkpoint_interval import CheckpointInterval
 from ...diagnosis.goodput.interval import Interval
 from ...diagnosis.goodput.run_intervals import Interruption
 from ...diagnosis.goodput.together import Together
+from .injected_faults import InjectedFault, injected_at
 
 _NS = 1_000_000_000
 
 
 def write_account(
-    account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, InterruptionCause]
+    account: RunAccount,
+    intervals: Sequence[Interval],
+    causes: Mapping[str, InterruptionCause],
+    injected: Sequence[InjectedFault] = (),
 ) -> dict[str, Any]:
     """The account of one run as JSON data, an entry of "runs".
 
@@ -50,7 +54,7 @@ def write_account(
         "by_kind": {name: _charged(each) for name, each in account.by_kind.items()},
         "by_node": {name: _charged(each) for name, each in account.by_node.items()},
         "by_tenant": {name: _charged(each) for name, each in account.by_tenant.items()},
-        "interruptions": [_interruption(each, causes) for each in account.interruptions],
+        "interruptions": [_interruption(each, causes, injected) for each in account.interruptions],
         "timeline": list(_timeline(intervals)),
     }
 
@@ -86,8 +90,11 @@ def _charged(charged: Charged) -> dict[str, Any]:
     return asdict(charged)
 
 
-def _interruption(each: Interruption, causes: Mapping[str, InterruptionCause]) -> dict[str, Any]:
+def _interruption(
+    each: Interruption, causes: Mapping[str, InterruptionCause], injected: Sequence[InjectedFault]
+) -> dict[str, Any]:
     cause = causes.get(each.cause)
+    fault = injected_at(injected, each.begin_ns / _NS)
     return {
         "job": each.job,
         "begin": each.begin_ns / _NS,
@@ -98,6 +105,7 @@ def _interruption(each: Interruption, causes: Mapping[str, InterruptionCause]) -
         "node": (cause.node or None) if cause else None,
         "hardware": cause.is_hardware if cause else None,
         "planned": each.planned,
+        "injected": None if fault is None else fault.kind,
         "went_on": each.went_on,
         "lost_steps": each.lost_steps,
         "gpu_seconds": each.gpu_ns / _NS,

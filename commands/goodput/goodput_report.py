@@ -26,6 +26,7 @@ from ..incident_text.utc_time import when
 from ..run_folder.run_directory import Unusable
 from ..support.stderr import say
 from .account_document import share_of, write_account, write_together
+from .injected_faults import InjectedFault, injected_at
 from .interval_sources import GoodputInput
 
 SCHEMA = 1
@@ -65,9 +66,12 @@ def report(found: GoodputInput, *, as_json: bool) -> None:
             "schema": SCHEMA,
             "from": found.where,
             "kind": found.kind,
-            "runs": [write_account(accounts[run], intervals, causes) for run, intervals in runs.items()],
+            "runs": [
+                write_account(accounts[run], intervals, causes, found.injected) for run, intervals in runs.items()
+            ],
             "together": write_together(together(list(accounts.values()))),
             "published": None if found.published is None else asdict(found.published),
+            "injected": [asdict(fault) for fault in found.injected],
             "problems": problems,
         }
         print(json.dumps(document))
@@ -76,7 +80,7 @@ def report(found: GoodputInput, *, as_json: bool) -> None:
         say(problem)
     console = Console(width=None if sys.stdout.isatty() else 120)
     for run, intervals in runs.items():
-        console.print(_panel(accounts[run], intervals, causes))
+        console.print(_panel(accounts[run], intervals, causes, found.injected))
     if len(runs) > 1:
         console.print(_of_all(together(list(accounts.values()))))
     if found.published is not None and found.published.goodput is not None:
@@ -127,7 +131,12 @@ def _words_of_key(key: str) -> tuple[str, Kind | None]:
     return "", None
 
 
-def _panel(account: RunAccount, intervals: Sequence[Interval], causes: Mapping[str, InterruptionCause]) -> Group:
+def _panel(
+    account: RunAccount,
+    intervals: Sequence[Interval],
+    causes: Mapping[str, InterruptionCause],
+    injected: Sequence[InjectedFault],
+) -> Group:
     jobs = "" if account.jobs == (account.run,) else f", jobs {', '.join(account.jobs)}"
     usual = f", a step usually {duration(account.reference_ns)}" if account.reference_ns else ""
     head = Text(
@@ -138,8 +147,9 @@ def _panel(account: RunAccount, intervals: Sequence[Interval], causes: Mapping[s
         style="bold",
     )
     parts: list[Any] = [head, *_strip(account, intervals), _buckets(account), _figures(account)]
+    parts += [_of_injected(fault) for fault in injected]
     if account.interruptions:
-        parts.append(_interruptions(account, causes))
+        parts.append(_interruptions(account, causes, injected))
     if account.by_kind:
         parts.append(_causes(account))
     return Group(*parts, Text(""))
@@ -248,7 +258,14 @@ def _causes(account: RunAccount | Together) -> Table:
     return table
 
 
-def _interruptions(account: RunAccount, causes: Mapping[str, InterruptionCause]) -> Table:
+def _of_injected(fault: InjectedFault) -> Text:
+    until = "" if fault.end is None else f", for {fault.end - fault.begin:.0f} s"
+    return Text(printable(f"injected on purpose: {fault.kind}, {fault.target}, at {when(fault.begin)}{until}"))
+
+
+def _interruptions(
+    account: RunAccount, causes: Mapping[str, InterruptionCause], injected: Sequence[InjectedFault]
+) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("interruption (UTC)", "kind", "node", "incident"):
         table.add_column(heading, overflow="fold")
@@ -257,6 +274,8 @@ def _interruptions(account: RunAccount, causes: Mapping[str, InterruptionCause])
     for each in account.interruptions:
         cause, down = causes.get(each.cause, InterruptionCause()), downtime_of(each)
         kind = "asked for" if each.planned else cause.kind
+        if (fault := injected_at(injected, each.begin_ns / _NS)) is not None:
+            kind = f"{kind} (injected: {fault.kind})"
         table.add_row(
             when(each.begin_ns / _NS),
             *(Text(printable(word)) for word in (kind, cause.node, cause.incident)),

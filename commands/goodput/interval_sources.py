@@ -22,6 +22,7 @@ from ..incidents.run_source import newest_run
 from ..run_folder.run_directory import RunDirectory, Unusable
 from ..settings.settings import TopicsOptions, load_settings
 from .event_lines import read_intervals, read_steps
+from .injected_faults import InjectedFault, read_injected
 
 #: Of lines that may hold events; each takes some times as much once it is read.
 MOST_EVENT_CHARACTERS = 64_000_000
@@ -31,7 +32,7 @@ RUN, INTERVALS, CHECKPOINT_LOG, STEP_LOG, KAFKA = "run", "intervals", "checkpoin
 @dataclass(slots=True, kw_only=True)
 class GoodputInput:
     """kind: one of the words above. incidents: their newest revisions. published: a checkpoint log's figure by
-    its source's own formula."""
+    its source's own formula. injected: faults that were put into the run on purpose."""
 
     where: str
     kind: str
@@ -39,6 +40,7 @@ class GoodputInput:
     incidents: list[IncidentDocument] = field(default_factory=list)
     published: resiliency_events.Published | None = None
     problems: list[str] = field(default_factory=list)
+    injected: list[InjectedFault] = field(default_factory=list)
 
 
 def of_run(path: Path | None) -> GoodputInput:
@@ -54,6 +56,7 @@ def of_run(path: Path | None) -> GoodputInput:
         intervals=replayed.intervals,
         incidents=list(replayed.incidents.values()),
         problems=replayed.problems,
+        injected=read_injected(directory),
     )
 
 

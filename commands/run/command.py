@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...telemetry.identity import slurm_job
+from ...telemetry.injection_words import RUN_FOLDER_VARIABLE
 from ...telemetry.missing_packages import in_words
 from ...telemetry.redaction import redact
 from ..multi_node.peer_plan import InstanceRole
@@ -84,6 +85,8 @@ def child_environment(job: Job, settings: RunSettings) -> dict[str, str]:
         WHICHRANK_COMPLETION=str(int(settings.completion)),
         WHICHRANK_CHECK_INPUTS=str(int(settings.check_inputs)),
     )
+    if job.directory is not None:
+        environ[RUN_FOLDER_VARIABLE] = str(job.directory.path)
     return environ
 
 

@@ -309,5 +309,7 @@ VARIABLES: Mapping[str, str] = {
     "WHICHRANK_COST_LIMIT": "per cent of a step that recording may cost; default 1, 0: no limit",
     "WHICHRANK_DEBUG": "say why a rank does not record",
     "WHICHRANK_CONFIG": "the settings file; default /etc/whichrank/whichrank.toml, of `run` ./whichrank.toml",
+    "WHICHRANK_ALLOW_INJECT": "1, when a job starts: its user may inject faults into it (whichrank inject)",
+    "WHICHRANK_RUN_FOLDER": "set by whichrank run for its ranks: the folder of the run; not for people",
     "WHICHRANK_OWNER": "set by a rank for its children, which are no ranks; not for people",
 }

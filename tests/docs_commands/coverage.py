@@ -160,6 +160,13 @@ RULES: Sequence[tuple[str, Cover]] = (
             "tests/commands/test_checkpoint_now.py::test_asks_the_ranks_that_listen", ("checkpoint-now", "--reason")
         ),
     ),
+    (
+        r"(WHICHRANK_ALLOW_INJECT=1 whichrank run|whichrank inject).*",
+        Elsewhere(
+            "tests/commands/inject/test_game_day.py::test_a_rank_of_a_real_job_is_stopped_named_and_goes_on",
+            ("inject", "stop", "--job", "--rank", "ALLOW_VARIABLE"),
+        ),
+    ),
     (r"whichrank goodput events\.jsonl", Here()),
     (r"whichrank report( whichrank-out/RUN -o report\.html)?", Here(says="1 incident")),
     # --- after a bad night -------------------------------------------------------------------------------------------

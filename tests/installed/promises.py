@@ -42,6 +42,7 @@ PROMISES = {
     "check": _agent("check --mode prolog", "findings", (0, 1, 2, 3)),
     "check pairs": _agent("check pairs", "pip install 'whichrank[torch]'", (2,)),
     "checkpoint-now": _agent("checkpoint-now nothing", "no rings of a running job", (2,)),
+    "inject": _agent("inject stop --job nothing", "no such job of yours runs here", (2,)),
     "goodput": _agent("goodput sim", "GPU-hours"),
     "report": _agent("report sim -o sim.html", "1 incident"),
     "replay": _agent("replay sim", "equal to incidents.jsonl"),

@@ -1,0 +1,1 @@
+"""Faults that a rank does to itself on request, in jobs that allow it: the rehearsal of ``whichrank inject``."""

@@ -14,9 +14,10 @@ FRAMEWORKS := .venv-frameworks
 DOCS := .venv-docs
 FLINK := .venv-flink
 BIN := $(VENV)/bin
-PACKAGES := telemetry instrumentation diagnosis agents transport processors simulator grafana commands evaluation
+PACKAGES := telemetry instrumentation checkpoint diagnosis agents transport processors simulator grafana commands evaluation
 # What the training process runs, and what reads it: this is what depends on the version of torch.
-OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_input_checks.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py)
+OLDEST_TESTS := $(addprefix tests/instrumentation/,test_ring_writer.py test_input_checks.py test_run_delay.py test_collectives_coverage.py test_collectives_failures.py test_jobs.py test_loss.py test_optimizer_edges.py test_phases.py test_steps.py) \
+  tests/checkpoint/test_state_layout.py
 # Whole jobs, simulated or real ones that a test needs once: no clock is watched, but each takes seconds.
 JOB_TESTS := $(addprefix tests/simulator/,test_company.py test_findings.py test_findings_grounds.py test_findings_intra.py \
     test_idle_sensors.py test_rules.py test_shared_mechanisms.py test_sound_days.py test_tie.py) \

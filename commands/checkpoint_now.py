@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..telemetry.emergency_words import BOARD_FOLDER, DEFAULT_SECONDS, LISTENS, SaveReason
+from ..telemetry.emergency_words import DEFAULT_SECONDS, SaveReason
 from ..telemetry.ring_root import ring_root
-from .embedded.near_end import ask_for_save
+from .embedded.near_end import ask_for_save, listening_ranks
 from .run_folder.run_directory import Unusable
 
 EXIT_USAGE = 2
@@ -41,7 +40,7 @@ def register(app: typer.Typer) -> None:
         """
         try:
             rings = _rings_of(folder, job)
-            ranks = _listening(rings)
+            ranks = sorted(listening_ranks(rings))
             if not ranks:
                 raise Unusable(f"{rings}: no rank of this node listens; the script has to call whichrank.on_checkpoint")
             ask_for_save(rings, reason, seconds)
@@ -69,13 +68,3 @@ def _rings_of(folder: Path | None, job: str | None) -> Path:
     if not rings.is_dir():
         raise Unusable(f"{rings}: no rings of a running job are there")
     return rings
-
-
-def _listening(rings: Path) -> list[int]:
-    """Ranks of this node that called ``on_checkpoint`` and live."""
-    ranks = []
-    for path in (rings / BOARD_FOLDER).glob(f"{LISTENS}*"):
-        rank, _, pid = path.name.removeprefix(LISTENS).partition(".")
-        if rank.isdigit() and pid.isdigit() and os.path.isdir(f"/proc/{pid}"):
-            ranks.append(int(rank))
-    return sorted(set(ranks))

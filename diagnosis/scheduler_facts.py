@@ -25,6 +25,8 @@ _PAIR = re.compile(r"(?:^|\s)([A-Z][A-Za-z:/_]{1,40})=")
 #: Who set a node's state, and when, stands behind why.
 _NODE_REASON = re.compile(r"(?P<why>.*?)(?: ?\[[^\[\]@]*@(?P<time>[^\[\]]*)\])?", re.DOTALL)
 _MAX_TEXT = 200
+#: States of a job that is on its nodes and has not ended.
+_RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "RESIZING", "SIGNALING"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,15 +151,24 @@ def facts_of_slurm_job(text: str) -> Iterator[SchedulerFact]:
         if pairs.get("Requeue") in ("0", "1"):
             values = {"requeue": pairs["Requeue"] == "1"}
             yield SchedulerFact(scheduler="slurm", what="requeue", job=job, values=values)
-        end_s = parse_slurm_time(pairs.get("EndTime", ""))
-        if end_s is not None and pairs.get("TimeLimit") != "UNLIMITED":
-            yield SchedulerFact(scheduler="slurm", what="time_limit", job=job, values={"end_s": end_s})
-        preempted_s = parse_slurm_time(pairs.get("PreemptTime", ""))
-        if preempted_s is not None or state == "PREEMPTED":
-            values_s: dict[str, str | int | float | bool] = {"state": state}
-            if preempted_s is not None:
-                values_s["start_s"] = preempted_s
-            yield SchedulerFact(scheduler="slurm", what="preemption", job=job, values=values_s)
+        yield from _ends(job, state, pairs)
+
+
+def _ends(job: str, state: str, pairs: Mapping[str, str]) -> Iterator[SchedulerFact]:
+    """Until when the job may run. EndTime of one that has ended is when it did, and of a preempted one the grace's end.
+
+    Slurm tells that grace only where the job has a time limit.
+    """
+    end_s, preempted_s = (parse_slurm_time(pairs.get(key, "")) for key in ("EndTime", "PreemptTime"))
+    if preempted_s is not None or state == "PREEMPTED":
+        values: dict[str, str | int | float | bool] = {"state": state}
+        if preempted_s is not None:
+            values["start_s"] = preempted_s
+            if end_s is not None and end_s > preempted_s and state in _RUNS:
+                values["end_s"] = end_s
+        yield SchedulerFact(scheduler="slurm", what="preemption", job=job, values=values)
+    elif end_s is not None and state in _RUNS and pairs.get("TimeLimit") != "UNLIMITED":
+        yield SchedulerFact(scheduler="slurm", what="time_limit", job=job, values={"end_s": end_s})
 
 
 def facts_of_reservations(text: str, nodes: Sequence[str]) -> Iterator[SchedulerFact]:

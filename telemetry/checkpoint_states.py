@@ -19,6 +19,8 @@ class SaveState(IntEnum):
     FAILED = 4
     #: A file that the save consists of, among others: its place, by which it is known when it is read.
     PART = 5
+    #: Nothing failed here, but another rank has none of this step: it is no checkpoint.
+    LEFT_OUT = 6
 
 
 class SaveWay(IntEnum):
@@ -39,10 +41,12 @@ class SaveWay(IntEnum):
     MEGATRON = 11
     NVIDIA_RESILIENCY = 12
     TORCHTITAN = 13
-    #: ``whichrank.checkpoint``: the tier near the job, and the one that stays.
+    #: ``whichrank.checkpoint``: the tiers near the job.
     WHICHRANK = 14
     #: The function of ``whichrank.on_checkpoint``.
     EMERGENCY = 15
+    #: ``whichrank.checkpoint``: what is carried on to the storage that stays.
+    WHICHRANK_STORAGE = 16
 
 
 class Tier(IntEnum):

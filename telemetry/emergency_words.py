@@ -46,10 +46,14 @@ class MissedWhy(str, Enum):
 
 
 class SaveReason(str, Enum):
-    """MissedWhy a save is asked for; people may say it in their own words instead."""
+    """Why a save is asked for; people may say it in their own words instead."""
 
     SIGTERM = "SIGTERM"
     TIME_LIMIT = "time_limit"
     PREEMPTION = "preemption"
     MAINTENANCE = "maintenance"
+    #: A power supply or unit of the node has failed.
+    POWER = "power"
+    #: A check of the site's asks for it.
+    ADVICE = "advice"
     PERSON = "person"

@@ -101,16 +101,26 @@ def _kubernetes(around: Surroundings) -> dict[str, str]:
     }
 
 
-def _slurm(around: Surroundings) -> dict[str, str]:
+def slurm_job(environ: Mapping[str, str]) -> str:
+    """The id of the Slurm job around this process, as ``squeue`` shows it and equal on all its nodes; "" in none.
+
+    Of a task of an array ARRAY_TASK: SLURM_JOB_ID of its last task is the id of the whole array.
+    """
+    around = Surroundings(environ=environ, pod_labels={}, hostname="")
     job = around.first("SLURM_JOB_ID", "SLURM_JOBID")
+    array, task = around.first("SLURM_ARRAY_JOB_ID"), around.first("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if job and array and task else job
+
+
+def _slurm(around: Surroundings) -> dict[str, str]:
+    job = slurm_job(around.environ)
     if not job:
         return {}
-    array, task = around.first("SLURM_ARRAY_JOB_ID"), around.first("SLURM_ARRAY_TASK_ID")
     step = around.first("SLURM_STEP_ID")
     heterogeneous = around.first("SLURM_HET_GROUP_ID", "SLURM_PACK_GROUP_ID")
     return {
         "cluster": around.first("SLURM_CLUSTER_NAME"),
-        "job": f"{array}_{task}" if array and task else job,
+        "job": job,
         # A requeued job keeps its id and counts restarts; the variable is absent before the first.
         "attempt": around.first("SLURM_RESTART_COUNT") or "0",
         "world": f"{step}+{heterogeneous}" if heterogeneous else "",

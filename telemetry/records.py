@@ -125,7 +125,8 @@ class Event:
                        group that it had issued by then)
       RANK_CHECKPOINT  checkpoint* (which one: hex, of its path), read* (bool; else it was written), step (steps made by
                        the attempt when it was)
-      CHECKPOINT_STATE state* ("begun"|"staged"|"durable"|"failed"|"part": a file of it is written), step* (steps of the
+      CHECKPOINT_STATE state* ("begun"|"staged"|"durable"|"failed"|"part": a file of it is written|
+      "left_out": another rank has none), step* (steps of the
                        attempt that it holds), ranks* (of this node, that came to this state), tier, way (words of
                        ``checkpoint_states``), bytes (of these ranks' parts, 0 not known), seconds (since its begin, the
                        longest), checkpoints (which ones: hex, of begun and part), error (of failed)

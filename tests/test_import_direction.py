@@ -29,6 +29,11 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
         },
         {"torch"},
     ),
+    # What training scripts call; of the instrumentation how a rank's ring is told.
+    "checkpoint": (
+        {"telemetry.checkpoint_states", "telemetry.ring_layout", "telemetry.vocabulary", "instrumentation"},
+        {"torch"},
+    ),
     "agents": ({"telemetry", "transport", "diagnosis"}, {"numpy", "psutil", "opentelemetry", "pynvml"}),
     "transport": ({"telemetry"}, {"kafka", "confluent_kafka", "cryptography"}),
     "processors": ({"telemetry", "diagnosis"}, {"numpy", "tomli"}),

@@ -26,7 +26,10 @@ _NOT_OUT = frozenset({Outcome.FAILED, Outcome.REFUSED, Outcome.UNFINISHED, Outco
 
 
 class ActionExecutor:
-    """tell: called with each line of the audit file, after it was written."""
+    """tell: called with each line of the audit file, after it was written.
+
+    drain_expires_s: so long after a node was taken out it is given back, whatever its incident says; 0: never.
+    """
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class ActionExecutor:
         limits: Limits,
         *,
         undo: bool,
+        drain_expires_s: float = 0.0,
         tell: Callable[[AuditLine], None],
     ) -> None:
         self._store = store
@@ -45,6 +49,7 @@ class ActionExecutor:
         self._policy = policy
         self._limits = limits
         self._undo = undo
+        self._drain_expires_s = drain_expires_s
         self._tell = tell
         self._is_dry = store.mode == DRY
         #: By outcome, hook and operation; and refusals by reason.
@@ -80,6 +85,8 @@ class ActionExecutor:
         for each in waiting:
             self._answer(each, now)
             self._store.is_answered(each.incident.id)
+        if self._drain_expires_s > 0:
+            self._give_back_expired(now)
         return len(waiting)
 
     def _answer(self, due: DueIncident, now: float) -> None:
@@ -165,6 +172,17 @@ class ActionExecutor:
             if not self._store.is_needed_out(node, incident.id):
                 for row in self._store.drains_of(node):
                     self._give_back(incident, row, now)
+
+    def _give_back_expired(self, now: float) -> None:
+        """What limits hold back waits, and is not told again at each turn."""
+        for row in self._store.drained_before(now - self._drain_expires_s):
+            hook, incident = self._hooks.get(row.hook), self._store.incident(row.incident)
+            if hook is None or HookOperation.UNDRAIN_NODE not in hook.can or incident is None:
+                continue
+            if self._store.breaker().why is not None:
+                return
+            if self._store.acts_within(hook.name, HOUR_S, now) < self._limits.acts_per_hour:
+                self._give_back(incident, row, now)
 
     def _give_back(self, incident: IncidentDocument, row: ActRow, now: float) -> None:
         """row: of the act that took the node out."""

@@ -173,6 +173,22 @@ class ActionStore(IncidentInbox):
             *(node, self.mode, HookOperation.DRAIN_NODE.value, Outcome.DONE.value, Outcome.WOULD.value),
         )
 
+    def drained_before(self, time_s: float) -> list[ActRow]:
+        """Acts of this mode that took a node out before then (Unix seconds), and that nothing has taken back."""
+        return self._acts(
+            "SELECT * FROM acts WHERE mode = ? AND operation = ? AND outcome IN (?, ?) AND began < ? AND NOT EXISTS"
+            " (SELECT 1 FROM acts AS back WHERE back.mode = acts.mode AND back.operation = ?"
+            " AND back.hook = acts.hook AND back.target = acts.target AND back.incident = acts.incident)"
+            " ORDER BY began",
+            *(self.mode, HookOperation.DRAIN_NODE.value, Outcome.DONE.value, Outcome.WOULD.value, time_s),
+            HookOperation.UNDRAIN_NODE.value,
+        )
+
+    def incident(self, id: str) -> IncidentDocument | None:
+        """The newest revision of an incident that was heard of; None: it is unknown, or forgotten."""
+        row = self._one("SELECT document FROM incidents WHERE id = ?", id)
+        return None if row is None else unpack_incident(row["document"])
+
     def last_acts(self, count: int) -> list[ActRow]:
         """So many acts at most, of both modes, the newest first."""
         return self._acts("SELECT * FROM acts ORDER BY began DESC LIMIT ?", count)
@@ -233,7 +249,7 @@ class ActionStore(IncidentInbox):
         self._put_fact(f"breaker/{self.mode}", json.dumps({"since": now}))
         self._put_fact(f"reset/{self.mode}", str(now))
 
-    def _acts(self, query: str, *values: str | int) -> list[ActRow]:
+    def _acts(self, query: str, *values: str | float) -> list[ActRow]:
         return [ActRow(**dict(row)) for row in self._all(query, *values)]
 
 

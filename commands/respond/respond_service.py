@@ -99,6 +99,7 @@ class _Service:
                 cluster_nodes=options.respond_cluster_nodes,
             ),
             undo=options.respond_undo,
+            drain_expires_s=options.respond_drain_expires_s,
             tell=self._report,
         )
         self._is_audit_full = False
@@ -227,6 +228,10 @@ def make_hooks(options: RespondOptions) -> dict[str, Hook]:
                 undrain=options.respond_slurm_undrain,
                 requeue=options.respond_slurm_requeue,
                 show=options.respond_slurm_show,
+                show_job=options.respond_slurm_show_job,
+                hold=options.respond_slurm_hold,
+                exclude=options.respond_slurm_exclude,
+                release=options.respond_slurm_release,
             )
             hooks[name] = Slurm(commands)
         elif name == Kubernetes.name:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from ...telemetry.identity import slurm_job
 from ...telemetry.injection_words import RUN_FOLDER_VARIABLE
 from ...telemetry.missing_packages import in_words
 from ...telemetry.redaction import redact
@@ -42,8 +43,10 @@ def prepare_job(command: Sequence[str], settings: RunSettings, peers: PeerSetup)
     What cannot be created is said in one line and leaves the job unwatched (``rings`` None).
     """
     script = name_script(command)
+    # Slurm's id: a requeued job is the same job, several nodes and the agent call it so, and respond can requeue it.
+    given = peers.job or os.environ.get("WHICHRANK_JOB_ID") or slurm_job(os.environ)
     # Before folders are called after it: in their names a secret could not be told any more.
-    job_id = redact(peers.job or os.environ.get("WHICHRANK_JOB_ID") or make_job_id(script))
+    job_id = redact(given or make_job_id(script))
     out = settings.out
     if out is not None and peers.role is InstanceRole.FOLLOWER:
         out = out / f"node-{peers.node}"  # the folder itself is the judge's, where nodes share it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import shlex
 from collections.abc import Callable, Sequence
@@ -59,6 +60,7 @@ def make_supervisor(
         spares=spares_of(settings.restart_spares),
         grace_s=settings.restart_grace_s,
         dry=settings.restart_dry_run,
+        allocated=int(nodes_given) if (nodes_given := os.environ.get("SLURM_JOB_NUM_NODES", "")).isdecimal() else 0,
     )
     cluster, node = identity.cluster, identity.node
     trail = Trail(directory.path, job=job.id, cluster=cluster, node=node, dry=options.dry, tell=tell, say=say)

@@ -20,8 +20,12 @@ RESPOND_HOOKS = ("webhook", "slurm", "kubernetes")
 #: Actions that a machine can carry out.
 RESPOND_ACTIONS = (Action.RETRY, Action.RESTART, Action.RESTART_WITHOUT_NODE, Action.DRAIN_AFTER_JOB)
 #: What the words in braces of a command may be.
-COMMAND_WORDS = frozenset({"node", "job", "reason"})
-_COMMANDS = ("respond_slurm_drain", "respond_slurm_undrain", "respond_slurm_requeue", "respond_slurm_show")
+COMMAND_WORDS = ("node", "job", "reason")
+_MAY_BE_EMPTY = ("respond_slurm_show", "respond_slurm_show_job", "respond_slurm_exclude")
+_COMMANDS = (
+    *("respond_slurm_drain", "respond_slurm_undrain", "respond_slurm_requeue", "respond_slurm_hold"),
+    *("respond_slurm_release", *_MAY_BE_EMPTY),
+)
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -52,6 +56,7 @@ class RespondOptions(KafkaOptions):
     respond_nodes_share: float = Field(0.05, ge=0, le=1, description="of the cluster's nodes out at once, at most")
     respond_cluster_nodes: int = Field(0, ge=0, description="how many nodes the cluster has")
     respond_undo: bool = Field(False, description="give a node back when its incident is resolved")
+    respond_drain_expires_s: float = Field(0.0, ge=0, description="give a node back so long after it; 0: never")
 
     respond_webhook_url: str = Field("", description="where a signed request goes")
     respond_webhook_secret: SecretStr = Field(
@@ -70,6 +75,18 @@ class RespondOptions(KafkaOptions):
     respond_slurm_requeue: list[str] = Field(["scontrol", "requeue", "{job}"], description="command and arguments")
     respond_slurm_show: list[str] = Field(
         ["scontrol", "show", "node", "{node}"], description="how a node is; nothing: it is not asked"
+    )
+    respond_slurm_show_job: list[str] = Field(
+        ["scontrol", "-o", "show", "job", "{job}"], description="how a job is; nothing: it is not asked"
+    )
+    respond_slurm_exclude: list[str] = Field(
+        [], description="leaves {nodes} out of a held job; set: in place of draining nodes"
+    )
+    respond_slurm_hold: list[str] = Field(
+        ["scontrol", "requeuehold", "{job}"], description="before respond_slurm_exclude, in place of the requeue"
+    )
+    respond_slurm_release: list[str] = Field(
+        ["scontrol", "release", "{job}"], description="after respond_slurm_exclude"
     )
 
     respond_kubernetes_api: str = Field("https://kubernetes.default.svc", description="the API server")
@@ -106,9 +123,11 @@ class RespondOptions(KafkaOptions):
     @classmethod
     def _check_command(cls, value: list[str], info: ValidationInfo) -> list[str]:
         words = {name for part in value for _, name, _, _ in string.Formatter().parse(part) if name is not None}
-        if unknown := words - COMMAND_WORDS:
-            raise ValueError(f"{{{', '.join(sorted(unknown))}}}: there are {{node}}, {{job}}, {{reason}}")
-        if not value and info.field_name != "respond_slurm_show":
+        known = (*COMMAND_WORDS, "nodes") if info.field_name == "respond_slurm_exclude" else COMMAND_WORDS
+        if unknown := words - set(known):
+            said = ", ".join(f"{{{word}}}" for word in known)
+            raise ValueError(f"{{{', '.join(sorted(unknown))}}}: there are {said}")
+        if not value and info.field_name not in _MAY_BE_EMPTY:
             raise ValueError("a command and its arguments are needed")
         if value and "{" in value[0]:
             raise ValueError("the command itself is fixed; only arguments may hold words in braces")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from ..support.node_names import is_node_name
+from .srun_options import srun_without
 
 #: Options by which launchers are told of a file with hosts, and of hosts.
 _FILES = frozenset({"--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f", "-H", "--deepspeed_hostfile"})
@@ -54,8 +55,11 @@ def restarts_by_itself(command: Sequence[str]) -> str:
     return ""
 
 
-def without_node(command: Sequence[str], node: str, spares: Sequence[str], folder: Path) -> Exclusion:
+def without_node(
+    command: Sequence[str], node: str, spares: Sequence[str], folder: Path, *, allocated: int = 0
+) -> Exclusion:
     """The command without ``node``. spares: nodes that nobody uses, in order. folder: for copies of hostfiles.
+    allocated: nodes of the Slurm job; 0 is not known.
 
     Never raises for what a hostfile holds; a copy that cannot be written is told in ``how``.
     """
@@ -64,8 +68,8 @@ def without_node(command: Sequence[str], node: str, spares: Sequence[str], folde
     for index, word in enumerate(command):
         name = PurePath(word).name
         if name == "srun":
-            words = (*command[: index + 1], f"--exclude={node}", *command[index + 1 :])
-            return Exclusion(command=words, how=f"srun --exclude={node}")
+            words, why_not = srun_without(command, index, node, allocated)
+            return Exclusion(command=words, how=why_not or f"srun {words[index + 1]}")
         if name in _FILE_OF:
             return _with_spare(command, index, name, node, [spare for spare in spares if spare != node], folder)
         is_module = word == "-m" and tuple(command[index + 1 : index + 2]) == ("torch.distributed.run",)

@@ -37,13 +37,17 @@ NODES_PATIENCE_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorOptions:
-    """limits: how often. on: for what. spares: nodes that nobody uses. grace_s: between SIGTERM and SIGKILL."""
+    """limits: how often. on: for what. spares: nodes that nobody uses. grace_s: between SIGTERM and SIGKILL.
+
+    allocated: nodes of the Slurm job; 0 is not known.
+    """
 
     limits: RestartLimits
     on: frozenset[Trigger]
     spares: tuple[str, ...] = ()
     grace_s: float = 30.0
     dry: bool = False
+    allocated: int = 0
 
 
 class Supervisor:
@@ -167,7 +171,9 @@ class Supervisor:
             return self._placed_on_nodes(decision, self._nodes)
         if decision.verdict is not RestartVerdict.WITHOUT_NODE:
             return decision
-        exclusion = without_node(self._command, decision.node, self._spares, self._folder)
+        exclusion = without_node(
+            self._command, decision.node, self._spares, self._folder, allocated=self._options.allocated
+        )
         if exclusion.command:
             self.next_command = exclusion.command
             return replace(decision, detail=exclusion.how)

@@ -88,10 +88,13 @@ class RankSaves:
         self._count = self._texts = 0
         self._pending: dict[int, Save] = {}
 
-    def enter(self, way: SaveWay, place: int = 0, tier: Tier = Tier.UNKNOWN, size_bytes: int = 0) -> Save | None:
+    def enter(
+        self, way: SaveWay, place: int = 0, tier: Tier = Tier.UNKNOWN, size_bytes: int = 0, step: int | None = None
+    ) -> Save | None:
         """Begins a save, or goes on with the one that this thread is in; None where nothing is recorded.
 
         To be ended by ``leave`` in the same thread. place: ``checkpoint_number`` of what is written; 0 not known.
+        step: steps of the attempt that the state holds; None: what the weights hold now.
         """
         if not self._guard.enabled:
             return None
@@ -104,7 +107,7 @@ class RankSaves:
             save = None if is_main else self._pending_at(place)
             here.is_upload = save is not None
             if save is None:
-                save = self._begin(way, place, tier, size_bytes)
+                save = self._begin(way, place, tier, size_bytes, step)
                 if not is_main:
                     self.staged(save)  # training goes on meanwhile
             here.save, here.depth = save, 1
@@ -167,6 +170,10 @@ class RankSaves:
         """All of this rank's part is written."""
         self._end(save, SaveState.DURABLE)
 
+    def left_out(self, save: Save) -> None:
+        """Another rank has nothing of this step, so that this part is of no use."""
+        self._end(save, SaveState.LEFT_OUT)
+
     def failed(self, save: Save, error: BaseException) -> None:
         """It was not written, and will not be."""
         if save.is_over or not self._guard.enabled:
@@ -183,11 +190,11 @@ class RankSaves:
                 self._guard.fail(failure)
         self._end(save, SaveState.FAILED)
 
-    def _begin(self, way: SaveWay, place: int, tier: Tier, size_bytes: int) -> Save:
+    def _begin(self, way: SaveWay, place: int, tier: Tier, size_bytes: int, step: int | None) -> Save:
         with self._lock:
             self._count += 1
             number = self._count
-        save = Save(number, way, place, tier, self._steps_held(), size_bytes)
+        save = Save(number, way, place, tier, self._steps_held() if step is None else step, size_bytes)
         self._tell(save, SaveState.BEGUN, place)
         return save
 

@@ -82,12 +82,13 @@ def until(agent: NodeAgent, condition: Callable[[], object], timeout_s: float = 
 def test_each_job_of_the_node_is_watched_under_its_own_name(node: Node) -> None:
     node.rank("by-id", WHICHRANK_JOB_ID="chosen", WHICHRANK_RUN_ID="chain", WHICHRANK_CLUSTER_ID="claimed")
     node.rank("user/slurm", SLURM_JOB_ID="4711")
+    node.rank("user/array", SLURM_JOB_ID="4700", SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")
     node.rank("user/plain", job="host-29500")
     node.rank("user/nameless")
     agent = node.watch()
-    until(agent, lambda: len(node.events(EventName.RANK_STARTED)) == 4)
+    until(agent, lambda: len(node.events(EventName.RANK_STARTED)) == 5)
     seen = {event.identity.job: event.identity for event in node.events(EventName.RANK_STARTED)}
-    assert set(seen) == {"chosen", "4711", "host-29500", "nameless"} == set(agent.jobs)
+    assert set(seen) == {"chosen", "4711", "4700_3", "host-29500", "nameless"} == set(agent.jobs)
     assert seen["chosen"].run == "chain"
     assert {(identity.cluster, identity.node) for identity in seen.values()} == {("mine", "node-1")}
     assert {key for _, key, _, _ in node.messages} == set(seen)

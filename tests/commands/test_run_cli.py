@@ -104,6 +104,24 @@ def test_whoever_names_the_job_is_heard(
     assert json.loads((tmp_path / "out" / "run.json").read_text())["name"] == name
 
 
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        ({"SLURM_JOB_ID": "4711"}, "4711"),
+        ({"SLURM_JOB_ID": "4711", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "3"}, "4711_3"),
+        ({"SLURM_JOB_ID": "4711", "WHICHRANK_JOB_ID": "mine"}, "mine"),
+    ],
+)
+def test_a_job_of_slurm_has_its_id_unless_somebody_gives_another(
+    tmp_path: Path, environ: dict[str, str], job: str
+) -> None:
+    """As on several nodes, as the agent calls it, and the same when Slurm starts it again."""
+    shown = 'echo "$WHICHRANK_JOB_ID $WHICHRANK_RUN_ID"'
+    done = whichrank("run", "--out", str(tmp_path / "out"), "--", "sh", "-c", shown, environ=environ)
+    assert done.stdout.decode().split() == [job, job]
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["job"] == job
+
+
 def test_rings_are_gone_after_a_normal_end_and_run_json_tells_of_it(raised: Any) -> None:
     run, _ = raised
     description = json.loads((run / "run.json").read_text())

@@ -63,7 +63,7 @@ def test_ours_and_a_foreign_detector_are_scored_alike(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("#!{python}\nimport time\ntime.sleep(600)", "not done after 30 s"),
+        ("#!{python}\nimport time\ntime.sleep(600)", "not done after 12 s"),
         ("#!{python}\nraise SystemExit('no such thing')", "ended with 1: no such thing"),
         ("#!{python}", "incidents.jsonl: No such file"),
         ("#!{python}\nimport sys\nopen(sys.argv[2], 'w').write('nonsense')", "incidents.jsonl, line 1"),
@@ -72,7 +72,7 @@ def test_ours_and_a_foreign_detector_are_scored_alike(tmp_path: Path, capsys: py
 def test_a_detector_that_fails_is_wrong_and_says_why(
     text: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    limit_s = 30.0 if "not done" in why else 300.0
+    limit_s = 12.0 if "not done" in why else 300.0
     code, told = run(capsys, "exception", detector=program(tmp_path, text), limit_s=limit_s)
     assert code == 1
     assert why in told["problems"][0]

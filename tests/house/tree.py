@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: Top folders of what people install. ``benchmarks`` and ``tests`` judge it.
-PRODUCT = ("agents", "commands", "diagnosis", "evaluation", "grafana", "instrumentation", "processors", "simulator",
-           "telemetry", "transport")  # fmt: skip
+PRODUCT = ("agents", "checkpoint", "commands", "diagnosis", "evaluation", "grafana", "instrumentation", "processors",
+           "simulator", "telemetry", "transport")  # fmt: skip
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

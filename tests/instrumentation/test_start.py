@@ -92,6 +92,13 @@ def test_default_directory_and_job_name(monkeypatch: pytest.MonkeyPatch) -> None
     assert path == Path(f"/dev/shm/whichrank-{os.getuid()}/10.0.0.1-29500")
 
 
+def test_a_ring_tells_of_which_task_of_an_array_its_rank_is() -> None:
+    """By SLURM_JOB_ID alone one of the tasks has the name of the whole array, and would be requeued with all."""
+    array = {"SLURM_JOB_ID": "4700", "SLURM_ARRAY_JOB_ID": "4700", "SLURM_ARRAY_TASK_ID": "3"}
+    described = rank_identity.describe_process(array, backend="gloo", torch_version="2")
+    assert {name: described.get(name) for name in array} == array
+
+
 def run_bootstrap(source: str, directory: Path, **environment: str) -> JobResult:
     return run_python(textwrap.dedent(source), directory, environment={**AUTO, **environment})
 

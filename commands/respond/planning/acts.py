@@ -44,6 +44,8 @@ class Why(str, Enum):
     BREAKER_OPEN = "the breaker is open"
     DRAIN_FAILED = "the node is still in, so the job is not started again"
     CHANGED_BY_OTHERS = "somebody else has changed the node since"
+    JOB_ENDED = "the job was ended on purpose, or is done"
+    WHOLE_ARRAY = "the id is that of a whole array of jobs, all of whose tasks would start again"
     NO_AUDIT = "the audit file cannot be written"
 
 
@@ -63,7 +65,10 @@ OPERATIONS: Mapping[Action, tuple[HookOperation, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """One operation of one hook. ``key`` is the same for what must happen once only, whoever asks."""
+    """One operation of one hook. ``key`` is the same for what must happen once only, whoever asks.
+
+    leave_out: nodes that a job is to be started again without.
+    """
 
     hook: str
     operation: HookOperation
@@ -75,6 +80,7 @@ class Act:
     attempt: str
     reason: str
     document: IncidentDocument
+    leave_out: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

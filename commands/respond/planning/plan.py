@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....telemetry.incident_document import IncidentDocument, word_of
 from ....telemetry.trust import IdBy
@@ -14,6 +14,7 @@ from .acts import OPERATIONS, Act, ActionPlan, HookOperation, Refusal, Why
 
 _MAX_REASON_CHARS = 160
 _OF_PROGRAMS = frozenset({Kind.DESYNC, Kind.DEADLOCK})
+_RESTART = HookOperation.RESTART_JOB
 _OF_SCHEDULERS_JOBS = frozenset({HookOperation.RESTART_JOB, HookOperation.MARK_JOB})
 _TAKES_NODES = frozenset(action for action, operations in OPERATIONS.items() if HookOperation.DRAIN_NODE in operations)
 
@@ -117,7 +118,8 @@ def _acts(incident: IncidentDocument, action: Action, nodes: tuple[str, ...], po
         }.get(operation, (incident.job.id or "",))
         for hook, can in policy.hooks.items():
             if operation in can:
-                acts += [act_of(incident, hook, operation, target, action.value) for target in targets]
+                made = [act_of(incident, hook, operation, target, action.value) for target in targets]
+                acts += [replace(act, leave_out=nodes) for act in made] if operation is _RESTART else made
     return acts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ....telemetry.checkpoint_states import SaveState, word
+from ....telemetry.checkpoint_states import SaveState, SaveWay, word
 from ....telemetry.records import Event
 from ....telemetry.told_ranks import read_ranks
 from ...operator import Context
@@ -16,7 +16,8 @@ from ..state.job_state import JobState
 from .save_findings import judge_failed, settle_findings, watch_open
 
 BEGUN, STAGED, DURABLE = word(SaveState.BEGUN), word(SaveState.STAGED), word(SaveState.DURABLE)
-FAILED, PART = word(SaveState.FAILED), word(SaveState.PART)
+FAILED, PART, LEFT_OUT = word(SaveState.FAILED), word(SaveState.PART), word(SaveState.LEFT_OUT)
+NEAR = word(SaveWay.WHICHRANK)
 #: Complete saves whose lengths say what is usual.
 _KEPT_LENGTHS = 8
 _LONGEST_ERROR = 400
@@ -49,8 +50,11 @@ def take_save_state(job: JobState, event: Event, stamp_ns: int, ctx: Context) ->
         save.end(bits_of(ranks), _seconds(values.get("seconds")))
     elif state == FAILED:
         save.fail(bits_of(ranks), str(values.get("error", ""))[:_LONGEST_ERROR])
+    elif state == LEFT_OUT:
+        save.leave_out(bits_of(ranks))
     if save.is_complete and state == DURABLE:
-        checkpoints.saves.usual_s = [*checkpoints.saves.usual_s, save.seconds][-_KEPT_LENGTHS:]
+        if save.way != NEAR:  # of those there are many, and they tell nothing of how long storage takes
+            checkpoints.saves.usual_s = [*checkpoints.saves.usual_s, save.seconds][-_KEPT_LENGTHS:]
         for place in save.places:
             note_place(job, place, save.step)
     checkpoints.settle_saves()

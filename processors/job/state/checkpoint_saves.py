@@ -12,6 +12,8 @@ from typing import Any
 
 #: Saves that are remembered, the newest.
 MOST_SAVES = 12
+#: Ways of saving of which one and the same state is kept twice: near the job, and in storage.
+WHOLE_WAYS = frozenset({"whichrank", "whichrank_storage"})
 #: Places of one save.
 MOST_PLACES = 64
 
@@ -91,6 +93,13 @@ class CheckpointSave:
         self.durable |= ranks & self.begun & ~self.failed
         self.seconds = max(self.seconds, seconds)
 
+    def leave_out(self, ranks: int) -> None:
+        """These ranks' parts are of no use: another rank has none."""
+        self.begun &= ~ranks
+        self.staged &= ~ranks
+        self.durable &= ~ranks
+        self.failed &= ~ranks
+
     def fail(self, ranks: int, error: str) -> None:
         """These ranks' parts were not written."""
         self.failed |= ranks & self.begun
@@ -128,11 +137,17 @@ class CheckpointSaves:
         return self._saves.get((step, way))
 
     def newest_complete_step(self) -> int:
-        """The highest step of the training of which all saves are complete; 0 where there is none."""
+        """The highest step of the training of which all saves are complete; 0 where there is none.
+
+        A save that holds the whole state by itself (``WHOLE_WAYS``) makes its step complete whatever others do.
+        """
         complete: dict[int, bool] = {}
+        whole = {save.step for save in self if save.way in WHOLE_WAYS and save.is_complete}
         for save in self:
             complete[save.step] = complete.get(save.step, True) and save.is_complete
-        return max((step for step, whole in complete.items() if whole), default=self._complete_step)
+        return max(
+            (step for step, is_whole in complete.items() if is_whole or step in whole), default=self._complete_step
+        )
 
     def leave_attempt(self) -> None:
         """Drops what was not complete when the processes ended: nobody will complete it."""

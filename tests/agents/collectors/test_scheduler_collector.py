@@ -141,6 +141,11 @@ def test_a_job_of_slurm() -> None:
     facts = {fact.what: fact.values for fact in facts_of_slurm_job(job(state="PREEMPTED", preempt="1700009999"))}
     assert facts["preemption"] == {"state": "PREEMPTED", "start_s": 1700009999}
     assert "time_limit" not in {fact.what for fact in facts_of_slurm_job(job(limit="UNLIMITED"))}
+    # EndTime of a job that has ended is when it did; of one that is preempted when its grace is over.
+    assert "time_limit" not in {fact.what for fact in facts_of_slurm_job(job(state="FAILED"))}
+    facts = {fact.what: fact.values for fact in facts_of_slurm_job(job(preempt="1700009999", end="1700010029"))}
+    assert facts["preemption"] == {"state": "RUNNING", "start_s": 1700009999, "end_s": 1700010029}
+    assert "time_limit" not in facts
     assert list(facts_of_slurm_job("slurm_load_jobs error: Invalid job id specified")) == []
 
 

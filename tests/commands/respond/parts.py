@@ -1,8 +1,8 @@
 """Real ends for the hooks of ``whichrank respond``: a server that checks signatures, a Slurm and a Kubernetes API.
 
-There is no Slurm here: ``scontrol`` is a program on the PATH that keeps nodes in a file, as Slurm's manual page has its
-words, and writes down how it was called. There is no Kubernetes either: the API server answers as its published API
-says (strategic merge of nodes, optimistic locking by resourceVersion, Status objects). Not a test module.
+``scontrol`` is a program on the PATH that keeps nodes and jobs in a file, in a real one's words (a real one is tried in
+``tests/stack/test_slurm.py``), and writes down how it was called. There is no Kubernetes: the API server answers as its
+published API says (strategic merge of nodes, optimistic locking by resourceVersion, Status objects). Not a test module.
 """
 
 from __future__ import annotations
@@ -132,6 +132,10 @@ if words[:2] == ["show", "node"]:
         sys.exit("Node " + words[2] + " not found")
     print("NodeName=%s Arch=x86_64 CoresPerSocket=1\\n   State=%s ThreadsPerCore=1\\n   Reason=%s" % (
         words[2], node["State"], node["Reason"]))
+elif words[:3] == ["-o", "show", "job"]:
+    job = nodes.get("job " + words[3])
+    print("JobId=%s JobName=j JobState=RUNNING Reason=None Restarts=0 StartTime=1000 ExcNodeList=(null)" % words[3]
+          if job is None else job["Reason"])
 elif words[0] == "update":
     pairs = dict(word.split("=", 1) for word in words[1:])
     node = nodes.setdefault(pairs["nodename"], {{"State": "IDLE", "Reason": ""}})
@@ -154,9 +158,15 @@ class FakeSlurm:
         program.chmod(0o755)
 
     def calls(self, verb: str = "") -> list[list[str]]:
+        """Without the looks at jobs."""
         path = self.folder / "calls.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [words for line in lines if (words := json.loads(line))[0].startswith(verb)]
+        known = [json.loads(line) for line in lines]
+        return [words for words in known if words[0].startswith(verb) and words[0] != "-o"]
+
+    def put_job(self, job: str, said: str) -> None:
+        """What is said of a job: ``scontrol -o show job``, one line each."""
+        self.put(f"job {job}", "", said)
 
     def nodes(self) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = json.loads((self.folder / "nodes.json").read_text())

@@ -129,6 +129,57 @@ def test_only_a_job_of_slurm_is_requeued(on_path: FakeSlurm, job: str, *, ok: bo
     assert (result.outcome is Outcome.DONE, on_path.calls()) == (ok, [["requeue", job]] if ok else [])
 
 
+LOOKS = replace(COMMANDS, show_job=["scontrol", "-o", "show", "job", "{job}"])
+EXCLUDES = replace(
+    LOOKS,
+    hold=["scontrol", "requeuehold", "{job}"],
+    exclude=["scontrol", "update", "nodename={job}", "state=x", "excnodelist={nodes}"],
+    release=["scontrol", "release", "{job}"],
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "why"),
+    [
+        ("JobId=17 JobState=RUNNING StartTime=1000", Outcome.DONE, None),
+        ("JobId=17 JobState=FAILED StartTime=1000", Outcome.DONE, None),
+        ("JobId=17 JobState=PENDING Reason=BeginTime StartTime=4000000000", Outcome.ALREADY, None),
+        ("JobId=17 JobState=RUNNING Restarts=1 StartTime=4000000000", Outcome.ALREADY, None),
+        ("JobId=17 JobState=CANCELLED StartTime=1000", Outcome.REFUSED, Why.JOB_ENDED),
+        ("JobId=17 JobState=COMPLETED StartTime=1000", Outcome.REFUSED, Why.JOB_ENDED),
+        ("JobId=17 JobState=TIMEOUT StartTime=1000", Outcome.REFUSED, Why.JOB_ENDED),
+        ("JobId=17 ArrayJobId=17 ArrayTaskId=3 JobState=RUNNING StartTime=1000", Outcome.REFUSED, Why.WHOLE_ARRAY),
+        ("JobId=17 ArrayJobId=15 ArrayTaskId=3 JobState=RUNNING StartTime=1000", Outcome.DONE, None),
+    ],
+)
+def test_a_job_that_slurm_or_a_person_has_dealt_with_is_left_alone(
+    on_path: FakeSlurm, said: str, outcome: Outcome, why: Why | None
+) -> None:
+    on_path.put_job("17", said)
+    result = Slurm(LOOKS).do(act(HookOperation.RESTART_JOB, "17"))
+    assert (result.outcome, result.why) == (outcome, why)
+    assert len(on_path.calls("requeue")) == (outcome is Outcome.DONE)
+
+
+def test_a_job_leaves_a_node_out_in_place_of_a_drain(on_path: FakeSlurm) -> None:
+    on_path.put_job("17", "JobId=17 JobState=RUNNING StartTime=1000 ExcNodeList=node-[7-8] NodeList=node-1")
+    hook = Slurm(EXCLUDES)
+    assert hook.can == {HookOperation.RESTART_JOB}
+    without = replace(act(HookOperation.RESTART_JOB, "17"), leave_out=("node-1",))
+    assert hook.do(without).outcome is Outcome.DONE
+    assert [words[0] for words in on_path.calls()] == ["requeuehold", "update", "release"]
+    assert on_path.calls("update")[0][-1] == "excnodelist=node-[7-8],node-1"
+    assert hook.do(act(HookOperation.RESTART_JOB, "17")).outcome is Outcome.DONE
+    assert [words[0] for words in on_path.calls()][3:] == ["requeue"], "nothing is to be left out"
+
+
+def test_a_reboot_that_somebody_has_asked_for_is_not_called_off(on_path: FakeSlurm) -> None:
+    mine = act(HookOperation.UNDRAIN_NODE, "node-1")
+    on_path.put("node-1", "IDLE+DRAIN+REBOOT_REQUESTED", f"whichrank {mine.incident} rank_died")
+    result = Slurm(COMMANDS).do(mine)
+    assert (result.why, on_path.calls("update")) == (Why.CHANGED_BY_OTHERS, [])
+
+
 def test_a_node_that_somebody_has_drained_is_left_as_it_is(on_path: FakeSlurm) -> None:
     on_path.put("node-1", "DOWN+DRAIN", "broken fan [root@2026-11-23]")
     result = Slurm(COMMANDS).do(act(HookOperation.DRAIN_NODE, "node-1"))

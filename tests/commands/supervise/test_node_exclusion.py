@@ -19,9 +19,41 @@ def test_an_elastic_torchrun_goes_on_with_those_that_come(tmp_path: Path) -> Non
         assert "MIN:MAX" in without_node((*launcher, "train.py"), "node-1", (), tmp_path).how
 
 
-def test_srun_excludes_it(tmp_path: Path) -> None:
-    found = without_node(("srun", "--nodes=2", "python", "train.py"), "node-1", (), tmp_path)
-    assert found.command == ("srun", "--exclude=node-1", "--nodes=2", "python", "train.py")
+@pytest.mark.parametrize(
+    ("options", "excluded"),
+    [
+        ("--nodes=2", "--exclude=node-1 --nodes=2"),
+        ("-N2 -l", "--exclude=node-1 -N2 -l"),
+        ("-lN 2 --pty", "--exclude=node-1 -lN 2 --pty"),
+        ("-n 16 --mpi pmix", "--exclude=node-1 -n 16 --mpi pmix"),
+        # Of several the last one holds: those before are kept in one.
+        ("-N 2 --exclude=node-7", "--exclude=node-7,node-1 -N 2"),
+        ("-x node-[7-8] -N 2", "--exclude=node-[7-8],node-1 -N 2"),
+        ("-N 2 --nodelist=node-[2-3]", "--exclude=node-1 -N 2 --nodelist=node-[2-3]"),
+    ],
+)
+def test_srun_excludes_it(tmp_path: Path, options: str, excluded: str) -> None:
+    program = ("python", "train.py", "-x", "node-9", "--exclude=y")
+    found = without_node(("srun", *options.split(), *program), "node-1", (), tmp_path, allocated=8)
+    assert found.command == ("srun", *excluded.split(), *program)
+    again = without_node(found.command, "node-2", (), tmp_path)
+    assert "nodelist" in again.how or again.command[1] == f"{found.command[1]},node-2"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("", "takes all nodes"),
+        ("--ntasks-per-node=1", "takes all nodes"),
+        ("-N 8", "wants 8 of 8 nodes, and 1 are left out"),
+        ("-N 7-8 -x node-5", "wants 7 of 8 nodes, and 2 are left out"),
+        ("-N 2 -w node-[1-2]", "asks for node-1"),
+        ("-N 2 --exclude=/etc/bad-nodes", "a file"),
+    ],
+)
+def test_srun_without_a_node_to_spare_is_not_started(tmp_path: Path, options: str, why: str) -> None:
+    found = without_node(("srun", *options.split(), "python", "-N2", "t.py"), "node-1", (), tmp_path, allocated=8)
+    assert (found.command, why in found.how) == ((), True)
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,21 @@ def test_an_upload_within_what_is_usual_is_none() -> None:
     assert "checkpoint_unfinished" not in judged(*usual, told(1300.0, "begun", 260), steps=420, step_s=5.0)
 
 
+def test_a_step_is_saved_near_the_job_while_storage_goes_on() -> None:
+    near, storage = {"way": "whichrank"}, {"way": "whichrank_storage"}
+    events = (told(10.0, "begun", 20, **near), told(10.1, "begun", 20, **storage), told(11.0, "durable", 20, **near))
+    done, lost = lost_after(*events)
+    assert lost == done - 20
+
+
+def test_a_step_that_another_rank_left_out_is_neither_saved_nor_an_incident() -> None:
+    near = {"way": "whichrank"}
+    events = (told(20.0, "begun", 40, "0-2", **near), told(20.2, "left_out", 40, "0-2", **near))
+    done, lost = lost_after(*SAVED_20, *events)
+    assert lost == done - 20
+    assert judged(*SAVED_20, *events) == judged(*SAVED_20)
+
+
 def test_state_of_saves_is_kept_and_bounded() -> None:
     saves = CheckpointSaves()
     for step in range(1, 200):

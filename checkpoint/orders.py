@@ -1,0 +1,78 @@
+"""What a rank and its writer process say to each other, pickled, over a socket of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .slot_files import CheckpointName
+from .state_layout import StateLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterPlace:
+    """Once, at the beginning. next_rank, previous_rank: whose partner holds mine, and whose I hold; -1: nobody's.
+
+    store: host and port of the writers' own meeting place; None: one rank. with_sync: the local tier is a disk.
+    keep_ranks: whose slots belong on this node; of a node's lowest rank alone, who clears up. wait_s: for other ranks.
+    """
+
+    rank: int
+    world: int
+    folder: str
+    store: tuple[str, int] | None
+    next_rank: int
+    previous_rank: int
+    with_sync: bool
+    keep_ranks: frozenset[int] | None
+    persistent: str | None
+    keep_persistent: int
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveOrder:
+    """slot: -1: this rank has nothing for this step, which is no checkpoint then. upload: carry it to storage as well.
+
+    structure: pickled skeleton, where it is another than before. whole: the newest that all ranks have, to be kept.
+    """
+
+    name: CheckpointName
+    slot: int
+    layout: StateLayout | None = None
+    values: bytes = b""
+    structure: bytes = b""
+    upload: bool = False
+    whole: CheckpointName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Of a save order. is_here: this rank's part lies in its slot. is_whole: all ranks' do. is_copied: and with their
+    partners. problem: why not, in words.
+    """
+
+    name: CheckpointName
+    slot: int
+    is_here: bool
+    is_whole: bool
+    is_copied: bool
+    will_upload: bool
+    seconds: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """Of an upload that was agreed on. problem: empty where the checkpoint stands in storage, whole."""
+
+    name: CheckpointName
+    slot: int
+    seconds: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The writer has met the others. problem: why it has not; it writes for this rank alone then."""
+
+    problem: str = ""

@@ -15,9 +15,11 @@ from typing import Any
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
 from tests.commands.supervise.parts import audit
 from tests.ports import free_ports
+from whichrank.commands.main import app
 from whichrank.telemetry.injection_words import ALLOW_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,7 +75,7 @@ def job_id(folder: Path) -> str:
 
 
 def test_a_rank_of_a_real_job_is_stopped_named_and_goes_on(tmp_path: Path) -> None:
-    job = start_job(tmp_path, 200, **{ALLOW_VARIABLE: "1"})
+    job = start_job(tmp_path, 4000, **{ALLOW_VARIABLE: "1"})
     status, told, said = inject(
         "stop", "--job", job_id(tmp_path), "--rank", "1", "--step", "5", "--for", "20", "--json"
     )
@@ -84,16 +86,18 @@ def test_a_rank_of_a_real_job_is_stopped_named_and_goes_on(tmp_path: Path) -> No
         ("inject", "stop", "begun"),
         ("inject", "stop", "done"),
     ]
-    assert job.wait(60) == 0  # to its last step
+    steps = tmp_path / "attempt-0"
+    before = len(list(steps.glob("1.*")))
+    until(lambda: len(list(steps.glob("1.*"))) > before + 10)
+    job.terminate()
+    job.wait(60)
 
 
 def test_a_job_that_is_started_for_it_is_judged_and_accounted_for(tmp_path: Path) -> None:
     words = ["kill", "--rank", "1", "--step", "5", "--json", "--out", str(tmp_path / "run")]
     status, told, said = inject(*words, "--", sys.executable, str(RINGS), str(tmp_path), "4000", "none")
     assert (status, told["answer"], told["undone"]) == (0, "right", None), said
-    account = subprocess.run(
-        [*PROGRAM, "goodput", str(tmp_path / "run"), "--json"], env=environment(), capture_output=True, check=True
-    )
+    account = CliRunner().invoke(app, ["goodput", str(tmp_path / "run"), "--json"])
     found = json.loads(account.stdout)
     assert [fault["kind"] for fault in found["injected"]] == ["kill"]
     assert [each["injected"] for each in found["runs"][0]["interruptions"]] == ["kill"]
@@ -127,10 +131,6 @@ def test_a_folder_with_another_run_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_done_is_one_line(words: tuple[str, ...], why: str) -> None:
-    from typer.testing import CliRunner
-
-    from whichrank.commands.main import app
-
     before = signal.getsignal(signal.SIGTERM)
     try:
         done = CliRunner().invoke(app, ["inject", *words])

@@ -89,7 +89,7 @@ def _line(kind: str, results: Sequence[Result]) -> ScoreLine:
 def one_day(kind: str, draw: random.Random) -> Result:
     """One fault in one job."""
     world = draw.choice((2, 2, 3, 4))
-    rank = 0 if kind == "slow-disk" else draw.randrange(world)
+    rank = 0 if kind in ("slow-disk", "full-disk") else draw.randrange(world)  # who saves
     with tempfile.TemporaryDirectory(prefix="whichrank-game-day-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         try:
@@ -132,7 +132,7 @@ def _set_up(kind: str, folder: Path, stack: contextlib.ExitStack) -> tuple[list[
     if kind in ("full-disk", "slow-disk"):
         disk = stack.enter_context(_disk(folder, in_memory=kind == "full-disk"))
         return ["--path", str(disk)], environ, str(disk)
-    return (["--percent", "60"] if kind == "slow" else []), environ, "-"
+    return [], environ, "-"
 
 
 @contextlib.contextmanager

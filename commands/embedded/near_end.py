@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from ...agents.collectors.base.collector import NodeEvent
@@ -79,7 +79,7 @@ class NearEnd:
         """Takes in what a collector saw; what is neither this job's nor the node's is left out."""
         told = happening.attributes
         if happening.name is EventName.NODE_CONDITION:
-            self._take_condition(told, happening.time_ns / 1e9)
+            self._take_condition(happening)
             return
         what, job = str(told.get("what")), str(told.get("job") or "")
         if happening.name is not EventName.SCHEDULER or what not in _DUE or (job and job != self._job):
@@ -95,8 +95,9 @@ class NearEnd:
         elif len(self._due_s) < _MOST_PLANS or key in self._due_s:
             self._due_s[key] = float(due_s)
 
-    def _take_condition(self, told: Mapping[str, object], time_s: float) -> None:
+    def _take_condition(self, happening: NodeEvent) -> None:
         """A node that may lose its power, or that a check of the site's wants a checkpoint for: at once."""
+        told = happening.attributes
         name = str(told.get("event"))
         is_advice = told.get("action") == Action.CHECKPOINT_NOW.value
         key = (SaveReason.ADVICE if is_advice else SaveReason.POWER).value, f"{name}/{told.get('device') or ''}"
@@ -104,7 +105,7 @@ class NearEnd:
             self._due_s.pop(key, None)
         elif (is_advice or name in _POWER) and len(self._due_s) < _MOST_PLANS:
             # As long as it goes on it is one and the same: it was asked for once.
-            self._due_s.setdefault(key, time_s + _AT_ONCE_S)
+            self._due_s.setdefault(key, happening.time_ns / 1e9 + _AT_ONCE_S)
 
     def look(self, now_s: float) -> None:
         """Asks for a save where an end is near; once for each, again when it was put off, and of the ranks of another

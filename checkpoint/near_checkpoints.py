@@ -183,9 +183,13 @@ class NearCheckpoints:
             rank=self._rank, world=self._world, folder=os.fspath(self._folder), store=store,
             next_rank=-1 if found is None else found.next_rank[self._rank],
             previous_rank=-1 if found is None else found.previous_rank[self._rank],
+            is_previous_here=found is not None and self._is_here(found.previous_rank[self._rank]),
             with_sync=self._with_sync, keep_ranks=keep_ranks(self._rank, self._nodes, found),
             persistent=self._persistent, keep_persistent=self._keep_persistent, wait_s=self._wait_s,
         )  # fmt: skip
+
+    def _is_here(self, rank: int) -> bool:
+        return self._nodes[rank] == self._nodes[self._rank]
 
     # --- what the writer says, in its thread --------------------------------------------------------------------------
     def _hear(self, word: Kept | Uploaded | Ready) -> None:

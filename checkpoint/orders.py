@@ -10,7 +10,8 @@ from .state_layout import StateLayout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterPlace:
-    """Once, at the beginning. next_rank, previous_rank: whose partner holds mine, and whose I hold; -1: nobody's.
+    """Once, at the beginning. next_rank, previous_rank: who holds my copy, and whose I hold; -1: nobody's.
+    is_previous_here: that one's own slots lie in this node's folder, and need no copy there.
 
     store: host and port of the writers' own meeting place; None: one rank. with_sync: the local tier is a disk.
     keep_ranks: whose slots belong on this node; of a node's lowest rank alone, who clears up. wait_s: for other ranks.
@@ -22,6 +23,7 @@ class WriterPlace:
     store: tuple[str, int] | None
     next_rank: int
     previous_rank: int
+    is_previous_here: bool
     with_sync: bool
     keep_ranks: frozenset[int] | None
     persistent: str | None

@@ -81,7 +81,7 @@ def open_folder(local: str | os.PathLike[str], name: str) -> Path:
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ValueError(f"name={name!r}: letters, digits, dots, dashes and underscores, 100 at most")
-    folder = Path(local) / f"whichrank-near-{name}"
+    folder = Path(local) / f"whichrank-near-{os.geteuid()}-{name}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

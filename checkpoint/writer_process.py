@@ -116,10 +116,11 @@ class SlotWriter:
         wants = order.upload and not self._is_uploading and self._place.persistent is not None
         group = self._group
         if group is None:
-            is_alone = self._place.world == 1 and manifest is not None
-            return is_alone, False, is_alone and wants
+            if self._place.world > 1:
+                raise RuntimeError("the writers have not met, so nobody knows whether other ranks have theirs")
+            return manifest is not None, False, manifest is not None and wants
         if group.is_broken:
-            return False, False, False
+            raise RuntimeError("an exchange with other ranks' writers has failed: the next start goes on")
         if order.whole is not None:
             group.became_whole(order.whole)
         said = group.all_say((order.name.step, manifest is not None, wants, order.upload))

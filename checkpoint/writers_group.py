@@ -56,7 +56,7 @@ class WritersGroup:
     def copy_to_partner(self, manifest: SlotManifest, slot: SlotFile) -> bool:
         """Sends this rank's part to its partner while it takes another's. All ranks at once.
 
-        Returns whether what came is whole and kept. Raises RuntimeError, OSError.
+        Returns whether what came is whole and kept. Raises RuntimeError; OSError where there is no room for it.
         """
         place = self._place
         raw = manifest.encode()
@@ -67,7 +67,7 @@ class WritersGroup:
         told = decode_manifest(bytes(theirs.tolist()).rstrip(b"\0"))
         if told.rank != place.previous_rank or told.name != manifest.name:
             raise RuntimeError(f"rank {told.rank}'s part of step {told.step} came for another")
-        chosen = self._partner.choose()
+        chosen = None if place.is_previous_here else self._partner.choose()
         into = None if chosen is None else SlotFile(Path(place.folder), told.rank, chosen)
         memory, problem = _memory(into, told)
         theirs_whole = None if memory is None else torch.frombuffer(memory, dtype=torch.uint8)
@@ -83,6 +83,8 @@ class WritersGroup:
                 _exchange(mine, place.next_rank, room, place.previous_rank)
                 if memory is not None and end > begin:
                     crc = zlib.crc32(memoryview(memory)[begin:end], crc)
+        if place.is_previous_here:
+            return True
         if memory is None or into is None or chosen is None:
             raise OSError(problem)
         if crc != told.crc:

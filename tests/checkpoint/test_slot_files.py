@@ -76,7 +76,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     folder.chmod(0o750)
     with pytest.raises(PermissionError, match="alone"):
         open_folder(tmp_path, "run-1")
-    (tmp_path / "whichrank-near-link").symlink_to(tmp_path)
+    (tmp_path / f"whichrank-near-{os.geteuid()}-link").symlink_to(tmp_path)
     with pytest.raises(PermissionError, match="alone"):
         open_folder(tmp_path, "link")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from whichrank.processors.entity.column_plan import IN_COLUMNS, MIN_PEERS, medians_of_the_others
 from whichrank.processors.entity.condition_rules import Test as Asks
-from whichrank.processors.entity.conditions import EntityState
+from whichrank.processors.entity.conditions import MAX_CONDITIONS, EntityState
 from whichrank.processors.entity.metrics import take_samples
 from whichrank.processors.entity.rules import load_rules
 from whichrank.processors.entity.series import AskedOf
@@ -21,7 +21,8 @@ from whichrank.telemetry.point_columns import PointColumns
 from whichrank.telemetry.records import Identity, Samples
 from whichrank.telemetry.speaker_series import SeriesShape, SpeakerSeries
 
-GPUS = 8
+#: So few that all conditions are remembered: of more than that the order decides which one is forgotten.
+GPUS = 5
 
 
 class Fleet:
@@ -87,6 +88,7 @@ def test_at_once_and_one_by_one_say_the_same(kind: str, looks: list[tuple[int, l
         ]
         assert sorted(map(repr, found[0])) == sorted(map(repr, found[1]))
     assert at_once.conditions == one_by_one.conditions
+    assert len(at_once.conditions) < MAX_CONDITIONS
     assert sorted(at_once.limits) == sorted(one_by_one.limits)
     assert at_once.usual == one_by_one.usual
     assert _rows_of(at_once) == _rows_of(one_by_one)

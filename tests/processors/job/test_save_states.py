@@ -9,7 +9,7 @@ import pytest
 
 from tests.processors.job.synthetic_job import MemoryContext, SyntheticJob, drive
 from tests.processors.job.test_accounting import account, dies, finished_at, merged, started_at
-from whichrank.processors.job.saves.save_findings import LONG_NS
+from whichrank.processors.job.saves import save_findings
 from whichrank.processors.job.state.checkpoint_saves import CheckpointSaves, bits_of, ranks_of
 from whichrank.processors.job.state.state_rows import load_job
 from whichrank.telemetry.vocabulary import EventName
@@ -141,29 +141,37 @@ def test_two_in_a_row_are_a_page_and_all_ranks_are_nobodys_fault() -> None:
     assert found.body["scope"] == "storage"
 
 
+@pytest.fixture
+def long_is_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of what it is: simulated hours take seconds."""
+    monkeypatch.setattr(save_findings, "LONG_NS", 60_000_000_000)
+
+
+@pytest.mark.usefixtures("long_is_a_minute")
 def test_an_upload_that_does_not_end_is_an_incident_while_training_goes_on() -> None:
-    steps = int(2.5 * LONG_NS / 1e9 / 5)
-    open_save = (told(100.0, "begun", 20), told(101.0, "staged", 20))
-    found = judged(*open_save, steps=steps, step_s=5.0)["checkpoint_unfinished"]
+    open_save = (told(10.0, "begun", 4), told(10.1, "staged", 4))
+    found = judged(*open_save, steps=75, step_s=2.0)["checkpoint_unfinished"]
     assert not found.cleared
     assert [each["rank"] for each in found.body["suspects"]] == []  # all four of four
-    partly = (*open_save, told(105.0, "durable", 20, "0-2", seconds=5.0))
-    found = judged(*partly, steps=steps, step_s=5.0)["checkpoint_unfinished"]
+    partly = (*open_save, told(10.5, "durable", 4, "0-2", seconds=0.5))
+    found = judged(*partly, steps=75, step_s=2.0)["checkpoint_unfinished"]
     assert [each["rank"] for each in found.body["suspects"]] == [3]
-    late = (*partly, told(1000.0, "durable", 20, "3"))
-    assert judged(*late, steps=steps, step_s=5.0)["checkpoint_unfinished"].cleared
+    late = (*partly, told(100.0, "durable", 4, "3"))
+    assert judged(*late, steps=75, step_s=2.0)["checkpoint_unfinished"].cleared
 
 
+@pytest.mark.usefixtures("long_is_a_minute")
 def test_an_upload_within_what_is_usual_is_none() -> None:
     usual = [
         each
         for number in range(3)
         for each in (
-            told(50.0 + 400 * number, "begun", 10 + 80 * number),
-            told(400.0 + 400 * number, "durable", 10 + 80 * number, seconds=350.0),
+            told(5.0 + 40 * number, "begun", 2 + 20 * number),
+            told(40.0 + 40 * number, "durable", 2 + 20 * number, seconds=35.0),
         )
     ]
-    assert "checkpoint_unfinished" not in judged(*usual, told(1300.0, "begun", 260), steps=420, step_s=5.0)
+    assert "checkpoint_unfinished" not in judged(*usual, told(130.0, "begun", 65), steps=105, step_s=2.0)
+    assert "checkpoint_unfinished" in judged(told(130.0, "begun", 65), steps=105, step_s=2.0)
 
 
 def test_a_step_is_saved_near_the_job_while_storage_goes_on() -> None:

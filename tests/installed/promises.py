@@ -38,7 +38,7 @@ def _processors(words: str, says: str, status: tuple[int, ...] = (0,)) -> Promis
 #: By the command's words; each of the program has a row. ``sim`` is a simulated run with one incident, of rank 4.
 PROMISES = {
     "run": _agent("run -- sh -c 'exit 3'", "no incident", (3,)),
-    "agent": _agent(f"agent {NO_BROKER} --data data", "agent ends", before="timeout --preserve-status -s TERM 12 "),
+    "agent": _agent(f"agent {NO_BROKER} --data data", "agent ends", before="timeout --preserve-status -s TERM 25 "),
     "check": _agent("check --mode prolog", "findings", (0, 1, 2, 3)),
     "check pairs": _agent("check pairs", "pip install 'whichrank[torch]'", (2,)),
     "checkpoint-now": _agent("checkpoint-now nothing", "no rings of a running job", (2,)),

@@ -316,7 +316,7 @@ class NearCheckpoints:
             parts = next(each.parts for each in told if each.node == told[self._rank].node)
             for owner, holder in enumerate(choice.holders):
                 found = part_of(self._folder, owner, choice.name, parts) if holder == self._rank else None
-                if found is not None and not found[0].is_as_told(found[1]):
+                if found is not None and not found[0].is_intact(found[1]):
                     broken.add((told[self._rank].node, owner, found[0].slot))
             all_broken: frozenset[tuple[str, int, int]] = frozenset().union(*self._all(broken))
             if not all_broken:

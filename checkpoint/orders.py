@@ -49,17 +49,15 @@ class SaveOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Of a save order. is_here: this rank's part lies in its slot. is_whole: all ranks' do. is_copied: and with their
+    """Of a save order. is_whole: all ranks' parts lie in their slots. is_copied: and with their
     partners. problem: why not, in words.
     """
 
     name: CheckpointName
     slot: int
-    is_here: bool
     is_whole: bool
     is_copied: bool
     will_upload: bool
-    seconds: float
     problem: str = ""
 
 
@@ -69,12 +67,11 @@ class Uploaded:
 
     name: CheckpointName
     slot: int
-    seconds: float
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The writer has met the others. problem: why it has not; it writes for this rank alone then."""
+    """The writer has met the others. problem: why it has not; then no save counts as whole."""
 
     problem: str = ""

@@ -168,7 +168,7 @@ class SlotFile:
             crc = zlib.crc32(piece, crc)
         return crc
 
-    def is_as_told(self, manifest: SlotManifest) -> bool:
+    def is_intact(self, manifest: SlotManifest) -> bool:
         """Whether the bytes are those that the manifest was made for."""
         try:
             return self.checksum(manifest.tensor_bytes + manifest.value_bytes) == manifest.crc

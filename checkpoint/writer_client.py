@@ -37,11 +37,6 @@ class WriterClient:
         self._thread = threading.Thread(target=self._listen, name="whichrank-near", daemon=True)
         self._thread.start()
 
-    @property
-    def pid(self) -> int:
-        """Of the writer process."""
-        return self._process.pid
-
     def order(self, order: SaveOrder) -> bool:
         """False: the writer is gone."""
         try:

@@ -15,7 +15,6 @@ import queue
 import signal
 import sys
 import threading
-import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,8 @@ class SlotWriter:
 
     def take(self, order: SaveOrder) -> None:
         """Makes one save whole, and tells. Raises only what ends the process: the rank is gone."""
-        begin_s = time.monotonic()
         with self._at_work:
             manifest, problem = self._commit(order)
-        is_here = manifest is not None
         is_whole = is_copied = will_upload = False
         try:
             is_whole, is_copied, will_upload = self._agree(order, manifest)
@@ -74,8 +71,8 @@ class SlotWriter:
             if self._group is not None:
                 self._group.is_broken = True
         kept = Kept(
-            name=order.name, slot=order.slot, is_here=is_here, is_whole=is_whole, is_copied=is_copied,
-            will_upload=will_upload, seconds=time.monotonic() - begin_s, problem=problem,
+            name=order.name, slot=order.slot, is_whole=is_whole, is_copied=is_copied,
+            will_upload=will_upload, problem=problem,
         )  # fmt: skip
         self._say(kept)
         if will_upload:
@@ -152,9 +149,8 @@ class SlotWriter:
     def _carry(self) -> None:
         while True:
             upload = self._uploads.get()
-            begin_s = time.monotonic()
             problem = self._uploader.carry(upload)
-            said = Uploaded(name=upload.name, slot=upload.slot, seconds=time.monotonic() - begin_s, problem=problem)
+            said = Uploaded(name=upload.name, slot=upload.slot, problem=problem)
             del upload
             self._is_uploading = False
             try:

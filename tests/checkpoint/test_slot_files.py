@@ -33,7 +33,7 @@ def filled(folder: Path, *, step: int = 5, rank: int = 3, slot: int = 0) -> tupl
 def test_what_was_committed_is_there(tmp_path: Path) -> None:
     file, manifest = filled(tmp_path)
     assert file.manifest() == manifest
-    assert file.is_as_told(manifest)
+    assert file.is_intact(manifest)
     assert [(each.rank, each.slot) for each in slots_in(tmp_path)] == [(3, 0)]
     assert manifest.name == CheckpointName(7, 5)
 
@@ -50,14 +50,14 @@ def test_a_byte_that_changed_is_seen(tmp_path: Path) -> None:
     with open(file.data, "r+b") as raw:
         raw.seek(9_999)
         raw.write(b"\x00")
-    assert not file.is_as_told(manifest)
+    assert not file.is_intact(manifest)
 
 
 def test_a_file_that_is_too_short_is_no_checkpoint(tmp_path: Path) -> None:
     file, manifest = filled(tmp_path)
     os.truncate(file.data, 10_005)
     assert file.manifest() is None
-    assert not file.is_as_told(manifest)
+    assert not file.is_intact(manifest)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"7", b'{"version": 2}', b'{"version": 1, "rank": 0}'])

@@ -45,7 +45,7 @@ class Course:
         self.checkpoints = folder / CHECKPOINTS
         self._node, self._nodes = int(os.environ["GROUP_RANK"]), int(os.environ["GROUP_WORLD_SIZE"])
         self._first_step = 0
-        self._second: dist.ProcessGroup | None = None
+        self._second: Any = None
         self._upload: threading.Thread | None = None
         self.say(born=1, world=self.world)
 
@@ -162,12 +162,9 @@ class Course:
     def _due(self, step: int, kind: FaultKind | None = None) -> Fault | None:
         """The next fault, if it is due and of this kind."""
         for fault in self.plan.faults:
-            if fault.kind is FaultKind.ALWAYS:
-                is_over = False
-            else:
-                is_over = self._mark(fault).exists()
-            if not is_over:
-                is_due = step == fault.step if fault.kind is FaultKind.ALWAYS else step >= fault.step
+            comes_again = fault.kind is FaultKind.ALWAYS
+            if comes_again or not self._mark(fault).exists():
+                is_due = step == fault.step if comes_again else step >= fault.step
                 is_due |= fault.place is Place.FIRST and step == self._first_step
                 return fault if is_due and kind in (None, fault.kind) else None
         return None

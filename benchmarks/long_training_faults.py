@@ -1,7 +1,7 @@
 """Which faults come to one long training, when, and on whom: drawn by a seed, written down before it begins.
 
-``plan_of`` draws, ``Plan`` is what ``long_training_script`` reads in every rank, and ``long_training_jobs`` from outside.
-Standard library only: ranks import it.
+``plan_of`` draws, ``Plan`` is what ``long_training_script`` reads in every rank, and
+``long_training_jobs`` from outside. Standard library only: ranks import it.
 """
 
 from __future__ import annotations
@@ -142,12 +142,12 @@ def plan_of(kind: str, layout: str, *, minutes: float, faults: int, seed: int, r
     number = KINDS.index(kind) * len(LAYOUTS) + LAYOUTS.index(layout)
     draw = random.Random(f"{kind}/{layout}/{seed}")
     ends_early = (KINDS.index(kind) + LAYOUTS.index(layout) + seed) % 2 == 0
-    pool = [one for one in FaultKind if one not in (FaultKind.ALWAYS, FaultKind.NODE)]
+    pool: list[FaultKind] = [one for one in FaultKind if one not in (FaultKind.ALWAYS, FaultKind.NODE)]
     last = [FaultKind.NODE] if layout == THREE_NODES else []
     last += [FaultKind.ALWAYS] if ends_early else []
     last = last[-faults:]
     first = (number * 3 + seed) % len(pool)  # by turns: short trainings see different ones
-    kinds = [pool[(first + index) % len(pool)] for index in range(faults - len(last))]
+    kinds: list[FaultKind] = [pool[(first + index) % len(pool)] for index in range(faults - len(last))]
     draw.shuffle(kinds)
     kinds += last
     return Plan(

@@ -24,6 +24,7 @@ from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("long_training_script.py")
+PROGRAM = (sys.executable, "-m", "whichrank.commands.main")
 SUPERVISED, TORCHRUN, UNBROKEN = "whichrank", "torchrun", "unbroken"
 #: As whoever expects a fault a minute has to set them: most jobs never need more than the defaults.
 RESTARTS, RESTARTS_PER_HOUR, BACKOFF_S, GRACE_S = 40, 100, 0.0, 15.0
@@ -37,11 +38,16 @@ END_S = 90.0
 POLL_S = 0.1
 
 
-def ranks_per_node(plan: Plan) -> int:
+def ranks_per_node(kind: str, layout: str) -> int:
     """How many ranks each node has."""
-    if plan.kind == "tp_dp":
-        return 2 if plan.layout == THREE_NODES else 4
-    return 1 if plan.layout == THREE_NODES else 2
+    if kind == "tp_dp":
+        return 2 if layout == THREE_NODES else 4
+    return 1 if layout == THREE_NODES else 2
+
+
+def ranks_of(kind: str, layout: str) -> int:
+    """How many ranks a training begins with."""
+    return ranks_per_node(kind, layout) * (len(NAMES) if layout == THREE_NODES else 1)
 
 
 def python_of(kind: str) -> str:
@@ -182,13 +188,19 @@ def _start(
 
 def _command(plan: Plan, folder: Path, how: str, number: int, meet: Sequence[str]) -> list[str]:
     python = python_of(plan.kind)
-    torchrun = [python, "-m", "torch.distributed.run", f"--nproc-per-node={ranks_per_node(plan)}", *meet]
+    torchrun = [
+        python,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={ranks_per_node(plan.kind, plan.layout)}",
+        *meet,
+    ]
     if how == TORCHRUN:
         torchrun.append(f"--max-restarts={RESTARTS}")
     command = [*torchrun, str(SCRIPT), str(folder)]
     if how != SUPERVISED:
         return command
-    whichrank = [python, "-m", "whichrank.commands.main", "run", "--out", str(folder / f"out-{number}")]
+    whichrank = [python, *PROGRAM[1:], "run", "--out", str(folder / f"out-{number}")]
     limits = ["--restarts", str(RESTARTS), "--restart-grace", str(GRACE_S)]
     return [*whichrank, "--view", "lines", *limits, "--", *command]
 
@@ -216,5 +228,7 @@ def _wait(watch: Watch, jobs: Sequence[subprocess.Popen[bytes]], limit_s: float)
         if job.poll() is None:
             job.kill()
             job.wait()
-    destroyed = {one.node for one in watch.plan.faults if one.kind is FaultKind.NODE and mark_of(watch.folder, one).exists()}
+    destroyed = {
+        one.node for one in watch.plan.faults if one.kind is FaultKind.NODE and mark_of(watch.folder, one).exists()
+    }
     return [None if number in destroyed and watch.nodes is not None else code for number, code in enumerate(codes)]

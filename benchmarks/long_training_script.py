@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from benchmarks.long_training_course import BATCH, Course, forget_old
 
@@ -66,7 +67,7 @@ class TorchTraining:
             self.wrapped = torch.nn.parallel.DistributedDataParallel(self.model)
         elif kind == "fsdp2":
             fully_shard(self.model, mesh=init_device_mesh("cpu", (self.parts,)))
-            self._saves = dist.new_group()  # of what is saved beside training
+            self._saves: Any = dist.new_group()  # of what is saved beside training
         else:
             from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -97,11 +98,11 @@ class TorchTraining:
         if self.course.plan.kind == "ddp":
             self.model.load_state_dict(torch.load(place / "model.pt"))
         else:
-            import torch.distributed.checkpoint as dcp
             from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+            from torch.distributed.checkpoint.state_dict_loader import load
 
             state = get_model_state_dict(self.wrapped)
-            dcp.load(state, checkpoint_id=str(place))
+            load(state, checkpoint_id=str(place))
             set_model_state_dict(self.wrapped, state)
         return newest
 
@@ -121,13 +122,13 @@ class TorchTraining:
                 self._save_beside(place, step)
                 return
             else:
-                import torch.distributed.checkpoint as dcp
                 from torch.distributed.checkpoint.state_dict import get_model_state_dict
+                from torch.distributed.checkpoint.state_dict_saver import save
 
-                state = get_model_state_dict(self.wrapped)
-                dcp.save(state, checkpoint_id=str(place))
+                state: dict[str, Any] = get_model_state_dict(self.wrapped)
+                save(state, checkpoint_id=str(place))
                 self.course.upload({name: value.to_local().clone() for name, value in state.items()}, step)
-        except (OSError, RuntimeError, dist.checkpoint.api.CheckpointException) as raised:
+        except (OSError, RuntimeError, CheckpointException) as raised:
             error = raised
         self._saved(step, error)
 
@@ -143,8 +144,8 @@ class TorchTraining:
 
     def _save_beside(self, place: Path, step: int) -> None:
         """Shards are written while training goes on; an upload that is out of reach is found out at the next."""
-        import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.state_dict import get_model_state_dict
+        from torch.distributed.checkpoint.state_dict_saver import async_save
 
         self.wait_for_save()
         target = self.course.upload_folder(step)
@@ -152,7 +153,7 @@ class TorchTraining:
         if is_upload:
             target.parent.parent.mkdir(exist_ok=True)
             target.parent.touch()  # no folder
-        future = dcp.async_save(
+        future = async_save(
             get_model_state_dict(self.wrapped),
             checkpoint_id=str(target / f"step-{step}" if is_upload else place),
             process_group=self._saves,
@@ -166,7 +167,7 @@ class TorchTraining:
         (step, future), self._pending = self._pending, None
         try:
             future.result()
-        except (OSError, RuntimeError, dist.checkpoint.api.CheckpointException) as raised:
+        except (OSError, RuntimeError, CheckpointException) as raised:
             self._saved(step, raised)
         else:
             self._saved(step, None)

@@ -8,6 +8,7 @@ import os
 
 import torch
 import torch.distributed as dist
+
 from benchmarks.long_training_course import BATCH, Course, forget_old
 from benchmarks.long_training_faults import EVERY
 

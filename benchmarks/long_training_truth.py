@@ -129,9 +129,7 @@ def _fault(
     incidents: Sequence[Line],
     outcome: Outcome,
 ) -> FaultOutcome:
-    found = FaultOutcome(
-        number=fault.number, kind=fault.kind.value, truth=fault.truth.value, place=fault.place.value
-    )
+    found = FaultOutcome(number=fault.number, kind=fault.kind.value, truth=fault.truth.value, place=fault.place.value)
     first = next((line for line in lines if line.get("fault") == fault.number), None)
     if first is None:
         found.why = "it never came"
@@ -140,7 +138,9 @@ def _fault(
     later = [line for line in lines if float(line["time"]) > found.at]
     if fault.truth is Truth.RESTART:
         resumed = next((float(line["time"]) for line in later if "resumed" in line and line["rank"] == 0), None)
-        again = next((float(line["time"]) for line in later if "done" in line and resumed and line["time"] > resumed), None)
+        again = next(
+            (float(line["time"]) for line in later if "done" in line and resumed and line["time"] > resumed), None
+        )
         found.again_s = None if again is None else again - found.at
         found.survived = again is not None
         found.why = "" if found.survived else "it did not train again"
@@ -166,7 +166,7 @@ def _went_on(
         return False, "somebody acted"
     if fault.kind in (FaultKind.DISK, FaultKind.UPLOAD):
         saves = [one for one in incidents if one["kind"] in ("checkpoint_failed", "storage_full")]
-        if not any(found.at < float(one["time"]) for one in saves):
+        if not any(found.at <= float(one["times"]["detected"]) <= next_fault for one in saves):
             return False, "no incident tells of the save that failed"
     return True, ""
 

@@ -25,12 +25,14 @@ _STANDS = frozenset({"still", "in_io"})
 _AUTOMATIC = "automatic"
 _RESTARTING = frozenset({Action.RETRY, Action.RESTART, Action.RESTART_WITHOUT_NODE})
 #: Seen directly (a process in state T, calls that everybody has entered), not concluded from somebody's waiting.
-_SEEN_DIRECTLY = frozenset({Kind.RANK_STOPPED, Kind.COLLECTIVE_STALLED, Kind.RANK_DIED})
+_SEEN_DIRECTLY = frozenset({Kind.RANK_STOPPED, Kind.COLLECTIVE_STALLED, Kind.DEADLOCK, Kind.RANK_DIED})
 #: After incidents of these an attempt does not go on.
 _ENDING_BUCKETS = frozenset({Bucket.IMMEDIATE_CRASH, Bucket.COMMUNICATION_HANG, Bucket.NUMERIC, Bucket.CAPACITY})
 #: So long what calls for an act must have held: stacks and what the node has to say come in meanwhile. Somebody may
 #: stop a process for a moment; a launcher ends by itself after a rank's death, most often.
 SETTLE_S, STOPPED_SETTLE_S, CRASH_SETTLE_S = 3.0, 10.0, 30.0
+#: So many deadlocks alike at one step are enough: a race passes at once, an order that is wrong does not.
+ALIKE_DEADLOCKS = 2
 
 
 class RestartVerdict(str, Enum):
@@ -161,7 +163,7 @@ def judge_ended(
     if any(one.bucket is Bucket.PLANNED for one in causes):
         return _stop(Reason.ASKED_TO_END, causes[0])
     for one in causes:
-        if not _is_by_elimination(one) and (one.advice is None or one.advice.action not in _RESTARTING):
+        if not _may_pass(one) and (one.advice is None or one.advice.action not in _RESTARTING):
             advised = "" if one.advice is None else word_of(one.advice.action)
             return _stop(Reason.FOR_A_PERSON, one, detail=advised)
     main = next(iter(causes), None)
@@ -203,7 +205,7 @@ def _why_not(incident: IncidentDocument, trigger: Trigger | None, on: Collection
         return Reason.HELD
     if trigger is Trigger.HANG and not _stands_still(incident):
         return Reason.MOVES
-    if _is_by_elimination(incident):
+    if _may_pass(incident):
         return None
     advice = incident.advice
     if advice is None or not (advice.action in _RESTARTING or _is_slow_node(advice, trigger)):
@@ -215,21 +217,25 @@ def _is_slow_node(advice: IncidentAdvice, trigger: Trigger) -> bool:
     return trigger is Trigger.SLOW_NODE and advice.action is Action.DRAIN_AFTER_JOB
 
 
-def _is_by_elimination(incident: IncidentDocument) -> bool:
-    """Whether a hang is of the program because no node's fault was seen, so that the advice is to look at the code.
+def _may_pass(incident: IncidentDocument) -> bool:
+    """Whether a hang may not come again although the advice is to look at the code.
 
-    That is no sign that it comes again: most such hangs do not. Its third time at one step is for a person.
+    So it is where it is of the program only because no node's fault was seen: most such hangs pass. A deadlock is of the
+    program for certain, but nothing goes on until it is ended, and one by a race (a signal, a clock that each rank reads
+    for itself) passes as well. What comes again at one step is for a person.
     """
-    cause = incident.cause
-    is_hang = incident.bucket is Bucket.COMMUNICATION_HANG and incident.kind not in PROGRAM_DEFECT_KINDS
-    return is_hang and cause is not None and cause.condition == BY_ELIMINATION
+    if incident.bucket is not Bucket.COMMUNICATION_HANG:
+        return False
+    if incident.kind in PROGRAM_DEFECT_KINDS:
+        return incident.kind is Kind.DEADLOCK
+    return incident.cause is not None and incident.cause.condition == BY_ELIMINATION
 
 
 def _stands_still(incident: IncidentDocument) -> bool:
     """Whether it is seen directly that nothing goes on, or all who are waited for provably do nothing."""
     motions = [str(row.value) for row in incident.evidence if row.signal == MOTION_SIGNAL]
-    if any(motion not in _STANDS for motion in motions) or incident.kind in PROGRAM_DEFECT_KINDS:
-        return False
+    if any(motion not in _STANDS for motion in motions) or incident.kind is Kind.DESYNC:
+        return False  # calls that differ may still end
     if incident.kind in _SEEN_DIRECTLY or incident.kind is Kind.NODE_LOST:
         return True
     return bool(motions) and bool(incident.suspects)
@@ -278,7 +284,9 @@ def _within_limits(decision: Decision, tried: Sequence[Tried], limits: RestartLi
         return decision
     what = like(decision.incident)
     reason = None
-    if what and sum(one.what == what for one in tried) >= limits.alike - 1:
+    is_deadlock = decision.incident is not None and decision.incident.kind is Kind.DEADLOCK
+    enough = min(limits.alike, ALIKE_DEADLOCKS) if is_deadlock else limits.alike
+    if what and sum(one.what == what for one in tried) >= enough - 1:
         reason = Reason.ALIKE
     elif len(tried) >= limits.restarts:
         reason = Reason.USED_UP

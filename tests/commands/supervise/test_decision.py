@@ -69,7 +69,7 @@ def test_a_hang_whose_suspect_does_nothing_is_restarted_once_it_has_held() -> No
         ({"motions": ()}, Reason.MOVES),
         ({"suspects": []}, Reason.MOVES),
         ({"kind": "rank_never_joined", "motions": ()}, Reason.MOVES),
-        ({"kind": "deadlock"}, Reason.MOVES),
+        ({"kind": "deadlock", "motions": ("moves",)}, Reason.MOVES),
         ({"kind": "desync"}, Reason.MOVES),
         ({"action": "fix_code"}, Reason.FOR_A_PERSON),
         ({"action": "ask_a_human"}, Reason.FOR_A_PERSON),
@@ -121,9 +121,10 @@ def test_whatever_a_document_says_a_healthy_command_is_never_ended(
     assert "moves" not in fields["motions"] or decision.trigger is not Trigger.HANG
     assert decision.trigger in on
     assert age_s >= SETTLE_S
-    assert fields["kind"] not in ("desync", "deadlock") or decision.trigger is not Trigger.HANG
+    assert fields["kind"] != "desync" or decision.trigger is not Trigger.HANG
     helps = {"retry", "restart", "restart_without_node"}
-    by_elimination = fields["cause"] == ELIMINATED and decision.trigger is Trigger.HANG
+    by_elimination = fields["cause"] == ELIMINATED or fields["kind"] == "deadlock"
+    by_elimination = by_elimination and decision.trigger is Trigger.HANG
     is_slow = decision.trigger is Trigger.SLOW_NODE and fields["action"] == "drain_after_job"
     assert by_elimination or (fields["by"] == "automatic" and (fields["action"] in helps or is_slow))
 
@@ -205,6 +206,15 @@ def test_the_third_time_at_one_step_is_for_a_person() -> None:
     assert ended(hang, tried=twice).reason is Reason.ALIKE
     elsewhere = seen(first_bad={"step": 42})
     assert running(elsewhere, tried=twice).acts
+
+
+def test_a_deadlock_is_ended_once_and_at_its_second_time_at_one_step_it_is_for_a_person() -> None:
+    deadlock = seen(kind="deadlock", scope="application", suspects=[], motions=(), action="fix_code", by="human")
+    assert running(deadlock).verdict is RestartVerdict.RESTART
+    assert ended(deadlock).verdict is RestartVerdict.RESTART  # its own time-out was faster
+    once = (Tried(at_s=-9e9, what=like(deadlock.incident)),)
+    assert running(deadlock, tried=once).reason is Reason.ALIKE
+    assert ended(deadlock, tried=once).reason is Reason.ALIKE
 
 
 def test_restarts_are_counted_in_all_and_within_an_hour() -> None:

@@ -19,9 +19,11 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.long_training_faults import (
+    CHECKPOINTS,
     EVERY,
     SLOW_S,
     SLOW_STEPS,
+    UPLOADS,
     Fault,
     FaultKind,
     Place,
@@ -31,8 +33,6 @@ from benchmarks.long_training_faults import (
 #: Samples of a step over all ranks: the same whatever their number, which divides it.
 BATCH = 24
 _FOREVER_S = 86_400.0
-#: A small file system of its own, that can be full; and where copies go to.
-CHECKPOINTS, UPLOADS = "checkpoints", "uploads"
 KEEP = 2
 
 

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.long_training_course import CHECKPOINTS, UPLOADS
-from benchmarks.long_training_faults import THREE_NODES, Fault, FaultKind, Plan
+from benchmarks.long_training_faults import CHECKPOINTS, THREE_NODES, UPLOADS, Fault, FaultKind, Plan
 from benchmarks.long_training_nodes import NAMES, RENDEZVOUS_PORT, ThreeNodes
 from benchmarks.long_training_truth import TruthFile
 from tests.ports import free_ports

@@ -92,7 +92,8 @@ class Event:
 
     Attributes by name (all optional unless marked *):
       JOB_STARTED      command, job_name, world_size, pid, nodes (instances of whichrank that are expected, absent: 1),
-                       supervised (1: this node's whichrank ends and starts the command again when the judge says so)
+                       supervised (1: this node's whichrank ends and starts the command again when the judge says so),
+                       restarted (1: it has; nothing of the start before is left, and its machines were held meanwhile)
       JOB_SIGNALLED    signal* (number), origin ("user" | "scheduler"): someone asked the job to stop
       JOB_FINISHED     exit_code*, signal (of the launcher, 0 none)
       GROUP_DEFINED    the fields of Group

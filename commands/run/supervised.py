@@ -127,7 +127,7 @@ def _start(
         return False
     command = supervisor.next_command
     supervisor.started(attempt)
-    tell_start(watcher, command, job_name, child.pid, supervised=1)
+    tell_start(watcher, command, job_name, child.pid, supervised=1, restarted=1)
     return True
 
 

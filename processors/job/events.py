@@ -38,12 +38,24 @@ def _take_job_started(job: JobState, event: Event, stamp_ns: int, ctx: Context) 
     if job.ends.finished_ns:  # all commands had ended, and this is a new life of the job
         begin_placement_again(job)
         job.ends.finished_ns = job.ends.signalled_ns = job.ends.exit_code = 0
+        if event.attributes.get("restarted"):
+            _leave_start_before(job, event.time_ns)
     node = job.nodes.facts(event.identity.node)
     node.started, node.finished, node.state = True, False, "here"
     job.ledger.note_begin(event.time_ns)
     job.nodes.expected = max(job.nodes.expected, int(event.attributes.get("nodes", 0)))
     job.world_size = job.world_size or told_world_size(event)
     job.name = str(event.attributes.get("job_name", "")) or job.name
+
+
+def _leave_start_before(job: JobState, time_ns: int) -> None:
+    """whichrank has started its command again: it held its machines meanwhile, and no rank from before is left.
+
+    Also none on a node that is lost, of whose end nobody tells: what starts now is the next attempt of its world.
+    """
+    job.ledger.is_over, job.ledger.changed = False, True
+    for rank in job.alive():
+        job.facts(rank).exited_ns = time_ns
 
 
 def _take_job_signalled(job: JobState, event: Event, stamp_ns: int, ctx: Context) -> None:

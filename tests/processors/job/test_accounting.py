@@ -151,6 +151,17 @@ def test_what_was_lost_is_relabelled_back_to_the_checkpoint() -> None:
     assert parts.lost_work_ns == found.ns[B.REWORK]
 
 
+def test_what_passes_between_a_supervised_end_and_start_is_no_queue() -> None:
+    """The command ends at 113 s and is started again at once; its ranks need five seconds to come."""
+    records = two_attempts()
+    again = told(EventName.JOB_STARTED, 113.2, supervised=1, restarted=1)
+    said = seconds(account(drive(merged(records, [finished_at(113.0, exit_code=1), again]))))
+    assert B.QUEUED not in said
+    assert said[B.RESTARTING] == pytest.approx(5.0, abs=0.3)
+    by_hand = merged(records, [finished_at(113.0, exit_code=1), started_at(113.2)])
+    assert seconds(account(drive(by_hand)))[B.QUEUED] == pytest.approx(4.7, abs=0.3)
+
+
 def test_a_restart_of_which_nobody_told_is_seen_by_the_attempt_alone() -> None:
     """The ends of the first attempt and the starts of the second are lost on the way."""
     kept = [

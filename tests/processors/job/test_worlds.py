@@ -72,6 +72,33 @@ def test_one_torchrun_after_the_other_is_one_world_and_its_next_attempt() -> Non
     assert not context.table("job.1").values
 
 
+def test_what_whichrank_starts_again_without_a_lost_node_is_the_next_attempt_of_its_world() -> None:
+    """Rank 3 is on a node that is gone: of its end nobody tells."""
+    first = SyntheticJob(steps=20, attempt="a1", events=[ended(8.0, rank) for rank in range(3)], after_s=5.0)
+    second = hangs(SyntheticJob(steps=60, attempt="b1", start_s=130.0), 2)
+    words = [
+        Record(
+            topic="whichrank.blocks",
+            key="job-1",
+            stamp_ns=WALL_NS + at,
+            payload=Event(
+                name=name,
+                identity=Identity(cluster="lab", run="run-1", job="job-1", node="node-0"),
+                time_ns=WALL_NS + at,
+                attributes=attributes,
+            ),
+        )
+        for name, at, attributes in (
+            (EventName.JOB_STARTED, 99_000_000_000, {"supervised": 1}),
+            (EventName.JOB_FINISHED, 120_000_000_000, {"exit_code": 1}),
+            (EventName.JOB_STARTED, 121_000_000_000, {"supervised": 1, "restarted": 1}),
+        )
+    ]
+    context = drive(together(of_world("29500", first.records()), of_world("29501", second.records()), words))
+    assert not context.table("job.1").values
+    assert ("b1", "rank_not_entered", [2], False) in said(context)
+
+
 def test_a_world_that_restarts_does_not_push_out_the_one_that_took_its_place() -> None:
     first = SyntheticJob(steps=20, attempt="a1", events=[ended(8.0, rank) for rank in range(4)], after_s=5.0)
     second = hangs(SyntheticJob(steps=100, attempt="b1", start_s=130.0), 2)

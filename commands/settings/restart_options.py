@@ -28,7 +28,10 @@ class RestartOptions(Settings):
         30.0, ge=1.0, le=3600.0, description="seconds between SIGTERM and SIGKILL when the command is ended"
     )
     restart_backoff_s: float = Field(
-        2.0, ge=0.0, le=300.0, description="seconds before the first restart; each waits twice as long, 300 s at most"
+        2.0,
+        ge=0.0,
+        le=300.0,
+        description="seconds before the first restart within an hour; each waits twice as long, 300 s at most",
     )
     restarts_per_hour: int = Field(6, ge=1, le=1000, description="more within an hour are not made")
     restart_dry_run: bool = Field(False, description="say what would be restarted, and do nothing")

@@ -220,9 +220,9 @@ def _is_slow_node(advice: IncidentAdvice, trigger: Trigger) -> bool:
 def _may_pass(incident: IncidentDocument) -> bool:
     """Whether a hang may not come again although the advice is to look at the code.
 
-    So it is where it is of the program only because no node's fault was seen: most such hangs pass. A deadlock is of the
-    program for certain, but nothing goes on until it is ended, and one by a race (a signal, a clock that each rank reads
-    for itself) passes as well. What comes again at one step is for a person.
+    So it is where it is of the program only because no node's fault was seen: most such hangs pass. A deadlock is of
+    the program for certain, but nothing goes on until it is ended, and one by a race (a signal, a clock that each rank
+    reads for itself) passes as well. What comes again at one step is for a person.
     """
     if incident.bucket is not Bucket.COMMUNICATION_HANG:
         return False

@@ -34,11 +34,16 @@ class Tried:
 
 def is_open(tried: Sequence[Tried], limits: RestartLimits, now_s: float) -> bool:
     """Whether the breaker is open: as many restarts as are allowed lie within the last hour."""
-    return sum(now_s - one.at_s < BREAKER_S for one in tried) >= limits.per_hour
+    return recent(tried, now_s) >= limits.per_hour
+
+
+def recent(tried: Sequence[Tried], now_s: float) -> int:
+    """Restarts within the last hour: those before it say nothing of what is wrong now."""
+    return sum(now_s - one.at_s < BREAKER_S for one in tried)
 
 
 def pause_s(number: int, limits: RestartLimits, seed: str) -> float:
-    """Seconds before restart ``number`` (from 1): doubles each time, is bounded, and differs between jobs.
+    """Seconds before restart ``number`` (from 1) of the last hour: doubles each time, is bounded, differs by job.
 
     seed: the job's; the same job waits the same each time.
     """

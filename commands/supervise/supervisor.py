@@ -21,7 +21,7 @@ from ..support.restart_trigger import Trigger
 from .actuator import CommandEnder, Ended
 from .decision import TOLD, Decision, End, Reason, RestartVerdict, SeenIncident, judge_ended, judge_running, like
 from .job_processes import find_job_processes
-from .limits import RestartLimits, Tried, pause_s
+from .limits import RestartLimits, Tried, pause_s, recent
 from .node_exclusion import without_node
 from .nodes import Nodes, Order, Word
 from .trail import Trail
@@ -262,7 +262,8 @@ class Supervisor:
         if self._act is None:
             self._stop_others()
             return False
-        self._due_s = self._now() + pause_s(len(self.tried) + 1, self._options.limits, self._job)
+        number = 1 + recent(self.tried, self._now())
+        self._due_s = self._now() + pause_s(number, self._options.limits, self._job)
         return True
 
     def _stop_others(self) -> None:

@@ -22,7 +22,7 @@ from whichrank.commands.supervise.decision import (
     judge_running,
     like,
 )
-from whichrank.commands.supervise.limits import BREAKER_S, LONGEST_PAUSE_S, RestartLimits, Tried, pause_s
+from whichrank.commands.supervise.limits import BREAKER_S, LONGEST_PAUSE_S, RestartLimits, Tried, pause_s, recent
 from whichrank.commands.support.restart_trigger import Trigger
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 
@@ -231,6 +231,12 @@ def test_pauses_grow_are_bounded_and_the_same_for_the_same_job(number: int, seed
     assert pause == pause_s(number, limits, seed)
     assert 0.0 <= pause <= 1.25 * LONGEST_PAUSE_S
     assert pause_s(number + 2, limits, seed) >= pause or pause > 0.7 * LONGEST_PAUSE_S
+
+
+def test_restarts_of_more_than_an_hour_ago_make_no_pause_longer() -> None:
+    tried = tuple(Tried(at_s=LATE_S - before_s) for before_s in (9 * BREAKER_S, BREAKER_S + 1.0, 60.0))
+    assert recent(tried, LATE_S) == 1
+    assert recent(tried, LATE_S + 2 * BREAKER_S) == 0
 
 
 def test_of_several_incidents_one_that_calls_for_it_is_enough_and_the_rest_is_told() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.commands.supervise.parts import ATTEMPT, audit, incident
 from whichrank.commands.supervise.follower import WORD_S, FollowerSupervisor
-from whichrank.commands.supervise.limits import RestartLimits
+from whichrank.commands.supervise.limits import BREAKER_S, RestartLimits, Tried
 from whichrank.commands.supervise.nodes import Nodes, Order, Word, least_nodes, read_order, write_order
 from whichrank.commands.supervise.supervisor import NODES_PATIENCE_S, Supervisor, SupervisorOptions
 from whichrank.commands.supervise.trail import Trail
@@ -96,6 +96,18 @@ def test_all_commands_have_ended_before_any_starts(tmp_path: Path) -> None:
     assert judge.supervisor.may_start(1, ATTEMPT)
     judge.supervisor.started(ATTEMPT)
     assert judge.words()[2:] == [(OTHER, "start", 1), (THIRD, "start", 1)]
+
+
+def test_a_restart_long_after_the_last_one_waits_no_longer_than_the_first(tmp_path: Path) -> None:
+    judge = Judge(tmp_path, supervised=(OTHER, THIRD))
+    judge.supervisor.tried = [Tried(at_s=judge.now_s)]
+    judge.now_s += BREAKER_S + 1.0
+    assert judge.supervisor.next(1, ATTEMPT, ranks_seen=True)
+    judge.supervisor.turn(0, ATTEMPT)
+    for node in (OTHER, THIRD):
+        judge.hears(EventName.JOB_FINISHED, node, exit_code=1)
+    judge.now_s += 1.3  # the first one's pause, of a second, and a quarter more at most
+    assert not judge.supervisor.is_waiting
 
 
 def test_a_command_that_does_not_end_elsewhere_stops_it_all(tmp_path: Path) -> None:

@@ -64,7 +64,9 @@ def relate(primary: ToldFinding, new: ToldFinding, resolved_at: float | None, *,
         follows = onset >= primary.onset_s - PLANNED_SLACK_S
         return Relation.CONSEQUENCE if follows and kinds[1] in STOPPING_KINDS | SPEED_KINDS else Relation.UNRELATED
     if SAVE_KINDS & {*kinds}:
-        return _relate_to_save(primary, new)
+        # The newest word of a save that failed is news, also if it failed just before an earlier one's end was noticed.
+        is_news = resolved_at is not None and {*kinds} <= SAVE_KINDS and new.detected_s >= resolved_at
+        return Relation.UNRELATED if is_news else _relate_to_save(primary, new)
     if suspect_ranks(primary.suspects) & suspect_ranks(new.suspects):
         return Relation.SAME_CAUSE
     if kinds[0] in STOPPING_KINDS:

@@ -54,3 +54,13 @@ def test_all_becoming_slower_is_no_part_of_a_rank_that_was_always_slow() -> None
     together = body(Kind.SLOW_TOGETHER, onset=60.0, detected=64.0)
     assert relate(slow_rank, together, None) is Relation.SAME_CAUSE
     assert relate(replace(slow_rank, always=True), together, None, always=True) is Relation.UNRELATED
+
+
+def test_a_save_that_failed_just_before_an_earlier_ones_end_was_noticed_is_an_incident_of_its_own() -> None:
+    """A full disk has room again, and the same save's upload finds no server: both within a moment."""
+    full = body(Kind.CHECKPOINT_FAILED, onset=3.0, detected=3.5)
+    upload = body(Kind.CHECKPOINT_FAILED, onset=14.2, detected=14.7)
+    assert relate(full, upload, 14.6) is Relation.UNRELATED
+    assert relate(full, upload, None) is Relation.SAME_CAUSE
+    raised = body(Kind.RANK_RAISED, onset=14.2, detected=14.7)
+    assert relate(full, raised, 14.6) is relate(full, raised, None)

@@ -167,7 +167,7 @@ wheel-test: setup ## the wheel in empty environments, with each extra alone, and
 
 .PHONY: test-long
 test-long: setup ## what `make test` leaves out: simulated runs of minutes, and the tests of the job operator with all blocks gathered
-	@LONG_TESTS=1 $(BIN)/python -m pytest tests/simulator --durations=15
+	@LONG_TESTS=1 $(BIN)/python -m pytest tests/simulator tests/processors/flink tests/commands/report/test_page.py --durations=15
 	@GATHER_ALL=1 $(BIN)/python -m pytest tests/processors/job --durations=5
 
 .PHONY: stack

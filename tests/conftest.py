@@ -12,9 +12,12 @@ import pytest
 
 from tests.slow_files import SLOW_FILES
 
-# How long an example takes depends on who else uses the machine.
+# How long an example takes depends on who else uses the machine. Each run draws others, so that half of them will do.
 hypothesis.settings.register_profile(
-    "shared machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "shared machine",
+    deadline=None,
+    max_examples=100 if os.environ.get("LONG_TESTS") else 50,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("shared machine")
 

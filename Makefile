@@ -146,13 +146,13 @@ SETUP_OLDEST := $(if $(filter 1,$(HAS_OLDEST)),setup-oldest)
 
 .PHONY: check
 check: lint ## lint, types, and all tests that need no clock, no job (real or simulated) and no service: minutes
-	@$(BIN)/python -m pytest $(CHECK_TESTS) $(addprefix --ignore=,$(JOB_TESTS)) -n $(CHECK_WORKERS) --dist loadfile --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest $(CHECK_TESTS) $(addprefix --ignore=,$(JOB_TESTS)) -n $(CHECK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=$(DURATIONS)
 
 .PHONY: test
 test: setup $(SETUP_OLDEST) ## the tests, and those of the instrumentation on the oldest torch
-	@$(BIN)/python -m pytest $(CHECK_TESTS) $(JOB_TESTS) -n $(CHECK_WORKERS) --dist loadfile --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest $(CHECK_TESTS) $(JOB_TESTS) -n $(CHECK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=$(DURATIONS)
 	@$(BIN)/python -m pytest tests $(addprefix --ignore=,$(CHECK_TESTS) $(JOB_TESTS) $(CLOCK_TESTS) tests/stack tests/compose tests/installed) \
-	  -n auto --dist loadfile --durations=$(DURATIONS)
+	  -n auto --dist loadfile --no-loadscope-reorder --durations=$(DURATIONS)
 	@$(BIN)/python -m pytest $(CLOCK_TESTS) --durations=$(DURATIONS)
 ifeq ($(HAS_OLDEST),1)
 	@echo "the instrumentation on the oldest supported torch:"
@@ -163,16 +163,16 @@ endif
 
 .PHONY: wheel-test
 wheel-test: setup ## the wheel in empty environments, with each extra alone, and the README's own job with the oldest and newest torch
-	@$(BIN)/python -m pytest tests/installed -n 2 --dist loadfile --durations=$(DURATIONS)
+	@$(BIN)/python -m pytest tests/installed -n 2 --dist loadfile --no-loadscope-reorder --durations=$(DURATIONS)
 
 .PHONY: test-long
 test-long: setup ## what `make test` leaves out: simulated runs of minutes, and the tests of the job operator with all blocks gathered
-	@LONG_TESTS=1 $(BIN)/python -m pytest tests/simulator --durations=15
+	@LONG_TESTS=1 $(BIN)/python -m pytest tests/simulator tests/processors/flink tests/commands/report/test_page.py --durations=15
 	@GATHER_ALL=1 $(BIN)/python -m pytest tests/processors/job --durations=5
 
 .PHONY: stack
-stack: setup ## real Kafka, Collector, Prometheus, VictoriaLogs and Jaeger (Java, Maven and Go; the first time some 10 minutes)
-	@$(BIN)/python -m pytest tests/stack --ignore=tests/stack/flink -n 2 --dist loadfile --durations=$(DURATIONS)
+stack: setup ## real Kafka, Collector, Prometheus, VictoriaLogs and Jaeger (Java, Maven, Go; the first time some 10 minutes; LONG_TESTS=1: more cases)
+	@$(BIN)/python -m pytest tests/stack --ignore=tests/stack/flink -n 2 --dist loadfile --no-loadscope-reorder --durations=$(DURATIONS)
 
 # Apart: eight virtual machines of Java starve the tests beside them where there are two cores.
 .PHONY: stack-flink

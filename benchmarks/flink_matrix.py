@@ -180,7 +180,7 @@ class Matrix:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._chance, self._folder = random.Random(seed), folder
-        self._kafka = Kafka(folder / "kafka")
+        self._kafka = Kafka(folder / "kafka", is_quick=False)
         self._flink = Flink(folder / "flink", with_zookeeper=True)
         self._twins: dict[str, list[dict[str, object]]] = {}
         self._number = 0

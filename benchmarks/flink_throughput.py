@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     report = Report("Flink: one and two slots")
     with tempfile.TemporaryDirectory(prefix="flink-slots-") as folder:
-        kafka = Kafka(Path(folder) / "kafka")
+        kafka = Kafka(Path(folder) / "kafka", is_quick=False)
         kafka.start()
         try:
             measure(report, kafka, Path(folder), options.jobs, options.rounds)

@@ -116,7 +116,7 @@ def main() -> int:
         capture = options.capture or record(Path(folder), PACE)
         recorded = list(read_capture(capture))
         prepared = prepare(recorded, options.jobs)
-        kafka = Kafka(Path(folder) / "kafka")
+        kafka = Kafka(Path(folder) / "kafka", is_quick=False)
         try:
             kafka.start()
             os.sched_setaffinity(kafka.service.pid, {OTHER_CORE})

@@ -123,7 +123,7 @@ def lines_of(outcomes: Sequence[Outcome]) -> list[ScoreLine]:
 def outcome_of(case: Case, folder: Path, *, own_scraper: bool = False) -> Outcome:
     """Runs one case with all its parts, and ends them. own_scraper: in place of the Collector."""
     with ExitStack() as parts:
-        kafka = Kafka(folder / "kafka")
+        kafka = Kafka(folder / "kafka", is_quick=False)
         parts.callback(kafka.kill)
         kafka.start()
         bench = Bench(kafka, "", folder)

@@ -10,9 +10,14 @@ from importlib.util import find_spec
 import hypothesis
 import pytest
 
-# How long an example takes depends on who else uses the machine.
+from tests.slow_files import SLOW_FILES
+
+# How long an example takes depends on who else uses the machine. Each run draws others, so that half of them will do.
 hypothesis.settings.register_profile(
-    "shared machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "shared machine",
+    deadline=None,
+    max_examples=100 if os.environ.get("LONG_TESTS") else 50,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("shared machine")
 
@@ -50,11 +55,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What this version of torch cannot do is not a test here (marker ``deselect_if``), rather than a skipped one."""
+    """What this version of torch cannot do is not a test here (marker ``deselect_if``), rather than a skipped one.
+
+    The slowest files come first.
+    """
     out = [item for item in items if any(mark.args[0] for mark in item.iter_markers("deselect_if"))]
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in out]
+    first = {str(config.rootpath / file): place for place, file in enumerate(SLOW_FILES)}
+    items.sort(key=lambda item: first.get(str(item.path), len(first)))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 if sys.version_info >= (3, 11):
@@ -50,6 +51,18 @@ _KEEPS = frozenset(
         "encode",
         "decode",
     }
+)
+#: What a scope is read for.
+_READ = (
+    ast.Assign,
+    ast.AnnAssign,
+    ast.AugAssign,
+    ast.NamedExpr,
+    ast.For,
+    ast.comprehension,
+    ast.Return,
+    ast.Call,
+    ast.Compare,
 )
 #: Of what a pattern has found.
 _PARTS_OF_MATCH = frozenset({"group", "groups", "groupdict"})
@@ -101,6 +114,7 @@ class Flow:
         self.parameters: set[tuple[str, str, str]] = set()
         self.fields: set[tuple[str, str]] = set()  # package, name of a dataclass's field
         self.found: set[Place] = set()
+        self._nodes: dict[int, list[ast.AST]] = {}
         size = -1
         while size != (size := len(self.returns) + len(self.parameters) + len(self.fields)):
             for module in modules:
@@ -111,6 +125,13 @@ class Flow:
                     ]
                     known = {name for name in names if (module.file, function.name, name) in self.parameters}
                     _Scope(self, module, function.body, dict.fromkeys(known, True), function.name).run()
+
+    def nodes_of(self, body: list[ast.stmt]) -> list[ast.AST]:
+        """What names, results and arguments depend on, in order. Trees do not change, and are read many times."""
+        if id(body) not in self._nodes:
+            nodes = (node for statement in body for node in _walk(statement))
+            self._nodes[id(body)] = [node for node in nodes if isinstance(node, _READ)]
+        return self._nodes[id(body)]
 
     def resolve(self, module: Module, call: ast.Call) -> tuple[str, ast.FunctionDef] | None:
         target = call.func
@@ -129,6 +150,7 @@ class Flow:
         return (file, there.functions[name]) if there and name in there.functions else None
 
 
+@cache
 def _package(file: str) -> str:
     return "/".join(file.split("/")[:2])
 
@@ -143,7 +165,7 @@ class _Scope:
         self.of_documents = module.file.startswith(DOCUMENTS)
 
     def run(self) -> None:
-        nodes = [node for statement in self.body for node in _walk(statement)]
+        nodes = self.flow.nodes_of(self.body)
         size = -1
         while size != (size := len(self.names)):
             for node in nodes:

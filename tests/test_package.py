@@ -8,6 +8,7 @@ import pytest
 
 from tests.installed.built import (
     NO_COMPILER,
+    QUICK_COMPILER,
     ROOT,
     build,
     contents,
@@ -50,7 +51,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Of the checkout, with its C modules."""
-    return contents(build("wheel", checkout, tmp_path_factory.mktemp("wheel")))
+    return contents(build("wheel", checkout, tmp_path_factory.mktemp("wheel"), QUICK_COMPILER))
 
 
 def packed(wheel: dict[str, bytes]) -> set[str]:
@@ -83,7 +84,7 @@ def test_all_is_below_one_name(wheel: dict[str, bytes]) -> None:
 def test_an_sdist_gives_the_same_wheel(checkout: Path, wheel: dict[str, bytes], tmp_path: Path) -> None:
     source = unpacked(build("sdist", checkout, tmp_path / "sdist"), tmp_path / "unpacked")
     assert not [name for name in OUTSIDE if (source / name).exists()]
-    again = contents(build("wheel", source, tmp_path / "again"))
+    again = contents(build("wheel", source, tmp_path / "again", QUICK_COMPILER))
     assert {name for name in again if name.endswith(".so")} == {name for name in wheel if name.endswith(".so")}
     assert without_c(again) == without_c(wheel)
 

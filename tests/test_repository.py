@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow_files import SLOW_FILES
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
     "README.md",
@@ -137,3 +139,8 @@ def test_continuous_integration_runs_what_people_run() -> None:
     assert re.search(r'^start "\$times/wheel\.log" make wheel-test$', script, re.MULTILINE)
     assert 'wait "$wheel" || { cat "$times/wheel.log"; exit 1; }' in script
     assert "set -euo pipefail" in script
+
+
+def test_the_slow_files_that_are_begun_first_are_there() -> None:
+    """One that was renamed would be begun last again, and nobody would see why it takes longer."""
+    assert [name for name in SLOW_FILES if not (ROOT / name).is_file()] == []

@@ -349,8 +349,8 @@ RULES: Sequence[tuple[str, Cover]] = (
         (rf"python -m benchmarks\.{name}", Here(runs=f"python -m benchmarks.{name} {small}", status=(0, 1), says=" ok"))
         for name, small in (
             ("detectors", "--jobs 1"),
-            ("cost_sheet", "--only sizes --world 2048"),
-            ("people_telemetry", "--seconds 8"),
+            ("cost_sheet", "--only sizes --world 1280"),
+            ("people_telemetry", "--seconds 4"),
             ("cluster_conditions", "--only Ceph"),
         )
     ),

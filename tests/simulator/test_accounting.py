@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.long_runs import LONG
 from whichrank.evaluation.bench.accounting_run import JOB, LongRun, compare, lines_of, long_run
 from whichrank.simulator.ground_truth import TimeUse
 from whichrank.telemetry.vocabulary import TimeBucket
-
-from .long_runs import LONG
 
 HOURS = 3.0
 

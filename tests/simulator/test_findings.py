@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.long_runs import LONG
 from whichrank.evaluation.simulate.judge import Judge
 from whichrank.simulator.cluster_topology import ClusterShape, Topology
 from whichrank.simulator.jobs import JobSpec
@@ -17,7 +18,6 @@ from whichrank.simulator.scoring.run_score import score_run
 from whichrank.simulator.world import World
 
 from .judged import judge, judge_scenario, suspects
-from .long_runs import LONG
 
 #: A rank is named, and it is the right one.
 AT_ONE_RANK = [
@@ -154,7 +154,7 @@ def test_a_call_that_is_only_launched_makes_no_deadlock() -> None:
         ("agent_dies", 40.0, 60.0),
         ("clock_turned_back", 40.0, 60.0),
         ("fabric_stalls", 40.0, 90.0),
-        ("power_capped", 100.0, 210.0),
+        pytest.param("power_capped", 100.0, 210.0, marks=LONG),
         ("process_killed+clock_turned_back", 40.0, 60.0),
         ("process_killed+messages_repeat", 40.0, 60.0),
         ("process_killed+never_enters", 40.0, 60.0),

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.long_runs import LONG
 from whichrank.evaluation.bench.matrix import score_lines
 from whichrank.evaluation.bench.one_run import AskedRun, run
 from whichrank.evaluation.simulate.judge import Judge
@@ -17,10 +18,11 @@ from whichrank.simulator.scoring.run_score import score_run
 @pytest.mark.parametrize(
     ("name", "scope"),
     [
-        ("loaders_starve", True),  # who works for the late stage stands out with it, and is no part of it
+        # Who works for the late stage stands out with it, and is no part of it.
+        pytest.param("loaders_starve", True, marks=LONG),
         ("cores_taken", True),  # those of the other stage lose as much, or nearly
         ("pcie_narrow", False),  # what is wrong says a collector, which may not watch
-        ("slow_gpu_tenth", True),  # in two stages, its steps are longer by three percent
+        pytest.param("slow_gpu_tenth", True, marks=LONG),  # in two stages, its steps are longer by three percent
     ],
 )
 def test_a_rank_that_is_slow_within_a_pipeline_is_named(name: str, scope: bool) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.long_runs import LONG
 from whichrank.simulator.scoring.run_score import RunScore, score_run
 
 from .judged import Judged, judge
-from .long_runs import LONG
 
 pytestmark = LONG
 

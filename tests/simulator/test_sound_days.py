@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.long_runs import LONG
 from whichrank.evaluation.simulate.judge import Judge
 from whichrank.simulator.scenarios.grounds import HELD_OUT, HELD_OUT_SEED
 from whichrank.simulator.scenarios.sound_days import MODES, REDUCED, REFERENCE, SoundDayMode, sound_world
@@ -75,7 +76,7 @@ def test_they_follow_from_the_seed_alone_and_stand_on_held_out_grounds() -> None
     assert len(meshes) > 2
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=LONG)])
 def test_a_save_right_after_an_evaluation_calls_nobody(seed: int) -> None:
     """The first is at step 300, after 11 minutes: ranks write for four seconds, and an agent restarts meanwhile (1)."""
     judge = Judge()

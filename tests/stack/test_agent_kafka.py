@@ -19,6 +19,7 @@ import pytest
 
 from tests.agents.conftest import RankProcess
 from tests.commands.incidents.documents import ID, document
+from tests.long_runs import LONG
 from tests.stack.numbered_agent import KEYS, message, number_of
 from tests.stack.parts.kafka import Kafka
 from tests.stack.parts.service import eventually
@@ -158,7 +159,7 @@ def test_kafka_may_come_after_the_agent(fresh_kafka: Callable[..., Kafka], tmp_p
     received.close()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", [pytest.param("kafka-python", marks=LONG), "confluent-kafka"])
 def test_what_a_client_gives_up_is_sent_again_in_order(
     fresh_kafka: Callable[..., Kafka], tmp_path: Path, client: str
 ) -> None:
@@ -339,7 +340,7 @@ def test_a_full_disk_under_the_spool_costs_nothing_that_memory_can_hold(
     received.close()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=LONG) for seed in range(2, 5))])
 def test_agents_killed_again_and_again_lose_at_most_a_second_each(
     fresh_kafka: Callable[..., Kafka], tmp_path: Path, agents: list[NumberedAgent], seed: int
 ) -> None:

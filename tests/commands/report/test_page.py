@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from tests.commands.incidents.documents import document
 from tests.commands.report.conftest import write_report
 from tests.commands.report.large_run import make_large_run
+from tests.long_runs import LONG
 from whichrank.commands.main import app
 from whichrank.commands.report.grid import FEWEST_COLUMNS, MOST_CELLS, MOST_COLUMNS, Column, Grid
 from whichrank.commands.report.heat_map import MOST_ROWS, heat_maps
@@ -92,6 +93,7 @@ def test_the_page_refers_to_nothing_outside(tmp_path: Path) -> None:
     assert "default-src 'none'" in page
 
 
+@LONG
 def test_the_largest_report_is_small_enough() -> None:
     """As many cells as there may be, each of them noise, which packs worst; three suspects beside it."""
     ranks, columns = 16_384, min(MOST_COLUMNS, MOST_CELLS // 16_384)

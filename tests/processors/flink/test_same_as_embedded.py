@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.long_runs import LONG
 from tests.processors.flink.local_stages import LocalStages, documents
 from tests.same_incidents.facts import facts_of, first_difference
 from whichrank.agents.reduction.large_jobs import LARGE_RANKS
@@ -22,19 +23,19 @@ BEAT_NS = 250_000_000
 MILLISECOND_NS = 1_000_000
 #: (scenario, ranks): crash, hang, slow, desync, device, shared cause of several jobs, restart, numbers, silence.
 WHOLE = (
-    ("process_killed+never_enters", 16),
-    ("slow_gpu", 16),
-    ("other_branch", 16),
+    pytest.param("process_killed+never_enters", 16, marks=LONG),
+    pytest.param("slow_gpu", 16, marks=LONG),
+    pytest.param("other_branch", 16, marks=LONG),
     ("gpu_off_the_bus+harmless", 16),
     ("messages_lost", 16),
-    ("node_lost", 16),
+    pytest.param("node_lost", 16, marks=LONG),
 )
 RESTARTED = (
     ("exception", 16),
     ("never_enters", 16),
-    ("gpu_memory_error+kernel_lines_lost", 16),
+    pytest.param("gpu_memory_error+kernel_lines_lost", 16, marks=LONG),
     ("agent_dies", 16),
-    ("node_lost", 16),
+    pytest.param("node_lost", 16, marks=LONG),
 )
 
 

@@ -29,7 +29,7 @@ from tests.stack.parts.go_programs import (
     built,
     built_collector,
 )
-from tests.stack.parts.kafka import kafka_home
+from tests.stack.parts.kafka import kafka_classes
 from tests.stack.parts.promtool import PROMTOOL
 
 #: In the order in which tests need them: what the whole stack is made of first.
@@ -45,7 +45,7 @@ _PROGRAMS: tuple[GoProgram, ...] = (
     NFPM,
 )
 PARTS: Mapping[str, Callable[[], Path]] = {
-    "kafka": kafka_home,
+    "kafka": kafka_classes,
     "otelcol": built_collector,
     **{program.name: partial(built, program) for program in _PROGRAMS},
 }

@@ -1,4 +1,4 @@
-"""Runs of minutes through all operators, for ``make test-long``: continuous integration has an hour for everything."""
+"""What only ``make test-long`` runs: continuous integration has an hour in all, so it runs one case of a kind."""
 
 from __future__ import annotations
 

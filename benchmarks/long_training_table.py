@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ AGAIN_S, NO_PAST_S = 20.0, 90.0
 #: What a run costs that nobody restarts: a person comes so long after each fault, and starts it.
 PERSON_S = 1800.0
 CLEAN_RUNS = 24
+#: Begins the names of results of trainings in which nothing but hangs comes.
+HANGS = "hangs-"
 
 Result = dict[str, Any]
 
@@ -36,7 +38,7 @@ def tell(results: Path) -> int:
         report.failed(name, str(found[name]["state"]))
     of = {
         how: [one for name, one in found.items() if name.startswith(f"{how}-") and name not in broken]
-        for how in (SUPERVISED, TORCHRUN, "clean")
+        for how in (SUPERVISED, HANGS + TORCHRUN, HANGS + SUPERVISED, "clean")
     }
     if supervised := of[SUPERVISED]:
         report.shown(
@@ -48,7 +50,10 @@ def tell(results: Path) -> int:
         _faults(report, supervised)
         _acts_and_losses(report, supervised)
         _hangs(report, supervised)
-    _ettr(report, of[SUPERVISED], of[TORCHRUN])
+    for one in of[SUPERVISED]:
+        _ettr(report, one)
+    for one in of[HANGS + SUPERVISED]:
+        _hang_beside(report, one, of[HANGS + TORCHRUN])
     clean_names = [name for name in found if name.startswith("clean-")]
     if clean_names:
         right = sum(one["acts"] == 0 and one["reached"] for one in of["clean"])
@@ -131,36 +136,31 @@ def _hangs(report: Report, results: Sequence[Result]) -> None:
         )
 
 
-def _ettr(report: Report, supervised: Sequence[Result], peers: Sequence[Result]) -> None:
-    for one in supervised:
-        goodput = one["goodput_ettr"]
-        shown = "nothing" if goodput is None else f"{goodput:.3f}"
-        faults = len(one["outcome"]["faults"])
-        report.shown(
-            f"{_name(one)}: ETTR, {faults} faults",
-            f"{one['ettr']:.3f} supervised (goodput says {shown}); {without_anybody(one):.3f} with neither, "
-            f"if a person comes {PERSON_S / 60:.0f} min after each that ends it",
-        )
-    for one in peers:
-        hangs = one["outcome"]["faults"]
-        again = sorted(fault["again_s"] for fault in hangs if fault["again_s"] is not None)
-        report.shown(
-            f"{_name(one)}: ETTR, {len(hangs)} hangs, torchrun's restarts, time-out {one['plan']['timeout_s']:.0f} s",
-            f"{one['ettr']:.3f}; trained again after {', '.join(f'{each:.0f}' for each in again) or 'never'} s",
-        )
-    by_peer = _hang_cost(peers)
-    by_us = _hang_cost(supervised)
-    if by_peer is not None and by_us is not None:
-        report.at_most("seconds that a hang costs, of what it costs with torchrun's own", by_peer, by_us)
+def _ettr(report: Report, one: Result) -> None:
+    goodput = one["goodput_ettr"]
+    report.shown(
+        f"{_name(one)}: ETTR, {len(one['outcome']['faults'])} faults",
+        f"{one['ettr']:.3f} supervised (goodput says {'nothing' if goodput is None else f'{goodput:.3f}'}), "
+        f"{without_anybody(one):.3f} with neither, a person {PERSON_S / 60:.0f} min after each fault that ends it",
+    )
 
 
-def _hang_cost(results: Iterable[Result]) -> float | None:
-    """The mean of seconds from a hang to training again."""
-    costs = [
-        fault["again_s"] for one in results for fault in one["outcome"]["faults"]
-        if fault["kind"] == FaultKind.HANG.value and fault["again_s"] is not None
-    ]  # fmt: skip
-    return sum(costs) / len(costs) if costs else None
+def _hang_beside(report: Report, ours: Result, peers: Sequence[Result]) -> None:
+    """The same training with our restarts and with torchrun's: side by side."""
+    for peer in peers:
+        if peer["plan"] != ours["plan"]:
+            continue
+        hangs, timeout_s = len(ours["outcome"]["faults"]), ours["plan"]["timeout_s"]
+        report.shown(
+            f"{_name(ours)}: ETTR, the same {hangs} hangs",
+            f"{ours['ettr']:.3f} supervised, {peer['ettr']:.3f} by torchrun --max-restarts with a time-out of "
+            f"{timeout_s:.0f} s, {without_anybody(ours):.3f} with neither",
+        )
+        for one, who in ((ours, "supervised"), (peer, "by torchrun")):
+            again = [fault["again_s"] for fault in one["outcome"]["faults"]]
+            seconds = ", ".join("never" if each is None else f"{each:.0f}" for each in again)
+            report.shown(f"{_name(one)}: hang to training again {who}, s", seconds)
+        report.at_least(f"{_name(ours)}: ETTR supervised, at least torchrun's", peer["ettr"], ours["ettr"])
 
 
 def without_anybody(result: Result) -> float:

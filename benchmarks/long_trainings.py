@@ -4,8 +4,8 @@ Five kinds of torchrun job (gloo) under ``whichrank run --restarts``, on one nod
 hangs, deadlocks, SIGKILL, SIGSTOP, exceptions, a node destroyed, a slow node, a full disk, an upload that
 fails. Each training leaves a file in ``--results``; one that has a file is not made again; the table is of all of them.
 Run: ``python -m benchmarks.long_trainings [--kind ddp] [--layout one-node] [--side-by-side 2] [--quick]``;
-``--peer torchrun`` makes the runs with torchrun's own restarts, ``--clean`` the runs in which nothing may be done, and
-``--table`` makes none. Exit status 1 on SHORT.
+``--peer torchrun`` makes runs of nothing but hangs with torchrun's own restarts and with ours, ``--clean`` those in
+which nothing may be done, and ``--table`` makes none. Exit status 1 on SHORT.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -38,7 +39,7 @@ from benchmarks.long_training_jobs import (
     ranks_of,
     run_training,
 )
-from benchmarks.long_training_table import tell
+from benchmarks.long_training_table import HANGS, tell
 from benchmarks.long_training_truth import losses_of, read_outcome
 
 #: With torchrun's own restarts: these kinds, so many hangs each, and the time-out of the process groups.
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--side-by-side", type=int, default=1, help="trainings at a time")
     parser.add_argument("--results", type=Path, default=Path("build/long-trainings"))
-    parser.add_argument("--peer", choices=(TORCHRUN,), help="with its restarts in place of whichrank's")
+    parser.add_argument("--peer", choices=(TORCHRUN,), help="nothing but hangs: with its restarts, and with ours")
     parser.add_argument("--clean", action="store_true", help="runs with long pauses and first steps, without a fault")
     parser.add_argument("--runs", type=int, default=24, help="of --clean")
     parser.add_argument("--quick", action="store_true", help="one kind on one node, 2 minutes, 3 faults: a look")
@@ -88,19 +89,15 @@ def _trainings(options: argparse.Namespace) -> list[Callable[[], None]]:
             if why := _cannot(kind, layout):
                 print(f"  {kind} {layout}: not run: {why}", file=sys.stderr)
                 continue
+            drawn: dict[str, Any] = {"minutes": options.minutes, "seed": options.seed, "ranks": ranks_of(kind, layout)}
             if options.peer:
-                plan = hangs_of(
-                    kind, layout, minutes=options.minutes, faults=PEER_HANGS, seed=options.seed,
-                    ranks=ranks_of(kind, layout), timeout_s=PEER_TIMEOUT_S,
-                )  # fmt: skip
+                plan = hangs_of(kind, layout, faults=PEER_HANGS, timeout_s=PEER_TIMEOUT_S, **drawn)
             else:
-                plan = plan_of(
-                    kind, layout, minutes=options.minutes, faults=options.faults, seed=options.seed,
-                    ranks=ranks_of(kind, layout),
-                )  # fmt: skip
-            how = options.peer or SUPERVISED
-            place = options.results / f"{how}-{kind}-{layout}-{options.seed}.json"
-            works.append(partial(_kept, place, partial(one_training, plan, how, options.minutes, options.results)))
+                plan = plan_of(kind, layout, faults=options.faults, **drawn)
+            for how in (options.peer, SUPERVISED) if options.peer else (SUPERVISED,):
+                name = f"{HANGS if options.peer else ''}{how}-{kind}-{layout}-{options.seed}.json"
+                place = options.results / name
+                works.append(partial(_kept, place, partial(one_training, plan, how, options.minutes, place)))
     return works
 
 
@@ -127,10 +124,10 @@ def _kept(place: Path, make: Callable[[], dict[str, object]]) -> None:
     print(f"  {place.name}: {result['state']}", file=sys.stderr, flush=True)
 
 
-def one_training(plan: Plan, how: str, minutes: float, results: Path) -> dict[str, object]:
-    """One training with its faults, as a file of results has it."""
+def one_training(plan: Plan, how: str, minutes: float, place: Path) -> dict[str, object]:
+    """One training with its faults, as the file of results ``place`` has it; where it went wrong, evidence beside it."""
     with _LOCK:
-        losses = _unbroken(plan, minutes, results)
+        losses = _unbroken(plan, minutes, place.parent)
     with tempfile.TemporaryDirectory(prefix="whichrank-long-") as name:
         folder = Path(name)
         limit_s = 60.0 * minutes * PATIENCE + PATIENCE_S
@@ -138,7 +135,7 @@ def one_training(plan: Plan, how: str, minutes: float, results: Path) -> dict[st
         outcome = read_outcome(plan, folder, codes, began, ended, losses)
         is_wrong = not (outcome.told if plan.is_for_a_person else outcome.reached)
         if is_wrong or any(not fault.survived for fault in outcome.faults) or outcome.false_acts:
-            _keep_evidence(folder, results / f"{how}-{plan.kind}-{plan.layout}-{plan.seed}.evidence")
+            _keep_evidence(folder, place.with_suffix(".evidence"))
         return {
             "state": "timed out" if -1 in codes else "ended",
             "how": how,

@@ -125,7 +125,7 @@ def _kept(place: Path, make: Callable[[], dict[str, object]]) -> None:
 
 
 def one_training(plan: Plan, how: str, minutes: float, place: Path) -> dict[str, object]:
-    """One training with its faults, as the file of results ``place`` has it; where it went wrong, evidence beside it."""
+    """One training with its faults, as the file of results ``place`` has it; if it went wrong, evidence lies beside."""
     with _LOCK:
         losses = _unbroken(plan, minutes, place.parent)
     with tempfile.TemporaryDirectory(prefix="whichrank-long-") as name:

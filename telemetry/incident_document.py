@@ -199,13 +199,24 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CalmAdvice:
+    """What would be advised if the run had not failed so often lately. by: automatic, human."""
+
+    action: Action | str | None = None
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentAdvice:
-    """by: automatic, human. retry: None of what is not tried again."""
+    """by: automatic, human. retry: None of what is not tried again. if_seldom: only where how often it failed lately
+    changes the advice.
+    """
 
     action: Action | str | None = None
     by: str | None = None
     text: str | None = None
     retry: Retry | None = None
+    if_seldom: CalmAdvice | None = None
     extra: str = ""
 
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from .evidence_facts import FACT, read_fact
 from .incident import SCHEMA_VERSION
 from .incident_document import (
+    CalmAdvice,
     CodePlace,
     CountedBy,
     Coverage,
@@ -224,12 +225,16 @@ def _read_advice(value: object) -> IncidentAdvice | None:
         return None
     retry = _mapping(value.get("retry"))
     number, of = _whole(retry, "number"), _whole(retry, "of")
+    calm = value.get("if_seldom")
     return IncidentAdvice(
         action=_word(value, "action", Action),
         by=_text(value, "by"),
         text=_text(value, "text"),
         retry=None if number is None or of is None else Retry(number=number, of=of),
-        extra=_extra(value, ("action", "by", "text", "retry")),
+        if_seldom=CalmAdvice(action=_word(calm, "action", Action), by=_text(calm, "by"))
+        if isinstance(calm, Mapping)
+        else None,
+        extra=_extra(value, ("action", "by", "text", "retry", "if_seldom")),
     )
 
 

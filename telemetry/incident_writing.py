@@ -188,6 +188,8 @@ def write_advice(advice: IncidentAdvice) -> Document:
     written: Document = {"action": _written(advice.action), "by": advice.by, "text": advice.text}
     if advice.retry is not None:
         written["retry"] = {"number": advice.retry.number, "of": advice.retry.of}
+    if advice.if_seldom is not None:
+        written["if_seldom"] = {"action": _written(advice.if_seldom.action), "by": advice.if_seldom.by}
     return _with(written, advice.extra)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ...telemetry.incident_document import IncidentAdvice, IncidentDocument, word_of
+from ...telemetry.incident_document import CalmAdvice, IncidentDocument, word_of
 from ...telemetry.kind_sets import PROGRAM_DEFECT_KINDS
 from ...telemetry.vocabulary import Action, Bucket, IncidentState, Kind, Scope, Severity
 from ..support.restart_trigger import Trigger
@@ -163,7 +163,8 @@ def judge_ended(
     if any(one.bucket is Bucket.PLANNED for one in causes):
         return _stop(Reason.ASKED_TO_END, causes[0])
     for one in causes:
-        if not _may_pass(one) and (one.advice is None or one.advice.action not in _RESTARTING):
+        advice = _advised(one)
+        if not _may_pass(one) and advice.action not in _RESTARTING:
             advised = "" if one.advice is None else word_of(one.advice.action)
             return _stop(Reason.FOR_A_PERSON, one, detail=advised)
     main = next(iter(causes), None)
@@ -207,13 +208,21 @@ def _why_not(incident: IncidentDocument, trigger: Trigger | None, on: Collection
         return Reason.MOVES
     if _may_pass(incident):
         return None
-    advice = incident.advice
-    if advice is None or not (advice.action in _RESTARTING or _is_slow_node(advice, trigger)):
+    advice = _advised(incident)
+    if not (advice.action in _RESTARTING or _is_slow_node(advice, trigger)):
         return Reason.FOR_A_PERSON
     return None if advice.by == _AUTOMATIC else Reason.NOT_AUTOMATIC
 
 
-def _is_slow_node(advice: IncidentAdvice, trigger: Trigger) -> bool:
+def _advised(incident: IncidentDocument) -> CalmAdvice:
+    """What is advised, but for how often the run has failed lately: that is the owner's to say (``RestartLimits``)."""
+    advice = incident.advice
+    if advice is None:
+        return CalmAdvice()
+    return advice.if_seldom or CalmAdvice(action=advice.action, by=advice.by)
+
+
+def _is_slow_node(advice: CalmAdvice, trigger: Trigger) -> bool:
     return trigger is Trigger.SLOW_NODE and advice.action is Action.DRAIN_AFTER_JOB
 
 
@@ -259,7 +268,7 @@ def _has_ended_it(incident: IncidentDocument) -> bool:
 
 
 def _restart(incident: IncidentDocument, trigger: Trigger | None) -> Decision:
-    advised = None if incident.advice is None else incident.advice.action
+    advised = _advised(incident).action
     reasons = {Trigger.HANG: Reason.HANG, Trigger.CRASH: Reason.CRASH, Trigger.SLOW_NODE: Reason.SLOW_NODE}
     reason = reasons.get(trigger, Reason.CRASH) if trigger is not None else Reason.CRASH
     if advised not in (Action.RESTART_WITHOUT_NODE, Action.DRAIN_AFTER_JOB):

@@ -11,7 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ...diagnosis.restarts.restart_progress import MAX_CYCLES
-from ...telemetry.incident_document import EvidenceRow, IncidentAdvice, IncidentDocument, Retry, Value, word_of
+from ...telemetry.incident_document import (
+    CalmAdvice,
+    EvidenceRow,
+    IncidentAdvice,
+    IncidentDocument,
+    Retry,
+    Value,
+    word_of,
+)
 from ...telemetry.kind_sets import PROGRAM_DEFECT_KINDS
 from ...telemetry.trust import Trust
 from ...telemetry.vocabulary import Action, Kind, Scope
@@ -91,7 +99,18 @@ def advise(
     table = load_advice()
     before = precedents(failure_of(incident, steps_before), earlier, table.storm_s)
     situation = situation_of(incident, asked, before)
-    advice = choose(situation, _words(incident, before, table))
+    words = _words(incident, before, table)
+    advice = _trusted(incident, choose(situation, words))
+    if before.recent < table.storm_failures:
+        return advice
+    calm = _trusted(incident, choose(replace(situation, before=replace(before, recent=1)), words))
+    if (calm.action, calm.by) == (advice.action, advice.by):
+        return advice
+    return replace(advice, if_seldom=CalmAdvice(action=calm.action, by=calm.by))
+
+
+def _trusted(incident: IncidentDocument, advice: IncidentAdvice) -> IncidentAdvice:
+    """The advice; a person's where nothing but what a user can write supports it."""
     if advice.by == HUMAN or not isinstance(advice.action, Action) or _may_act(incident, advice.action):
         return advice
     return replace(advice, by=HUMAN, text=f"{advice.text}; {_FIRST_LOOK}")

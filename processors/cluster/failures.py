@@ -31,6 +31,8 @@ _NO_FAILURE = frozenset({Bucket.PLANNED.value, Bucket.TELEMETRY.value, Bucket.SP
 _MAX_ERROR_CHARS = 200
 #: An attempt that failed in its first step has made none, wherever it began.
 NO_STEP = -1
+#: Ranks that fail at one place are told at steps so far apart.
+_SAME_STEPS = 2
 #: Rows of a rank's end.
 _ENDS = frozenset({"rank.exception", "rank.exit"})
 #: What differs each time: addresses, numbers, names of temporary files. An exit code is no such number.
@@ -60,7 +62,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precedents:
-    """How earlier attempts of a run failed. alike: how many failed alike. elsewhere: one of them at the same step and
+    """How earlier attempts of a run failed. alike: how many failed alike, at steps that the training has not passed
+    since. elsewhere: one of them at the same step and
     rank, on other nodes.
 
     recent: attempts of the run that failed within ``within_s`` of ``precedents``, this one included. stuck: failed
@@ -142,13 +145,23 @@ def precedents(failure: Failure | None, earlier: Iterable[Failure], within_s: fl
     if failure is None:
         return Precedents()
     others = [each for each in earlier if each.attempt != failure.attempt and each.onset < failure.onset]
-    alike = [each for each in others if are_alike(each, failure)]
+    alike = [each for each in others if are_alike(each, failure) and not _is_behind(each, failure, others)]
     return Precedents(
         alike=_attempts(alike),
         elsewhere=any(_is_elsewhere(each, failure) for each in alike),
         recent=1 + _attempts(each for each in others if each.onset >= failure.onset - within_s),
         stuck=_stuck([*others, failure]),
     )
+
+
+def _is_behind(one: Failure, last: Failure, others: Sequence[Failure]) -> bool:
+    """Whether the training has gone past the step at which it failed earlier: then that was no place where it always
+    fails. others: failures before the last one. Only what is known to count the whole training is compared.
+    """
+    if one.reached is None or last.reached is None or not _is_counted([last], last.reached):
+        return False
+    is_known = one is others[0] or _is_counted([one], one.reached)
+    return is_known and last.reached > one.reached + _SAME_STEPS
 
 
 def _stuck(failures: Sequence[Failure]) -> int:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.commands.supervise.parts import incident, motion, seen
+from tests.commands.incidents.documents import document
+from tests.commands.supervise.parts import ID, incident, motion, seen
 from whichrank.commands.supervise.decision import (
     CRASH_SETTLE_S,
     SETTLE_S,
@@ -24,6 +25,7 @@ from whichrank.commands.supervise.decision import (
 )
 from whichrank.commands.supervise.limits import BREAKER_S, LONGEST_PAUSE_S, RestartLimits, Tried, pause_s, recent
 from whichrank.commands.support.restart_trigger import Trigger
+from whichrank.telemetry.incident_reading import read_incident
 from whichrank.telemetry.vocabulary import Action, Bucket, Kind, Scope, Severity
 
 ALL = frozenset(Trigger)
@@ -231,6 +233,17 @@ def test_pauses_grow_are_bounded_and_the_same_for_the_same_job(number: int, seed
     assert pause == pause_s(number, limits, seed)
     assert 0.0 <= pause <= 1.25 * LONGEST_PAUSE_S
     assert pause_s(number + 2, limits, seed) >= pause or pause > 0.7 * LONGEST_PAUSE_S
+
+
+def test_how_often_is_the_owners_to_say_and_no_advice() -> None:
+    """Five failures within half an hour: the advice is to ask a person, the breaker of this run is not open."""
+    storm = {"action": "ask_a_human", "by": "human", "text": "often"}
+    calm = {**storm, "if_seldom": {"action": "restart", "by": "automatic"}}
+    hopeless = {**storm, "if_seldom": {"action": "fix_code", "by": "human"}}
+    for advice, acts in ((storm, False), (calm, True), (hopeless, False)):
+        one = SeenIncident(incident=read_incident(document(ID, 1, advice=advice, evidence=[motion()])), since_s=0.0)
+        assert running(one).acts is acts
+        assert ended(one).acts is acts
 
 
 def test_restarts_of_more_than_an_hour_ago_make_no_pause_longer() -> None:

@@ -225,6 +225,28 @@ def test_tried_again_as_often_as_allowed_then_a_person_is_told(court: Court) -> 
     assert "failed alike 2 times before" in told["a2"]["text"]
 
 
+@pytest.mark.parametrize(
+    ("before", "numbers"),
+    [
+        ((0, 100, 200, 300), [1, 1, 1, 1]),  # each time it has gone past where it failed before
+        ((0, 40, 40, 40), [1, 2, 2, 2]),  # from the second one on at one step of the training
+        ((0, 0, 0, 0), [1, 2, 2, 2]),  # nobody saw from where they began
+    ],
+    ids=["gets past it", "at one step", "checkpoints not seen"],
+)
+def test_what_the_training_has_passed_since_is_no_failure_alike(
+    court: Court, before: tuple[int, ...], numbers: list[int]
+) -> None:
+    for number, steps_before in enumerate(before):
+        step = 50 if not number or before[1] != 40 else 10
+        body: dict[str, Any] = {"steps_before": steps_before} if steps_before else {}
+        found = make_finding(Kind.RANK_NOT_ENTERED, 2, at=number * 7200.0, attempt=f"a{number}", step=step, **body)
+        court.hear(found)
+    told = advice_by_attempt(court)
+    assert [told[f"a{number}"].get("retry", {"number": 0})["number"] for number in range(4)][:2] == numbers[:2]
+    assert (told["a3"]["by"] == "automatic") == (numbers == [1, 1, 1, 1])
+
+
 @pytest.mark.parametrize("other", ["another error", "another place", "another kind", "another run"])
 def test_what_is_not_alike_does_not_count(court: Court, other: str) -> None:
     first = raised("RuntimeError: a", attempt="a1", at=0.0)
@@ -291,6 +313,8 @@ def test_a_storm_of_different_failures_goes_to_a_person(court: Court) -> None:
     told = advice_by_attempt(court)
     assert [told[f"a{n}"]["action"] for n in range(5)] == [*["retry"] * 4, "ask_a_human"]
     assert "5 failures of this run within 30 minutes" in told["a4"]["text"]
+    assert told["a4"]["if_seldom"] == {"action": "retry", "by": "automatic"}
+    assert "if_seldom" not in told["a3"]
 
 
 def test_what_was_published_counts_after_the_state_is_lost(court: Court) -> None:

@@ -138,6 +138,12 @@ class Course:
         self._upload = threading.Thread(target=self._copy, args=(state, step, self.upload_folder(step)), daemon=True)
         self._upload.start()
 
+    def end(self) -> None:
+        """The last step is made; what is being uploaded is waited for."""
+        if self._upload is not None:
+            self._upload.join()
+        self.say(end=self.plan.steps)
+
     def upload_folder(self, step: int) -> Path:
         """Where an upload of this step goes; out of reach where that is its fault."""
         fault = self._due(step, FaultKind.UPLOAD)

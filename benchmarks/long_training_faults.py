@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -165,22 +166,22 @@ def hangs_of(kind: str, layout: str, *, minutes: float, faults: int, seed: int, 
     """A training in which nothing but hangs comes: for torchrun's own restarts."""
     draw = random.Random(f"hangs/{kind}/{layout}/{seed}")
     steps = steps_in(minutes)
-    placed = [
-        Fault(number=one.number, kind=one.kind, step=one.step, rank=one.rank)
-        for one in _placed(draw, [FaultKind.HANG] * faults, steps, ranks)
-    ]
+    placed = _placed(draw, [FaultKind.HANG] * faults, steps, ranks, places=(Place.STEP,))
     return Plan(kind=kind, layout=layout, seed=seed, steps=steps, faults=tuple(placed), timeout_s=timeout_s)
 
 
-def _placed(draw: random.Random, kinds: list[FaultKind], steps: int, ranks: int) -> list[Fault]:
-    """Each somewhere in a stretch of its own, with room behind it for what it takes to end."""
+def _placed(
+    draw: random.Random, kinds: list[FaultKind], steps: int, ranks: int, places: Sequence[Place] = tuple(Place)
+) -> list[Fault]:
+    """Each somewhere in a stretch of its own, with room behind it for what it takes to end. places: of hangs."""
     placed: list[Fault] = []
     stretch = (steps - EVERY) / max(1, len(kinds))
     for number, kind in enumerate(kinds):
         step, place = int(EVERY // 2 + stretch * (number + draw.uniform(0.15, 0.4))), Place.STEP
         if kind is FaultKind.HANG:
             after = placed[-1].truth if placed else Truth.NOTHING
-            place = draw.choice((Place.STEP, Place.FIRST if after is Truth.RESTART else Place.SAVE))
+            elsewhere = Place.FIRST if after is Truth.RESTART else Place.SAVE
+            place = draw.choice((Place.STEP, elsewhere if elsewhere in places else Place.STEP))
         if place is Place.FIRST:
             step = placed[-1].step  # of the start that the fault before has brought about
         rank, node = draw.randrange(ranks), draw.choice((1, 2))

@@ -197,7 +197,7 @@ def main() -> None:
             if course.saves(number):
                 training.save(number)
         training.wait_for_save()
-    course.say(end=course.plan.steps)
+    course.end()
     with contextlib.suppress(ValueError):
         dist.destroy_process_group()
 

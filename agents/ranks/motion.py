@@ -13,6 +13,7 @@ Polling thread. It needs no more than the rights of the rank's own user; what ma
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -46,6 +47,9 @@ _IN_IO = re.compile(
     r"pipe|poll|select|wait_woken|sk_|inet_|tcp_|unix_|skb_|sock|accept|connect|recv|folio_wait|wait_on_page|io_schedule|"
     r"rpc_|nfs|fuse|request_wait_answer|ceph|cl_|ll_|ldlm|ptlrpc|gpfs|cifs|beegfs|p9_|n_tty_read|aio_|io_cqring"
 )
+#: Of those where it waits on a socket of this machine: nobody counts what that carries, but who waits for it is woken
+#: by nothing else.
+_ON_LOCAL_SOCKET = re.compile(r"^(unix_|sock_alloc_send|sock_wait_for_wmem)")
 _MOST_DESCRIPTORS = 512
 #: A connection that is opened while it stands still is seen after so long at most.
 _SOCKETS_NS = 1_900_000_000
@@ -64,6 +68,7 @@ class _Look:
     moved_bytes: int  # read and written, by it and its children
     faults: int  # pages read from disk
     processes: tuple[int, ...]  # it and its children
+    woken: int | None  # how often its main thread was, if that waits on a socket of this machine
 
 
 @dataclass(slots=True)
@@ -131,7 +136,8 @@ class RankMotion:
             self._busy_ns = now_ns  # nobody knows what it did until now
             self._moves_in_code(stack)
             return
-        has_read = abs(look.moved_bytes - before.moved_bytes) >= _IDLE_BYTES or look.faults != before.faults
+        has_got = None not in (look.woken, before.woken) and look.woken != before.woken
+        has_read = has_got or abs(look.moved_bytes - before.moved_bytes) >= _IDLE_BYTES or look.faults != before.faults
         functions = tuple((frame.file, frame.function) for frame in stack.frames) if stack is not None else ()
         if functions != self._functions:
             self._functions, self._varied_ns = functions, now_ns if self._functions else self._varied_ns
@@ -197,6 +203,7 @@ def _look_at(pid: int, now_ns: int) -> _Look | None:
         moved_bytes=io + sum(moved or 0 for _, moved in of_children),
         faults=stat.major_faults,
         processes=(pid, *children),
+        woken=_times_woken(pid) if _ON_LOCAL_SOCKET.match(_waits_in(pid)) else None,
     )
 
 
@@ -240,10 +247,23 @@ def _read_io(pid: int) -> int | None:
 
 
 def _is_in_io(pid: int) -> bool:
+    return bool(_IN_IO.search(_waits_in(pid)))
+
+
+def _waits_in(pid: int) -> str:
+    """Where in the kernel its main thread sleeps; "" not known."""
     try:
-        return bool(_IN_IO.search(_read(f"/proc/{pid}/wchan").decode("ascii", "replace")))
+        return _read(f"/proc/{pid}/wchan").decode("ascii", "replace")
     except OSError:
-        return False
+        return ""
+
+
+def _times_woken(pid: int) -> int | None:
+    """How often its main thread has slept: it has been woken as often, or is asleep."""
+    with contextlib.suppress(OSError, ValueError):
+        _, _, value = _read(f"/proc/{pid}/task/{pid}/status").partition(b"\nvoluntary_ctxt_switches:")
+        return int(value.split()[0])
+    return None
 
 
 def _children_of(pid: int) -> list[int]:

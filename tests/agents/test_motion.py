@@ -61,12 +61,23 @@ STANDS = {
     "polls a flag": "import time, os\nwhile not os.path.exists('/nowhere'): time.sleep(0.1)",
     "waits for a lock": "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()",
     "reads what does not come": "import os; r, w = os.pipe(); os.read(r, 1)",
+    "waits for a server of this node": "import socket; a, b = socket.socketpair(); a.recv(1)",
     "waits for a child that sleeps": "import subprocess; subprocess.run(['sleep', '60'])",
 }
 MOVES = {
     "computes": "while True: pass",
     "computes in a thread": "import threading\ndef run():\n  while True: pass\nthreading.Thread(target=run).start()",
     "writes": "import time\nf = open(sys.argv[1], 'wb')\nwhile True: f.write(b'x' * 8192); f.flush(); time.sleep(0.2)",
+    "sends to a server of this node": """
+        import socket, threading, time
+        a, b = socket.socketpair()
+        def take():
+            while b.recv(1 << 14):
+                time.sleep(0.05)
+        threading.Thread(target=take).start()
+        while True:
+            a.sendall(b"x" * (1 << 14))
+        """,
     "waits for a child that computes": "import subprocess; subprocess.run([sys.executable, '-c', 'while True: pass'])",
 }
 
@@ -76,12 +87,12 @@ def test_who_does_nothing_stands_still(started: list[subprocess.Popen[bytes]], w
     motion = look(start(started, STANDS[what]))
     assert motion.still_since_ns > 0
     assert time.monotonic_ns() - motion.still_since_ns >= SECOND_NS
-    assert motion.is_in_io == (what == "reads what does not come")
+    assert motion.is_in_io == (what in ("reads what does not come", "waits for a server of this node"))
 
 
 @pytest.mark.parametrize("what", MOVES)
 def test_who_is_at_work_does_not(started: list[subprocess.Popen[bytes]], what: str, tmp_path: Path) -> None:
-    assert look(start(started, MOVES[what], str(tmp_path / "file")), seconds=2.0).still_since_ns == 0
+    assert look(start(started, MOVES[what], str(tmp_path / "file")), seconds=3.0).still_since_ns == 0
 
 
 def test_an_upload_moves_as_long_as_the_other_end_takes_it(started: list[subprocess.Popen[bytes]]) -> None:

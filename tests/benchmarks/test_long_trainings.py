@@ -19,6 +19,7 @@ from benchmarks.long_training_faults import (
     Place,
     Plan,
     Truth,
+    hangs_of,
     plan_of,
     read_plan,
 )
@@ -53,6 +54,13 @@ def test_all_kinds_of_faults_come_and_those_that_end_it_come_last(seed: int, tmp
     ]
     plans[0].write(tmp_path)
     assert read_plan(tmp_path) == plans[0]
+
+
+def test_hangs_for_torchruns_own_restarts_come_within_steps_that_were_never_reached_before() -> None:
+    for seed in range(10):
+        faults = hangs_of("ddp", ONE_NODE, minutes=15.0, faults=3, seed=seed, ranks=2, timeout_s=120.0).faults
+        assert {(fault.kind, fault.place) for fault in faults} == {(FaultKind.HANG, Place.STEP)}
+        assert len({fault.step // EVERY for fault in faults}) == 3
 
 
 class Run:

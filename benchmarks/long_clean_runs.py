@@ -13,10 +13,11 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.long_training_jobs import PROGRAM, RESTARTS, RESTARTS_PER_HOUR, ROOT
+from benchmarks.long_training_jobs import PROGRAM, RESTARTS, RESTARTS_PER_HOUR, ROOT, STOP
 from tests.ports import free_ports
 
 PAUSES = ("evaluates", "saves", "uploads", "samples")
@@ -70,13 +71,14 @@ def one_clean_run(plan: CleanPlan) -> dict[str, object]:
         }  # fmt: skip
         with (folder / "log").open("wb") as log:
             job = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
-        try:
-            code = job.wait(START_S + plan.pause_s + plan.first_step_s + 2 * STEPS * STEP_S)
-        except subprocess.TimeoutExpired:
+        until = time.monotonic() + START_S + plan.pause_s + plan.first_step_s + 2 * STEPS * STEP_S
+        while job.poll() is None and time.monotonic() < until and not STOP.is_set():
+            time.sleep(1.0)
+        code = -1 if job.poll() is None else job.returncode
+        if code == -1:
             job.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(60)
-            code = -1
         incidents = _lines(folder / "out" / "incidents.jsonl")
         audit = _lines(folder / "out" / "respond-audit.jsonl")
         return {

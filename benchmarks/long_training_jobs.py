@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ FAILED_SAVES, FULL_S = 2, 60.0
 #: From the end of the first node's command to the end of the others', and of all by force.
 END_S = 90.0
 POLL_S = 0.1
+#: Somebody has ended the benchmark: what runs is ended in order, with its nodes and its disk.
+STOP = threading.Event()
 
 
 def ranks_per_node(kind: str, layout: str) -> int:
@@ -210,7 +213,7 @@ def _wait(watch: Watch, jobs: Sequence[subprocess.Popen[bytes]], limit_s: float)
     first, is_late = jobs[0], False
     while first.poll() is None:
         watch.turn()
-        if time.monotonic() > until:
+        if time.monotonic() > until or STOP.is_set():
             is_late = True
             break
         time.sleep(POLL_S)

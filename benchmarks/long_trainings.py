@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from benchmarks.long_clean_runs import clean_plans, one_clean_run
 from benchmarks.long_training_faults import KINDS, LAYOUTS, ONE_NODE, Plan, hangs_of, plan_of, steps_in
 from benchmarks.long_training_jobs import (
     PROGRAM,
+    STOP,
     SUPERVISED,
     TORCHRUN,
     UNBROKEN,
@@ -76,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
     elif not options.table:
         works = _trainings(options)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: STOP.set())
     with ThreadPoolExecutor(options.side_by_side) as pool:
         for done in [pool.submit(work) for work in works]:
             done.result()
@@ -111,6 +115,8 @@ def _cannot(kind: str, layout: str) -> str:
 
 def _kept(place: Path, make: Callable[[], dict[str, object]]) -> None:
     """Makes one, unless its file is there. What was begun and has not ended stays so: it is wrong, and not repeated."""
+    if STOP.is_set():
+        return
     if place.exists():
         print(f"  {place.name}: is there", file=sys.stderr, flush=True)
         return

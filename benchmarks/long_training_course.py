@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from benchmarks.long_training_faults import (
     CHECKPOINTS,
+    FILLER,
     EVERY,
     SLOW_S,
     SLOW_STEPS,
@@ -181,9 +182,13 @@ class Course:
 
 
 def forget_old(folder: Path, *, failed: str = "") -> None:
-    """Keeps the newest checkpoints (``NAME-STEP``, folders or files), and nothing of one that ``failed``, by name."""
+    """Keeps the newest checkpoints (``NAME-STEP``, folders or files), and nothing of one that ``failed``, by name.
+
+    On a full disk no old one goes: whoever fills it would have to be faster than the save that comes next.
+    """
     if failed:
         _remove(folder / failed)
+    if failed or (folder / FILLER).exists():
         return
     places = sorted(folder.glob("*-*"), key=lambda place: int(place.stem.partition("-")[2]))
     for place in places[:-KEEP]:

@@ -19,6 +19,8 @@ ONE_NODE, THREE_NODES = "one-node", "three-namespaces"
 LAYOUTS = (ONE_NODE, THREE_NODES)
 #: In a training's folder: a small file system, that can be full; and where copies go to.
 CHECKPOINTS, UPLOADS = "checkpoints", "uploads"
+#: Of the small file system: what fills it.
+FILLER = "filler"
 #: A step without a fault, nearly all of it asleep; every so many steps a checkpoint.
 STEP_S, EVERY = 0.2, 50
 #: What a step takes in fact, on a machine that others use as well.

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.long_training_faults import CHECKPOINTS, THREE_NODES, UPLOADS, Fault, FaultKind, Plan
+from benchmarks.long_training_faults import CHECKPOINTS, FILLER, THREE_NODES, UPLOADS, Fault, FaultKind, Plan
 from benchmarks.long_training_nodes import NAMES, RENDEZVOUS_PORT, ThreeNodes
 from benchmarks.long_training_truth import TruthFile
 from tests.ports import free_ports
@@ -94,7 +94,7 @@ class Watch:
         assert self.full_since is not None
         if self.failed_saves >= FAILED_SAVES or time.monotonic() - self.full_since > FULL_S:
             self.full_since = None
-            (self.folder / CHECKPOINTS / "filler").unlink(missing_ok=True)
+            (self.folder / CHECKPOINTS / FILLER).unlink(missing_ok=True)
         else:
             fill(self.folder / CHECKPOINTS)  # also what old checkpoints have left
 
@@ -120,7 +120,7 @@ def say(folder: Path, **what: float | str) -> None:
 
 def fill(place: Path) -> None:
     """Nothing more goes onto this file system."""
-    with (place / "filler").open("ab", buffering=0) as file, contextlib.suppress(OSError):
+    with (place / FILLER).open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * 65536)
 

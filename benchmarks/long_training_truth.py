@@ -165,6 +165,8 @@ def _went_on(
     if any(one["outcome"] == "begun" and found.at < float(one["time"]) < next_fault for one in audit):
         return False, "somebody acted"
     if fault.kind in (FaultKind.DISK, FaultKind.UPLOAD):
+        if not any("save_failed" in line or "upload_failed" in line for line in between):
+            return False, "it had no effect: no save has failed"
         saves = [one for one in incidents if one["kind"] in ("checkpoint_failed", "storage_full")]
         if not any(found.at <= float(one["times"]["detected"]) <= next_fault for one in saves):
             return False, "no incident tells of the save that failed"

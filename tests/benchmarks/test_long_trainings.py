@@ -108,6 +108,7 @@ def test_a_training_that_goes_on_by_itself(tmp_path: Path) -> None:
     run.acts("done")
     run.trains(11, 60)
     run.fails(1, FaultKind.UPLOAD, 60, 0.5)
+    run.says(upload_failed=60)
     run.incident("checkpoint_failed")
     for step in range(61, 81):
         run.now += 1.0

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from benchmarks.long_training_faults import (
     CHECKPOINTS,
-    FILLER,
     EVERY,
+    FILLER,
     SLOW_S,
     SLOW_STEPS,
     UPLOADS,

@@ -259,6 +259,9 @@ def check_faults(report: Report, prepared: Prepared, settings: KafkaSettings) ->
     right = sum(found.get(job) == [fault] for job, fault in faulty.items())
     report.at_least("share of jobs in a fault", ASKED_FAULTY, len(faulty) / prepared.jobs)
     report.all_of("faults: one incident, right kind and rank", right, len(faulty))
+    for job in sorted(set(found) | set(faulty)):
+        if found.get(job, []) != ([faulty[job]] if job in faulty else []):
+            print(f"  {job}: {faulty.get(job, 'sound')}, said: {found.get(job, 'nothing')}", flush=True)
     sound = prepared.jobs - len(faulty)
     quiet = sum(f"job-{n}" not in found for n in range(prepared.jobs) if not fault_of(n))
     report.all_of("sound jobs without an incident", quiet, sound)

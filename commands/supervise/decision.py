@@ -120,8 +120,8 @@ def judge_running(
     for one in seen:
         trigger = trigger_of(one.incident)
         reason = _why_not(one.incident, trigger, on)
-        if reason is None and now_s - one.since_s < _settle_s(one.incident, trigger):
-            reason = Reason.YOUNG
+        if (reason is None or reason in TOLD) and now_s - one.since_s < _settle_s(one.incident, trigger):
+            reason = Reason.YOUNG  # nor is anybody told: a death is a person's to judge until its exit has been seen
         if reason is None:
             decision = _within_limits(_restart(one.incident, trigger), tried, limits, now_s)
             if decision.acts:

@@ -220,7 +220,10 @@ class Supervisor:
     def _refuse_once(self, decision: Decision) -> None:
         if self._is_news(decision):
             outcome = Outcome.BREAKER_OPENED if decision.reason is Reason.TOO_OFTEN else Outcome.REFUSED
-            self._trail.write(outcome, decision, f"not started again: {_because(decision)}")
+            runs = decision.verdict is RestartVerdict.NOTHING
+            self._trail.write(
+                outcome, decision, f"{'left running' if runs else 'not started again'}: {_because(decision)}"
+            )
 
     def _is_news(self, decision: Decision) -> bool:
         key = (decision.incident.id if decision.incident is not None else "", decision.reason)

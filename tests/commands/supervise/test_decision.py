@@ -92,6 +92,12 @@ def test_a_command_that_runs_is_left_alone(fields: dict[str, Any], reason: Reaso
     assert (decision.verdict, decision.reason) == (RestartVerdict.NOTHING, reason)
 
 
+def test_nobody_is_told_that_it_is_left_alone_before_it_has_held() -> None:
+    raised = seen(bucket="immediate_crash", kind="rank_raised", motions=(), by="human")
+    assert running(raised, now_s=CRASH_SETTLE_S - 0.1).reason is Reason.YOUNG
+    assert running(raised, now_s=CRASH_SETTLE_S).reason is Reason.NOT_AUTOMATIC
+
+
 WORDS = {
     "action": st.sampled_from([action.value for action in Action]),
     "by": st.sampled_from(["automatic", "human"]),

@@ -20,7 +20,6 @@ from pathlib import Path
 from benchmarks.long_training_faults import CHECKPOINTS, FILLER, THREE_NODES, UPLOADS, Fault, FaultKind, Plan
 from benchmarks.long_training_nodes import NAMES, RENDEZVOUS_PORT, ThreeNodes
 from benchmarks.long_training_truth import TruthFile
-from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("long_training_script.py")
@@ -182,9 +181,8 @@ def _start(
             node.start(_command(plan, folder, how, number, meet), environ, folder / f"log-{number}")
             for number, node in enumerate(nodes.nodes)
         ]
-    (port,) = free_ports(1)
     with (folder / "log-0").open("wb") as log:
-        command = _command(plan, folder, how, 0, [f"--master-port={port}"])
+        command = _command(plan, folder, how, 0, ["--standalone"])
         return [subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)]
 
 

@@ -88,7 +88,8 @@ def _by_kind_and_layout(report: Report, results: Sequence[Result]) -> None:
             )  # fmt: skip
         if hopeless:
             report.all_of(
-                f"{name}: exception at a fixed step: stopped and told", sum(one["outcome"]["told"] for one in hopeless),
+                f"{name}: exception at a fixed step: stopped and told",
+                sum(one["outcome"]["faults"][-1]["survived"] for one in hopeless),
                 len(hopeless),
             )  # fmt: skip
         faults = [fault for one in mine for fault in one["outcome"]["faults"] if fault["truth"] != Truth.PERSON.value]

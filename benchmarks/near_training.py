@@ -38,7 +38,9 @@ def main(folder: Path, mebibytes: int, steps: int, pause_s: float) -> None:
         keep_persistent=2,
     )  # fmt: skip
     count = mebibytes * (1 << 18) // TENSORS
-    state: dict[str, Any] = {"tensors": [torch.zeros(count) for _ in range(TENSORS)], "step": 0, "note": {"of": -1}}
+    # Under a key of the rank's own: to DCP a plain tensor under one key is the same tensor on all ranks.
+    mine = f"rank-{rank}"
+    state: dict[str, Any] = {mine: [torch.zeros(count) for _ in range(TENSORS)], "step": 0, "note": {"of": -1}}
     with open(folder / f"rank-{rank}.jsonl", "a", buffering=1, encoding="utf-8") as log:
 
         def tell(**said: Any) -> None:
@@ -48,9 +50,9 @@ def main(folder: Path, mebibytes: int, steps: int, pause_s: float) -> None:
         step = state["step"]
         is_right = all(
             bool((each == (element(step, rank, number) if step else 0.0)).all())
-            for number, each in enumerate(state["tensors"])
+            for number, each in enumerate(state[mine])
         )
-        digest = hashlib.blake2b(b"".join(bytes(memoryview(each.numpy())) for each in state["tensors"])).hexdigest()
+        digest = hashlib.blake2b(b"".join(bytes(memoryview(each.numpy())) for each in state[mine])).hexdigest()
         tell(
             restored=-1 if restored is None else restored.step, source="" if restored is None else restored.source,
             step=step, note=state["note"]["of"], is_right=is_right, digest=digest,
@@ -58,7 +60,7 @@ def main(folder: Path, mebibytes: int, steps: int, pause_s: float) -> None:
         whole: int | None = None
         for now in range(step + 1, step + steps + 1):
             time.sleep(pause_s)
-            for number, each in enumerate(state["tensors"]):
+            for number, each in enumerate(state[mine]):
                 each.fill_(element(now, rank, number))
             state["step"], state["note"] = now, {"of": now}
             near.save(state, now)
@@ -68,7 +70,7 @@ def main(folder: Path, mebibytes: int, steps: int, pause_s: float) -> None:
                 whole = near.newest_whole_step()
                 tell(whole=whole, copied=near.newest_copied_step())
         near.wait(60.0)
-        digest = hashlib.blake2b(b"".join(bytes(memoryview(each.numpy())) for each in state["tensors"])).hexdigest()
+        digest = hashlib.blake2b(b"".join(bytes(memoryview(each.numpy())) for each in state[mine])).hexdigest()
         tell(whole=near.newest_whole_step(), copied=near.newest_copied_step(), at=state["step"], digest=digest)
         dist.barrier()
 

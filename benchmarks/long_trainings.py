@@ -41,7 +41,7 @@ from benchmarks.long_training_jobs import (
     ranks_of,
     run_training,
 )
-from benchmarks.long_training_table import HANGS, tell
+from benchmarks.long_training_table import HANGS, print_table
 from benchmarks.long_training_truth import losses_of, read_outcome
 
 #: With torchrun's own restarts: these kinds, so many hangs each, and the time-out of the process groups.
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(options.side_by_side) as pool:
         for done in [pool.submit(work) for work in works]:
             done.result()
-    return tell(options.results)
+    return print_table(options.results)
 
 
 def _trainings(options: argparse.Namespace) -> list[Callable[[], None]]:

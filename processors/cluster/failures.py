@@ -63,8 +63,7 @@ class Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precedents:
     """How earlier attempts of a run failed. alike: how many failed alike, at steps that the training has not passed
-    since. elsewhere: one of them at the same step and
-    rank, on other nodes.
+    since. elsewhere: one of them at the same step and rank, on other nodes.
 
     recent: attempts of the run that failed within ``within_s`` of ``precedents``, this one included. stuck: failed
     attempts in a row, this one last, that got no further than one before them.

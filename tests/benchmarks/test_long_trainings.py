@@ -144,7 +144,7 @@ def test_what_was_ended_while_healthy_is_counted_and_nothing_is_survived_by_it(t
     assert not outcome.reached
 
 
-def test_stopped_and_told(tmp_path: Path) -> None:
+def test_a_fault_for_a_person_ends_the_run_and_is_escalated(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for first, last in ((1, 20), (11, 20), (11, 20)):
         run.trains(first, last)

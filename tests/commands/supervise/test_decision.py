@@ -92,7 +92,7 @@ def test_a_command_that_runs_is_left_alone(fields: dict[str, Any], reason: Reaso
     assert (decision.verdict, decision.reason) == (RestartVerdict.NOTHING, reason)
 
 
-def test_nobody_is_told_that_it_is_left_alone_before_it_has_held() -> None:
+def test_no_refusal_is_told_before_the_incident_has_held() -> None:
     raised = seen(bucket="immediate_crash", kind="rank_raised", motions=(), by="human")
     assert running(raised, now_s=CRASH_SETTLE_S - 0.1).reason is Reason.YOUNG
     assert running(raised, now_s=CRASH_SETTLE_S).reason is Reason.NOT_AUTOMATIC

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import hypothesis
@@ -25,6 +26,9 @@ hypothesis.settings.load_profile("shared machine")
 FOREIGN_PREFIXES = ("WHICHRANK_", "OTEL_", "TORCHELASTIC_", "SLURM_")
 FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
+
+#: What a command that runs in the tests' own process may set for itself, and leaves behind.
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 #: What a machine may lack without its tests being worth less (--strict-skips).
 EXCUSES = (
@@ -65,6 +69,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in out]
     first = {str(config.rootpath / file): place for place, file in enumerate(SLOW_FILES)}
     items.sort(key=lambda item: first.get(str(item.path), len(first)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """A handler of a signal ends with the test that set it: what later tests fork would inherit it, and not end."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    result = yield
+    for number, handler in before.items():
+        if signal.getsignal(number) != handler:
+            signal.signal(number, handler)
+    return result
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -125,8 +125,8 @@ def train_lightning(course: Course) -> None:
             size = BATCH // course.world
             first = step * BATCH + course.rank * size
             mine = [SAMPLES[index] for index in range(first, first + size)]
-            predicted = self.net(torch.stack([one["samples"] for one in mine]))
-            loss = (predicted - torch.stack([one["wanted"] for one in mine])).square().mean()
+            predicted = self.net(torch.stack([one["samples"] for one in mine]).double())
+            loss = (predicted - torch.stack([one["wanted"] for one in mine]).double()).square().mean()
             self.whole_loss = course.loss_over_ranks(loss, step)
             return loss
 
@@ -170,6 +170,8 @@ def train_lightning(course: Course) -> None:
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
         strategy="ddp",
+        # Adam at a constant rate makes much of what is rounded otherwise on fewer ranks.
+        precision="64-true",
         max_steps=course.plan.steps,
         plugins=[Careful()],
         callbacks=[Steps(), saves],

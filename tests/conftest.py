@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from importlib.util import find_spec
 
 import hypothesis
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """A handler of a signal ends with the test that set it: what later tests fork would inherit it, and not end."""
     before = {number: signal.getsignal(number) for number in HANDLED}
     result = yield

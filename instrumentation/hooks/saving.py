@@ -82,7 +82,7 @@ def saving(
         except BaseException as error:
             if entered is not None and entered.is_pending:
                 saves.failed(entered, error)
-            saves.leave(entered, error)
+            saves.leave(entered, error, place=place)
             raise
         if entered is not None:
             try:

@@ -39,6 +39,7 @@ class Save:
         "size_bytes",
         "step",
         "tier",
+        "unwritten",
         "way",
         "with_upload",
     )
@@ -59,6 +60,21 @@ class Save:
         self.with_upload = False
         self.is_staged = False
         self.is_over = False
+        #: By place, what raised when it was last written, and was caught within the save.
+        self.unwritten: dict[int, BaseException] = {}
+
+    def note_part(self, place: int, error: BaseException | None) -> None:
+        """Another call of the save has ended. place: that it wrote; 0 not known, of which nothing is told."""
+        if error is not None:
+            if place and len(self.unwritten) < MOST_PENDING:
+                self.unwritten[place] = error
+            return
+        # Elsewhere it may have been written in another way instead, in another format; without room there is none.
+        self.unwritten = {
+            at: raised
+            for at, raised in self.unwritten.items()
+            if at != place and (at == self.place or isinstance(raised, OSError))
+        }
 
 
 class _Here(threading.local):
@@ -121,7 +137,8 @@ class RankSaves:
     ) -> None:
         """Ends a call that ``enter`` began.
 
-        error: what it raised. place, size_bytes: what it wrote, if that was not told before.
+        error: what it raised. place, size_bytes: what it wrote, if that was not told before. A save is failed too where
+        it caught what a part of it raised, and did not write that part after all.
         """
         if save is None or not self._guard.enabled:
             return
@@ -132,10 +149,12 @@ class RankSaves:
             if place and place != save.place and error is None:
                 self._tell(save, SaveState.PART, place)
             if here.depth:
+                save.note_part(place, error)
                 return  # the call around it goes on
             here.save = None
             if here.is_upload and not save.with_upload:
                 return  # whoever waits for it says what came of it
+            error = error or next(iter(save.unwritten.values()), None)
             if error is not None:
                 self.failed(save, error)
             elif save.is_pending and not here.is_upload:

@@ -144,6 +144,7 @@ def precedents(failure: Failure | None, earlier: Iterable[Failure], within_s: fl
     if failure is None:
         return Precedents()
     others = [each for each in earlier if each.attempt != failure.attempt and each.onset < failure.onset]
+    others.sort(key=lambda each: each.onset)
     alike = [each for each in others if are_alike(each, failure) and not _is_behind(each, failure, others)]
     return Precedents(
         alike=_attempts(alike),
@@ -155,11 +156,11 @@ def precedents(failure: Failure | None, earlier: Iterable[Failure], within_s: fl
 
 def _is_behind(one: Failure, last: Failure, others: Sequence[Failure]) -> bool:
     """Whether the training has gone past the step at which it failed earlier: then that was no place where it always
-    fails. others: failures before the last one. Only what is known to count the whole training is compared.
+    fails. others: failures before the last one, in order. Only what is known to count the whole training is compared.
     """
     if one.reached is None or last.reached is None or not _is_counted([last], last.reached):
         return False
-    is_known = one is others[0] or _is_counted([one], one.reached)
+    is_known = one.attempt == others[0].attempt or _is_counted([one], one.reached)
     return is_known and last.reached > one.reached + _SAME_STEPS
 
 

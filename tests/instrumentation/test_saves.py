@@ -118,6 +118,41 @@ def test_calls_within_a_save_are_its_parts(recording: Recording, world: None) ->
     assert states(recording) == [(1, B), (1, P), (1, P), (1, D)]
 
 
+def save_carefully(state: Any, place: Path) -> bool:
+    try:
+        torch.save(state, place)
+    except RuntimeError:
+        return False
+    return True
+
+
+def test_a_save_that_caught_what_its_part_raised_has_failed(recording: Recording, world: None) -> None:
+    with whichrank.phase("checkpoint"):
+        torch.save(STATE, recording.directory / "optimizer.pt")
+        assert not save_carefully(STATE, recording.directory / "nothing" / "model.pt")
+    assert states(recording) == [(1, B), (1, P), (1, F)]
+
+
+def test_what_is_written_at_the_second_try_or_in_another_way_is_whole(recording: Recording, world: None) -> None:
+    late = recording.directory / "late"
+    with whichrank.phase("checkpoint"):
+        assert not save_carefully(STATE, late / "model.pt")
+        late.mkdir()
+        assert save_carefully(STATE, late / "model.pt")
+    with whichrank.phase("checkpoint"):
+        assert not save_carefully(STATE, recording.directory / "nothing" / "model.safetensors")
+        assert save_carefully(STATE, recording.directory / "model.bin")
+    assert [state for _, state in states(recording)] == [B, P, D, B, P, D]
+
+
+def test_what_found_no_room_is_not_made_good_by_what_is_written_elsewhere(recording: Recording, world: None) -> None:
+    with whichrank.phase("checkpoint"):
+        with pytest.raises(OSError, match="space"), Path("/dev/full").open("wb", buffering=0) as full:
+            torch.save(STATE, full)
+        torch.save(STATE, recording.directory / "optimizer.pt")
+    assert states(recording) == [(1, B), (1, P), (1, F)]
+
+
 def test_a_save_by_hand_that_hands_over_is_durable_with_what_it_handed_over(recording: Recording, world: None) -> None:
     with whichrank.phase("checkpoint"):
         future = dcp.async_save(STATE, checkpoint_id=recording.directory / "dcp")

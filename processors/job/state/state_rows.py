@@ -23,7 +23,7 @@ from ...placement_document import read_placement, write_move, write_placement
 from ..columns.packing import pack, unpack
 from ..detectors.crash.crash_order import Ending
 from ..detectors.hang.call_gaps import CallGaps
-from ..detectors.slow.checkpoint_straggler import Saves
+from ..detectors.slow.checkpoint_straggler import Saves, no_saves
 from ..detectors.slow.step_times import StepTimes
 from . import open_step_rows, step_rows
 from .accounting_state import Ledger
@@ -370,5 +370,7 @@ def _read_steps(job: JobState, values: dict[str, Any], arrays: dict[str, np.ndar
         job.steps.pace = arrays["pace"]
     job.steps.drift = arrays["drift"]
     job.steps.window = DeviceWindow.of_arrays(arrays, job.steps.times.ranks.size)
-    job.steps.saves = Saves(**{name: arrays[f"save/{name}"] for name in Saves.__slots__})
+    saved = {name: arrays[f"save/{name}"] for name in Saves.__slots__ if f"save/{name}" in arrays}
+    # Without quick ones before 2026-12: known again after two.
+    job.steps.saves = replace(no_saves(saved["ranks"]), **saved)
     job.steps.norms, job.steps.norm_steps, job.steps.losses = arrays["norms"], arrays["norm_steps"], arrays["losses"]

@@ -32,7 +32,8 @@ from ..topology.pipeline_stages import busiest_groups, sends
 
 #: Steps whose losses and gradient norms are kept.
 KEPT_NUMBERS = 256
-#: A step is not plain when one of these phases takes more than a fiftieth of it.
+#: A step is not plain, and a save not quick, when these phases take more than one part in so many of it.
+LEAST_SPECIAL = 50
 _SPECIAL = [int(Phase.INIT), int(Phase.COMPILE), int(Phase.CHECKPOINT), int(Phase.RESTORE), int(Phase.EVAL)]
 
 
@@ -77,7 +78,7 @@ def measure(job: JobState, step_rows: np.ndarray, ready: Joined, p2p: np.ndarray
         own = np.maximum(0, duration[:, None] - blocked.sum(axis=2))
         told_phases, starved = _data_alone(own_phases), np.zeros_like(own)
     _note_phases(job, ranks, full, chosen, own_phases)
-    special = (own_phases[:, :, _SPECIAL].sum(axis=2) * 50 > length).any(axis=1)
+    special = (own_phases[:, :, _SPECIAL].sum(axis=2) * LEAST_SPECIAL > length).any(axis=1)
     plain = ~special & (full >= WARM_UP_STEPS)
     if not plain.any():
         return
@@ -174,11 +175,14 @@ def _note_phases(
         job.steps.longest_ns = np.maximum(job.steps.longest_ns, own_phases[later].max(axis=(0, 1)))
     if not later.all():
         job.steps.first_ns = np.maximum(job.steps.first_ns, own_phases[~later].max(axis=(0, 1)))
-    length = chosen["end_ns"] - chosen["begin_ns"]
-    saving = (own_phases[:, :, Phase.CHECKPOINT] * 50 > length).any(axis=1) & (full >= WARM_UP_STEPS)
+    own_saves = own_phases[:, :, Phase.CHECKPOINT]
+    saving = (own_saves > 0).any(axis=1) & (full >= WARM_UP_STEPS)
     if saving.any():
-        begins, own_saves = chosen["begin_ns"].min(axis=1)[saving], own_phases[saving][:, :, Phase.CHECKPOINT]
-        job.steps.saves = with_more(job.steps.saves, ranks, full[saving], begins, own_saves)
+        length = chosen["end_ns"] - chosen["begin_ns"]
+        begins, is_quick = chosen["begin_ns"].min(axis=1), (own_saves * LEAST_SPECIAL <= length).all(axis=1)
+        job.steps.saves = with_more(
+            job.steps.saves, ranks, full[saving], begins[saving], own_saves[saving], is_quick[saving]
+        )
 
 
 def _add_times(job: JobState, times: StepTimes, data: np.ndarray, exchange: np.ndarray) -> None:

@@ -188,10 +188,12 @@ def test_a_mistake_that_will_come_again_is_not_tried_again(court: Court) -> None
     assert court.pages[0]["advice"]["action"] == "fix_code"
 
 
-def raised(words: str, *, attempt: str, at: float, node: str = "n1", rank: int = 2, step: int = 30) -> Finding:
+def raised(
+    words: str, *, attempt: str, at: float, node: str = "n1", rank: int = 2, step: int = 30, **more: Any
+) -> Finding:
     fact = raised_fact(words, rank=rank, file="/job/train.py", line=88, step=step, phase="forward")
     evidence = [row_of("rank.exception", f"rank {rank}", at, fact)]
-    found = make_finding(Kind.RANK_RAISED, rank, at=at, attempt=attempt, step=step, evidence=evidence)
+    found = make_finding(Kind.RANK_RAISED, rank, at=at, attempt=attempt, step=step, evidence=evidence, **more)
     return moved(found, node)
 
 
@@ -245,6 +247,15 @@ def test_what_the_training_has_passed_since_is_no_failure_alike(
     told = advice_by_attempt(court)
     assert [told[f"a{number}"].get("retry", {"number": 0})["number"] for number in range(4)][:2] == numbers[:2]
     assert (told["a3"]["by"] == "automatic") == (numbers == [1, 1, 1, 1])
+
+
+def test_what_went_wrong_before_in_the_first_attempt_hides_no_count_of_its_steps(court: Court) -> None:
+    save = make_finding(Kind.CHECKPOINT_FAILED, 0, at=0.0, attempt="a0", step=250)
+    first = raised("RuntimeError: the batch cannot be read", attempt="a0", at=3600.0, step=624)
+    again = raised("RuntimeError: the batch cannot be read", attempt="a1", at=7200.0, step=370, steps_before=1350)
+    court.hear(save, first, again)
+    told = advice_by_attempt(court)["a1"]
+    assert (told["action"], told["retry"]["number"]) == ("retry", 1)
 
 
 @pytest.mark.parametrize("other", ["another error", "another place", "another kind", "another run"])

@@ -2,7 +2,8 @@
 
 Steps with a save in them are left out of all comparisons of steps; here they are compared with one another. A rank
 that always saves alone, or more than the others, is as usual: what counts is longer than its own past and longer than
-what the others need now (all of them slower is the storage's affair, and nobody's fault).
+what the others need now (all of them slower is the storage's affair, and nobody's fault). Saves so quick that their
+steps are compared with the others are a rank's past too, where none has come since.
 
 Method: ratio of medians, against the rank's own past saves and against the other writers of the same steps.
 """
@@ -27,12 +28,17 @@ SMALLEST_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Saves:
-    """Steps in which somebody saved, in order: steps, begin_ns (n,); own_ns (n, ranks) in phase checkpoint."""
+    """Steps in which somebody saved, in order: steps, begin_ns (n,); own_ns (n, ranks) in phase checkpoint.
+
+    quick_begin_ns (q,), quick_own_ns (q, ranks): of the last q <= PAST_SAVES steps whose saves took next to nothing.
+    """
 
     ranks: np.ndarray
     steps: np.ndarray
     begin_ns: np.ndarray
     own_ns: np.ndarray
+    quick_begin_ns: np.ndarray
+    quick_own_ns: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +59,27 @@ class SlowWriter:
 
 def no_saves(ranks: np.ndarray) -> Saves:
     """Saves of no step, for columns of these ranks. ranks: (ranks,)."""
-    none = np.zeros(0, np.int64)
-    return Saves(ranks=ranks, steps=none, begin_ns=none, own_ns=np.zeros((0, ranks.size), np.int64))
+    none, nobodys = np.zeros(0, np.int64), np.zeros((0, ranks.size), np.int64)
+    return Saves(ranks=ranks, steps=none, begin_ns=none, own_ns=nobodys, quick_begin_ns=none, quick_own_ns=nobodys)
 
 
-def with_more(old: Saves, ranks: np.ndarray, steps: np.ndarray, begin_ns: np.ndarray, own_ns: np.ndarray) -> Saves:
+def with_more(
+    old: Saves, ranks: np.ndarray, steps: np.ndarray, begin_ns: np.ndarray, own_ns: np.ndarray, is_quick: np.ndarray
+) -> Saves:
     """``old`` with more saves, the last KEPT_SAVES; with another set of ranks it begins anew.
 
-    ranks: (ranks,); steps, begin_ns: (n,); own_ns: (n, ranks).
+    ranks: (ranks,); steps, begin_ns, is_quick: (n,); own_ns: (n, ranks).
     """
     if not np.array_equal(old.ranks, ranks):
         old = no_saves(ranks)
+    is_long = ~is_quick
     return Saves(
         ranks=ranks,
-        steps=np.concatenate([old.steps, steps])[-KEPT_SAVES:],
-        begin_ns=np.concatenate([old.begin_ns, begin_ns])[-KEPT_SAVES:],
-        own_ns=np.concatenate([old.own_ns, own_ns])[-KEPT_SAVES:],
+        steps=np.concatenate([old.steps, steps[is_long]])[-KEPT_SAVES:],
+        begin_ns=np.concatenate([old.begin_ns, begin_ns[is_long]])[-KEPT_SAVES:],
+        own_ns=np.concatenate([old.own_ns, own_ns[is_long]])[-KEPT_SAVES:],
+        quick_begin_ns=np.concatenate([old.quick_begin_ns, begin_ns[is_quick]])[-PAST_SAVES:],
+        quick_own_ns=np.concatenate([old.quick_own_ns, own_ns[is_quick]])[-PAST_SAVES:],
     )
 
 
@@ -77,9 +88,11 @@ def find_slow_writer(saves: Saves) -> SlowWriter | None:
 
     None: no rank or more than one, too few saves, or it costs less than SMALLEST_SHARE of the time.
     """
-    if saves.steps.size < SLOW_SAVES + PAST_SAVES or saves.ranks.size < 2:
+    if saves.steps.size < SLOW_SAVES or saves.ranks.size < 2:
         return None
-    recent, past = saves.own_ns[-SLOW_SAVES:], saves.own_ns[:-SLOW_SAVES]
+    recent, past, since_ns = saves.own_ns[-SLOW_SAVES:], *_past(saves)
+    if len(past) < PAST_SAVES:
+        return None
     usual = past.max(axis=0)
     others = others_ns(recent)
     reference = np.maximum(others, usual)
@@ -88,7 +101,7 @@ def find_slow_writer(saves: Saves) -> SlowWriter | None:
     if candidates.size != 1:
         return None
     candidate = int(candidates[0])
-    passed_ns = int(saves.begin_ns[-1] - saves.begin_ns[-SLOW_SAVES - 1])
+    passed_ns = int(saves.begin_ns[-1]) - since_ns
     if int((recent - reference)[:, candidate].sum()) < SMALLEST_SHARE * passed_ns:
         return None
     return SlowWriter(
@@ -102,6 +115,17 @@ def find_slow_writer(saves: Saves) -> SlowWriter | None:
     )
 
 
+def _past(saves: Saves) -> tuple[np.ndarray, int]:
+    """(n, ranks): what each rank needed before its last SLOW_SAVES saves; and when the last of those began, Unix ns."""
+    past, begins = saves.own_ns[:-SLOW_SAVES], saves.begin_ns[:-SLOW_SAVES]
+    onset_ns = saves.begin_ns[-SLOW_SAVES]
+    if saves.quick_begin_ns.size and (saves.quick_begin_ns < onset_ns).all():
+        # A quick one after them: the script saves more than one thing, and each takes its own time.
+        past = np.concatenate([past, saves.quick_own_ns])
+        begins = np.concatenate([begins, saves.quick_begin_ns])
+    return past, int(begins.max(initial=0))
+
+
 def is_still_slow_writer(saves: Saves, rank: int, before_ns: int, now_ns: int) -> bool:
     """False once the rank's last two saves are nearer to ``before_ns`` than to ``now_ns``. True where it cannot be
     told.
@@ -111,6 +135,8 @@ def is_still_slow_writer(saves: Saves, rank: int, before_ns: int, now_ns: int) -
     where = np.flatnonzero(saves.ranks == rank)
     if not where.size or saves.steps.size < 2:
         return True
+    if (saves.quick_begin_ns > saves.begin_ns[-1]).sum() >= PAST_SAVES:
+        return False
     return bool(saves.own_ns[-2:, where[0]].max() > (float(before_ns) * now_ns) ** 0.5)
 
 

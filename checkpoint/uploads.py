@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from .differing_keys import compare_ranks
 from .slot_files import CheckpointName
 
 #: Ours beside torch's files; written after them.
@@ -61,6 +63,7 @@ class Uploader:
 
     def __init__(self, persistent: str, group: dist.ProcessGroup | None, keep: int, *, is_first_rank: bool) -> None:
         self._persistent, self._group, self._keep, self._is_first = persistent, group, keep, is_first_rank
+        self._has_compared = False
 
     def carry(self, upload: Upload) -> str:
         """Returns "" where it is whole in storage, on all ranks, else why not. Raises nothing."""
@@ -69,6 +72,11 @@ class Uploader:
             if self._is_first:
                 (folder / WORD_FILE).unlink(missing_ok=True)
                 (folder / ".metadata").unlink(missing_ok=True)
+            if self._group is not None and not self._has_compared:
+                self._has_compared = True
+                differing = compare_ranks(upload.state, self._group)
+                if differing:
+                    print(f"whichrank: near checkpoints: {differing}", file=sys.stderr)
             save(upload.state, checkpoint_id=folder, process_group=self._group, no_dist=self._group is None)
             if self._is_first:
                 word = folder / f"{WORD_FILE}.new"

@@ -37,7 +37,7 @@ CHECK_TESTS := $(addprefix tests/,diagnosis golden house processors same_inciden
 # These watch the clock, so they have the machine for themselves.
 CLOCK_TESTS := tests/clock
 # Everything that ends up in the optional C modules, and what names the entry points.
-PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.c) $(wildcard diagnosis/*.c) __init__.py
+PACKAGE_SOURCES := pyproject.toml $(wildcard setup.py) $(wildcard instrumentation/*.c) $(wildcard telemetry/*.[ch]) $(wildcard diagnosis/*.c) __init__.py
 # Some of them wait for a moment, so that more run than there are cores.
 CHECK_WORKERS := $(shell echo $$(($$(nproc 2>/dev/null || echo 2) * 3 / 2)))
 # So many of the slowest tests are told.

@@ -29,6 +29,8 @@ BUILT_FROM = (".c", ".h")
 
 #: One binary for every CPython from 3.10 on and every torch.
 STABLE_ABI = {"define_macros": [("Py_LIMITED_API", "0x030A0000")], "py_limited_api": True, "optional": True}
+#: What several of telemetry's read by.
+WIRE = {"depends": ["telemetry/wire_fields.h"]}
 
 
 def package_folders() -> Iterator[Path]:
@@ -82,8 +84,9 @@ setup(
         Extension("whichrank.instrumentation._recorder", ["instrumentation/_recorder.c"], **STABLE_ABI),
         Extension("whichrank.instrumentation._phases", ["instrumentation/_phases.c"], **STABLE_ABI),
         Extension("whichrank.instrumentation._steps", ["instrumentation/_steps.c"], **STABLE_ABI),
-        Extension("whichrank.telemetry._otlp_scan", ["telemetry/_otlp_scan.c"], **STABLE_ABI),
-        Extension("whichrank.telemetry._packed_rows", ["telemetry/_packed_rows.c"], **STABLE_ABI),
+        Extension("whichrank.telemetry._message_texts", ["telemetry/_message_texts.c"], **WIRE, **STABLE_ABI),
+        Extension("whichrank.telemetry._otlp_scan", ["telemetry/_otlp_scan.c"], **WIRE, **STABLE_ABI),
+        Extension("whichrank.telemetry._packed_rows", ["telemetry/_packed_rows.c"], **WIRE, **STABLE_ABI),
         Extension("whichrank.diagnosis._word_gate", ["diagnosis/_word_gate.c"], **STABLE_ABI),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},

@@ -161,7 +161,9 @@ def run_agent(
     profiler = cProfile.Profile() if profile else None
     if profiler is not None:
         profiler.runcall(drive, seconds)
-        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(60)
+        found = pstats.Stats(profiler, stream=sys.stderr)
+        for order in ("tottime", "cumtime"):
+            found.sort_stats(order).print_stats(60)
     else:
         drive(seconds)
     used = {

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
+#include "wire_fields.h"
 
 /* Field numbers of opentelemetry/proto: collector/logs, logs, common. */
 enum { REQUEST_RESOURCE_LOGS = 1 };
@@ -25,16 +25,6 @@ enum { RECORD_TIME = 1, RECORD_SEVERITY = 2, RECORD_BODY = 5, RECORD_ATTRIBUTES 
 enum { RECORD_TRACE_ID = 9, RECORD_SPAN_ID = 10, RECORD_OBSERVED_TIME = 11, RECORD_EVENT_NAME = 12 };
 enum { PAIR_KEY = 1, PAIR_VALUE = 2 };
 enum { VALUE_STRING = 1, VALUE_BOOL = 2, VALUE_INT = 3, VALUE_BYTES = 7 };
-
-typedef struct {
-    const uint8_t *at, *end;
-} Span;
-
-typedef struct {
-    uint32_t number, type;
-    uint64_t value; /* of a number */
-    Span bytes;
-} Field;
 
 typedef struct {
     Span name, dtype, groups, body;
@@ -53,59 +43,6 @@ static const char CLOCK_OFFSET[] = "whichrank.block.clock_offset_ns";
 static const char PACKED[] = "whichrank.packed";
 
 #define IS(span, text) ((size_t)((span).end - (span).at) == sizeof(text) - 1 && !memcmp((span).at, text, sizeof(text) - 1))
-
-static int read_varint(Span *from, uint64_t *value) {
-    *value = 0;
-    for (int shift = 0; from->at < from->end && shift < 64; shift += 7) {
-        uint8_t byte = *from->at++;
-        if (shift == 63 && byte > 1) {
-            return 0;
-        }
-        *value |= (uint64_t)(byte & 0x7F) << shift;
-        if (!(byte & 0x80)) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* The next field. 0: there is none that is whole. */
-static int read_field(Span *from, Field *field) {
-    uint64_t tag, size;
-    if (!read_varint(from, &tag) || tag > UINT32_MAX || tag < 8) {
-        return 0;
-    }
-    field->number = (uint32_t)tag >> 3;
-    field->type = (uint32_t)tag & 7;
-    size_t left;
-    switch (field->type) {
-    case VARINT:
-        return read_varint(from, &field->value);
-    case FIXED64:
-    case FIXED32:
-        left = (size_t)(from->end - from->at);
-        size = field->type == FIXED64 ? 8 : 4;
-        if (left < size) {
-            return 0;
-        }
-        field->value = 0;
-        for (uint64_t i = 0; i < size; i++) { /* little-endian, whatever the machine is */
-            field->value |= (uint64_t)from->at[i] << (8 * i);
-        }
-        from->at += size;
-        return 1;
-    case BYTES:
-        if (!read_varint(from, &size) || size > (uint64_t)(from->end - from->at)) {
-            return 0;
-        }
-        field->bytes.at = from->at;
-        from->at += size;
-        field->bytes.end = from->at;
-        return 1;
-    default:
-        return 0;
-    }
-}
 
 static int is_ascii(Span text) {
     uint8_t all = 0;

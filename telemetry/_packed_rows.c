@@ -11,12 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "wire_fields.h"
+
 enum { BITS = 1, OF_ROW = 2, OF_PERIOD = 4, OF_COLUMN = 8, CHAINED = 16, ALL_CODES = 31, ZEROS = 32, MORE_ZEROS = 31 };
 enum { MAX_COLUMNS = 128, UID_BYTES = 8 };
-
-typedef struct {
-    const uint8_t *at, *end;
-} Span;
 
 static int read_byte(Span *from, uint8_t *value) {
     if (from->at >= from->end) {
@@ -24,21 +22,6 @@ static int read_byte(Span *from, uint8_t *value) {
     }
     *value = *from->at++;
     return 1;
-}
-
-static int read_varint(Span *from, uint64_t *value) {
-    *value = 0;
-    for (int shift = 0; from->at < from->end && shift < 64; shift += 7) {
-        uint8_t byte = *from->at++;
-        if (shift == 63 && byte > 1) {
-            return 0;
-        }
-        *value |= (uint64_t)(byte & 0x7F) << shift;
-        if (!(byte & 0x80)) {
-            return 1;
-        }
-    }
-    return 0;
 }
 
 /* A number of 64 bits, two's complement. */

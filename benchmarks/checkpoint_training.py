@@ -79,10 +79,12 @@ class Training:
             return False
         return True
 
-    def step(self) -> None:
+    def step(self, number: int) -> None:
         """One step."""
         self.model(torch.randn(8, 64)).square().mean().backward()
+        self.say(doing=number)  # killed between these two lines: nobody knows whether it was made
         self.optimizer.step()
+        self.say(done=number)
 
     def save(self, step: int) -> None:
         """Saves as it is asked for."""
@@ -147,8 +149,7 @@ def main() -> None:
     first = training.resume()
     training.say(resumed=first)
     for number in range(first + 1, steps + 1):
-        training.step()
-        training.say(done=number)
+        training.step(number)
         if number % every == 0:
             training.save(number)
         time.sleep(STEP_S)

@@ -22,6 +22,7 @@ def install(context: HookContext) -> None:
     )
     begin, end = edges.begin, edges.end
     inside_step = context.inside_step
+    guard, see = context.guard("copied_states"), None if context.saves is None else context.saves.copied.see
 
     # Functions in Python, since Dynamo traces them: what it cannot see into would break the graph of the optimizer.
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -31,6 +32,11 @@ def install(context: HookContext) -> None:
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not is_dynamo_compiling() and not inside_step:
             end(optimizer)
+            if see is not None and guard.enabled:
+                try:
+                    see(optimizer)
+                except Exception as error:  # edge: hook
+                    guard.fail(error)
 
     context.undo.append(register_optimizer_step_pre_hook(before).remove)
     context.undo.append(register_optimizer_step_post_hook(after).remove)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ def saving(
     """
     saves, guard = context.saves, Guard(f"save_{way.name.lower()}", context.health)
     in_phase = phase_wrapper(original, context.tracker, int(Phase.CHECKPOINT))
+    main_thread = threading.main_thread().ident
     if saves is None:
         return in_phase
 
@@ -63,7 +65,8 @@ def saving(
             return 0, None
         tier = checkpoint_tier(named) if place else Tier.UNKNOWN
         state = args[state_at] if 0 <= state_at < len(args) else kwargs.get("state_dict")
-        entered = saves.enter(way, place, tier, state_bytes(state))
+        step = None if threading.get_ident() == main_thread else saves.copied.step_of(state)
+        entered = saves.enter(way, place, tier, state_bytes(state), step)
         if completes is not None and entered is not None:
             saves.hand_over(place=place)
         return place, entered

@@ -18,6 +18,7 @@ from ...telemetry.checkpoint_states import SaveState, SaveWay, Tier, pack_save_e
 from ...telemetry.ring_layout import DEFINITION_SAVE_FAILED, cut_text
 from ...telemetry.vocabulary import EventKind
 from ..support.guard import Guard
+from .copied_states import CopiedStates
 
 #: RankSaves that are handed over and not complete; more are forgotten, the oldest first: nobody completes them.
 MOST_PENDING = 64
@@ -98,6 +99,8 @@ class RankSaves:
         guard: Guard,
     ) -> None:
         self._append, self._define, self._steps_held, self._guard = append, define, steps_held, guard
+        #: Of a state that a thread of the script's own writes.
+        self.copied = CopiedStates(steps_held)
         self._main_thread = threading.main_thread().ident
         self._here = _Here()
         self._lock = threading.Lock()

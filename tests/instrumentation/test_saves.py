@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import threading
 from concurrent.futures import Future
@@ -168,6 +169,46 @@ def test_a_thread_of_the_jobs_own_saves_without_holding_anybody_up(recording: Re
     thread.start()
     thread.join()
     assert states(recording) == [(1, B), (1, S), (1, D)]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_copy_that_a_thread_writes_later_holds_the_step_at_which_it_was_copied(
+    recording: Recording, world: None, kind: Any
+) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = kind(model.parameters(), 0.1)
+    copies = []
+    for _ in range(24):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        copies.append(copy.deepcopy({"model": model.state_dict(), "trainer": {"optimizer": optimizer.state_dict()}}))
+    for number in (3, 20):
+        thread = threading.Thread(target=torch.save, args=(copies[number - 1], recording.directory / f"{number}.pt"))
+        thread.start()
+        thread.join()
+    held = [steps for _, state, _, steps in saves(recording) if state is D]
+    assert held == ([3, 20] if kind is torch.optim.AdamW else [24, 24])  # SGD counts nothing: what the weights hold
+
+
+def test_a_state_that_was_loaded_counts_from_the_attempts_first_step(recording: Recording, world: None) -> None:
+    model = torch.nn.Linear(2, 2)
+    earlier, optimizer = (torch.optim.AdamW(model.parameters(), 0.1) for _ in range(2))
+    for parameter in model.parameters():
+        earlier.state[parameter] = {
+            "step": torch.tensor(100.0),
+            "exp_avg": parameter.data * 0,
+            "exp_avg_sq": parameter.data * 0,
+        }
+    optimizer.load_state_dict(earlier.state_dict())
+    for number in range(5):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        if number == 1:
+            copied = copy.deepcopy(optimizer.state_dict())
+    thread = threading.Thread(target=torch.save, args=({"opt": copied}, recording.directory / "a.pt"))
+    thread.start()
+    thread.join()
+    assert [steps for _, state, _, steps in saves(recording) if state is D] == [2]
 
 
 def test_steps_that_the_script_ends_itself(recording: Recording, world: None) -> None:

@@ -96,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ok=right == len(outcomes),
             )
         )
+        print_lines(lines[-1:])
     print_lines(lines, "lost work against truth")
     print(in_short(lines))
     return exit_code(lines)

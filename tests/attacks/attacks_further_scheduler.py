@@ -207,6 +207,12 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
+def _end(pid: int) -> None:
+    for each in reversed(_descendants(pid)):
+        with contextlib.suppress(ProcessLookupError):  # its child's end was its own
+            os.kill(each, 9)
+
+
 @attack(
     "A105",
     "a",
@@ -221,14 +227,12 @@ def step_daemon_of_a_container(folder: Path) -> Outcome:
         said = who_says_id({"SLURM_JOB_ID": "4711"}, rank)
         depth = len(_descendants(boxed.pid))
     finally:
-        for pid in reversed(_descendants(boxed.pid)):
-            os.kill(pid, 9)
+        _end(boxed.pid)
     own, _ = _named_as_step(folder, [], 0)  # a true one, as far as the kernel can tell
     try:
         true = who_says_id({"SLURM_JOB_ID": "4711"}, _descendants(own.pid)[-1])
     finally:
-        for pid in reversed(_descendants(own.pid)):
-            os.kill(pid, 9)
+        _end(own.pid)
     return Outcome(
         held=said is IdBy.CLAIMED and true is IdBy.KERNEL and depth >= 3,
         measured=f"in the container: {said.value}, root's own on the node: {true.value}",

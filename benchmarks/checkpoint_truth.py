@@ -80,10 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in range(options.runs):
             outcome = one_run(way, draw.randrange(FIRST_KILL, LAST_KILL), draw.random() * LATER_S, number % RANKS)
             outcomes.append(outcome)
-            if not outcome.ok:
-                print(
-                    f"WRONG: {way}, run {number}: told {outcome.told}, true {outcome.least} {outcome.why}", flush=True
-                )
+            said = "right" if outcome.ok else "WRONG"
+            told = f"told {outcome.told}, true {outcome.least}"
+            print(f"  {way} {number + 1}/{options.runs}: {said}, {told} {outcome.why}", file=sys.stderr, flush=True)
         right = sum(outcome.ok for outcome in outcomes)
         lost = [outcome.least for outcome in outcomes if outcome.least is not None]
         unsure = sum(outcome.least != outcome.most for outcome in outcomes)

@@ -29,7 +29,8 @@ _FIXED_TYPES = {
 _STRING, _GROUP, _OF_MESSAGE, _OF_BYTES = 9, 10, 11, 12
 #: The message whose texts stand under a name: that of its key.
 _PAIR, _KEY = "opentelemetry.proto.common.v1.KeyValue", "key"
-_WIDEST_NUMBER = 4
+#: Of a field in the schema; and of each number of it.
+_FIELD_NUMBERS, _NUMBER_BYTES = 4, 4
 
 
 class MessageTexts:
@@ -41,10 +42,10 @@ class MessageTexts:
         heads, fields = array("i"), array("i")
         for message in messages:  # grows meanwhile
             rows = [row for field in message.fields for row in _rows(message, field, order, messages)]
-            heads.extend((len(fields) // 4, len(rows)))
+            heads.extend((len(fields) // _FIELD_NUMBERS, len(rows)))
             for row in rows:
                 fields.extend(row)
-        assert heads.itemsize == _WIDEST_NUMBER
+        assert heads.itemsize == _NUMBER_BYTES
         self._schema, self._messages = (heads + fields).tobytes(), len(messages)
 
     def of(self, value: bytes) -> list[tuple[str, str]] | None:

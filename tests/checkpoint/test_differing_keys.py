@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from whichrank.checkpoint.differing_keys import checksums, differing_keys, words_of
+from whichrank.checkpoint.differing_keys import checksums, differing_keys, warning_text
 
 RANK = """
 import sys
@@ -44,8 +44,8 @@ def test_equal_states_differ_in_no_key() -> None:
 def test_the_keys_are_those_of_what_differs() -> None:
     found = differing_keys([checksums(state(rank)) for rank in range(3)])
     assert found == ["random", "optimizer.groups.0.lr"]
-    assert words_of(found).startswith("random, optimizer.groups.0.lr: ranks hold different values under one key")
-    assert words_of([*"abcde"]).startswith("a, b, c and 2 more: ")
+    assert warning_text(found).startswith("random, optimizer.groups.0.lr: ranks hold different values under one key")
+    assert warning_text([*"abcde"]).startswith("a, b, c and 2 more: ")
 
 
 def test_a_difference_at_either_end_of_a_long_tensor_shows() -> None:
